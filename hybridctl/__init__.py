@@ -1,0 +1,65 @@
+"""Simulation, control and estimation for robots that hit, stick and slip.
+
+`import hybridctl as hc` gives the public names; each is imported from its module when it is
+first used, so that starting the command line does not load the numerical libraries.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybridctl import mechanics as mechanics
+    from hybridctl import symbolic as symbolic
+    from hybridctl.control.reference import Reference as Reference
+    from hybridctl.control.reference import extend as extend
+    from hybridctl.control.spreading import ReferenceSpreading as ReferenceSpreading
+    from hybridctl.hybrid.mode import Guard as Guard
+    from hybridctl.hybrid.mode import Jump as Jump
+    from hybridctl.hybrid.mode import Mode as Mode
+    from hybridctl.hybrid.mode import Reset as Reset
+    from hybridctl.hybrid.mode import Transition as Transition
+    from hybridctl.hybrid.policy import History as History
+    from hybridctl.hybrid.policy import Policy as Policy
+    from hybridctl.hybrid.simulate import simulate as simulate
+    from hybridctl.hybrid.system import HybridSystem as HybridSystem
+    from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
+    from hybridctl.spaces import VectorSpace as VectorSpace
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Guard": "hybridctl.hybrid.mode",
+    "History": "hybridctl.hybrid.policy",
+    "HybridSystem": "hybridctl.hybrid.system",
+    "HybridTrajectory": "hybridctl.hybrid.trajectory",
+    "Jump": "hybridctl.hybrid.mode",
+    "Mode": "hybridctl.hybrid.mode",
+    "Policy": "hybridctl.hybrid.policy",
+    "Reference": "hybridctl.control.reference",
+    "ReferenceSpreading": "hybridctl.control.spreading",
+    "Reset": "hybridctl.hybrid.mode",
+    "Transition": "hybridctl.hybrid.mode",
+    "VectorSpace": "hybridctl.spaces",
+    "extend": "hybridctl.control.reference",
+    "simulate": "hybridctl.hybrid.simulate",
+}
+_MODULES = ("mechanics", "symbolic")
+
+__all__ = ["__version__", *_HOME, *_MODULES]
+
+# A wheel carries robots/ and experiments/ inside the package; a checkout has them beside it.
+if not (Path(__file__).parent / "robots").is_dir():
+    __path__.append(str(Path(__file__).parent.parent))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return import_module(f"hybridctl.{name}")
+    raise AttributeError(f"module 'hybridctl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

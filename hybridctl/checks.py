@@ -1,0 +1,87 @@
+"""Validation at the border: each check names the argument, the value and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hybridctl.errors import InputError, UnknownNameError
+
+Array = NDArray[np.float64]
+
+
+def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None) -> Array:
+    """A read-only float copy of `value`, finite and of the given shape (`None` is any size)."""
+    try:
+        a = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers, got {value!r}") from error
+    if shape is not None and (
+        a.ndim != len(shape)
+        or any(want is not None and want != got for want, got in zip(shape, a.shape, strict=True))
+    ):
+        wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
+        raise InputError(f"{name} must have shape {wanted}, got {a.shape}")
+    if not np.isfinite(a).all():
+        where = np.argwhere(~np.isfinite(a))[0].tolist()
+        raise InputError(f"{name} must be finite, but entry {where} is {a[tuple(where)]}")
+    a.flags.writeable = False
+    return a
+
+
+def vector(name: str, value: ArrayLike, size: int | None = None) -> Array:
+    """A read-only, finite float vector of the given size."""
+    return array(name, value, (size,))
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> float:
+    """A finite float in the given range."""
+    try:
+        x = float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a number, got {value!r}") from error
+    if not np.isfinite(x):
+        raise InputError(f"{name} must be finite, got {x}")
+    if above is not None and not x > above:
+        raise InputError(f"{name} must be greater than {above}, got {x}")
+    if at_least is not None and x < at_least:
+        raise InputError(f"{name} must be at least {at_least}, got {x}")
+    if at_most is not None and x > at_most:
+        raise InputError(f"{name} must be at most {at_most}, got {x}")
+    return x
+
+
+def count(name: str, value: Any, *, at_least: int = 1) -> int:
+    """A whole number of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise InputError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+    return int(value)
+
+
+def interval(name: str, value: Iterable[float]) -> tuple[float, float]:
+    """A finite interval (start, end) with start < end."""
+    ends = vector(name, tuple(value), 2)
+    if not ends[0] < ends[1]:
+        raise InputError(f"{name} must increase, got ({ends[0]}, {ends[1]})")
+    return float(ends[0]), float(ends[1])
+
+
+def member(name: str, value: Any, known: Collection[Any]) -> Any:
+    """`value` if it is one of `known`; the error lists them and the nearest spelling."""
+    if value in known:
+        return value
+    names = [str(k) for k in known]
+    near = get_close_matches(str(value), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UnknownNameError(f"{name} {value!r} is unknown, expected one of {names}{hint}")

@@ -1,0 +1,63 @@
+"""The exception tree: everything hybridctl raises on purpose derives from `HybridctlError`.
+
+Each class also inherits the builtin that callers would expect (`ValueError` for a bad
+argument, `RuntimeError` for a run that cannot go on), so existing handlers keep working.
+"""
+
+from __future__ import annotations
+
+
+class HybridctlError(Exception):
+    """Base of all errors raised on purpose by hybridctl."""
+
+
+class InputError(HybridctlError, ValueError):
+    """An argument is wrong: its size, its type, its range, or a value that is not finite."""
+
+
+class UnknownNameError(InputError):
+    """A name (frame, joint, contact, mode, guard, option) that the model does not have."""
+
+
+class SystemDefinitionError(InputError):
+    """A hybrid system whose parts do not fit together."""
+
+
+class GuardViolatedError(InputError):
+    """The initial state lies outside its mode: a guard is negative there."""
+
+
+class InfeasibleReferenceError(InputError):
+    """A reference that the system cannot follow: out of reach, or needing a pulling contact."""
+
+
+class FileFormatError(InputError):
+    """A file that is not what it should be: empty, truncated, or of another format."""
+
+
+class SimulationError(HybridctlError, RuntimeError):
+    """A simulation that cannot go on; the message has the time, mode and state."""
+
+
+class IntegrationError(SimulationError):
+    """The integrator gave up, or the vector field returned a value that is not finite."""
+
+
+class EventLimitError(SimulationError):
+    """More events than allowed by `max_events`."""
+
+
+class ZenoError(SimulationError):
+    """Events accumulate: the dwell time between them has shrunk below `min_dwell`."""
+
+
+class GrazingError(SimulationError):
+    """A guard is touched without being crossed, so the event is not transversal."""
+
+
+class AmbiguousEventError(SimulationError):
+    """Guards fired together and the order of their resets changes the post-event state."""
+
+
+class NoContactSolutionError(SimulationError):
+    """The contact problem has no solution, or no mode is consistent with its own forces."""

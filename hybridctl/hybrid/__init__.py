@@ -1,0 +1,1 @@
+"""Mode graphs, their exact simulation, and the trajectories that come of it; knows no robot."""

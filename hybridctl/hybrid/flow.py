@@ -1,0 +1,104 @@
+r"""Flow along one mode: scipy's steppers, and each accepted step kept as a polynomial.
+
+A step's dense output is sampled at eight Chebyshev points, which fixes it exactly for each
+of the methods below (degree at most 7). The same samples serve three ends: the stored arc,
+the watch on the guards, and the record of the input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.integrate import BDF, DOP853, RK23, RK45, OdeSolver, Radau
+
+from hybridctl.checks import Array
+from hybridctl.errors import IntegrationError
+from hybridctl.hybrid.mode import InputLaw, Mode
+
+METHODS: dict[str, type[OdeSolver]] = {
+    "DOP853": DOP853,
+    "RK45": RK45,
+    "RK23": RK23,
+    "Radau": Radau,
+    "BDF": BDF,
+}
+
+_DEGREE = 7
+_ORDERS = np.arange(_DEGREE + 1)
+NODES: Array = -np.cos(np.pi * _ORDERS / _DEGREE)
+TO_SERIES: Array = np.linalg.inv(np.cos(np.outer(np.arccos(NODES), _ORDERS)))
+
+
+def basis(s: Array | float) -> Array:
+    """Chebyshev polynomials T_0..T_7 at s in [-1, 1], on a new last axis."""
+    if isinstance(s, float):
+        return np.asarray(np.cos(_ORDERS * math.acos(min(1.0, max(-1.0, s)))))
+    angle = np.arccos(np.clip(s, -1.0, 1.0))
+    return np.asarray(np.cos(angle[..., None] * _ORDERS))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One accepted step: `times` (8,), `states` (8, nx) and `inputs` (8, nu) at its nodes."""
+
+    start: float
+    end: float
+    times: Array
+    states: Array
+    inputs: Array
+
+    def state(self, t: float) -> Array:
+        """The state on this step's polynomial."""
+        s = 2.0 * (t - self.start) / (self.end - self.start) - 1.0
+        return np.asarray(basis(s) @ TO_SERIES @ self.states)
+
+
+@dataclass(frozen=True)
+class Integrator:
+    """A scipy stepper and its settings."""
+
+    method: type[OdeSolver]
+    rtol: float
+    atol: float
+    max_step: float
+
+    def steps(self, mode: Mode, law: InputLaw, t: float, x: Array, t_end: float) -> Iterator[Step]:
+        """Accepted steps from (t, x) until t_end; the caller stops early at an event.
+
+        Raises `IntegrationError` if the field is not finite or the step size collapses.
+        """
+        space = mode.space
+
+        def rate(time: float, coordinates: Array) -> Array:
+            state = space.normalize(coordinates)
+            return space.rate(state, mode.field(time, state, law(time, state)))
+
+        if not np.isfinite(rate(t, x)).all():
+            raise IntegrationError(_where("the vector field is not finite", mode, t, x))
+        solver = self.method(
+            rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=self.max_step
+        )
+        while solver.status == "running":
+            message = solver.step()
+            if solver.status == "failed" or not np.isfinite(solver.y).all():
+                why = message or "the state is not finite"
+                raise IntegrationError(_where(why, mode, solver.t, solver.y))
+            yield _sampled(solver, mode, law)
+
+
+def _sampled(solver: OdeSolver, mode: Mode, law: InputLaw) -> Step:
+    start, end = float(solver.t_old), float(solver.t)
+    times = start + (end - start) * 0.5 * (NODES + 1.0)
+    times[-1] = end
+    states = solver.dense_output()(times).T
+    states[-1] = solver.y
+    normalize = mode.space.normalize
+    inputs = np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
+    return Step(start, end, times, states, inputs.reshape(len(times), mode.nu))
+
+
+def _where(what: str, mode: Mode, t: float, x: Array) -> str:
+    return f"{what} in mode {mode.key!r} at t = {t:.9g} s, x = {np.array2string(x, precision=6)}"

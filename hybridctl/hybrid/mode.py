@@ -1,0 +1,195 @@
+r"""The parts of a mode graph: modes that flow, guards that fire, resets that jump.
+
+Argument order is always (t, x, u): time in s, state (nx,), input (nu,). Derivatives with
+respect to the state are taken in the tangent space, so they have `ndx` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hybridctl.checks import Array, count
+from hybridctl.errors import SystemDefinitionError
+from hybridctl.spaces import Space
+
+ModeKey: TypeAlias = Hashable
+InputLaw: TypeAlias = Callable[[float, Array], Array]
+
+
+class FieldJacobian(NamedTuple):
+    """Derivatives of a vector field: `state` (ndx, ndx) and `input` (ndx, nu)."""
+
+    state: Array
+    input: Array
+
+
+class GuardJacobian(NamedTuple):
+    """Derivatives of one guard, or of n guards with a leading axis: D_t g, D_x g, D_u g."""
+
+    time: Array
+    state: Array
+    input: Array
+
+
+class ResetJacobian(NamedTuple):
+    """Derivatives of a reset: D_t R (ndx+,), D_x R (ndx+, ndx-), D_u R (ndx+, nu)."""
+
+    time: Array
+    state: Array
+    input: Array
+
+
+@dataclass(frozen=True)
+class Mode:
+    r"""A state space and the vector field :math:`\dot x = f(t, x, u)` on it.
+
+    `field` returns a velocity in the tangent space (ndx,); `jacobian` its exact derivatives.
+    `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
+    mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
+    mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6).
+    """
+
+    key: ModeKey
+    space: Space
+    field: Callable[[float, Array, Array], Array]
+    nu: int = 0
+    jacobian: Callable[[float, Array, Array], FieldJacobian] | None = None
+    outputs: Callable[[float, Array, Array], Mapping[str, Array]] | None = None
+    select: Callable[[float, Array, Array], ModeKey] | None = None
+
+    def __post_init__(self) -> None:
+        count("nu", self.nu, at_least=0)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A scalar function that is positive inside its mode and fires when it falls through zero."""
+
+    name: str
+    value: Callable[[float, Array, Array], float]
+    jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+
+
+@dataclass(frozen=True)
+class GuardSet:
+    """All guards of a mode, evaluated in one call: `values(t, x, u)` is (len(names),)."""
+
+    names: tuple[str, ...]
+    values: Callable[[float, Array, Array], Array]
+    jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise SystemDefinitionError(f"guard names must differ within a mode: {self.names}")
+
+    @staticmethod
+    def of(guards: Sequence[Guard]) -> GuardSet:
+        """The set of separately given scalar guards."""
+        functions = [g.value for g in guards]
+        jacobians = [g.jacobian for g in guards if g.jacobian is not None]
+
+        def values(t: float, x: Array, u: Array) -> Array:
+            return np.array([g(t, x, u) for g in functions], dtype=np.float64)
+
+        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
+            rows = [j(t, x, u) for j in jacobians]
+            return GuardJacobian(
+                np.array([r.time for r in rows], dtype=np.float64),
+                np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
+                np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
+            )
+
+        complete = len(jacobians) == len(guards)
+        return GuardSet(tuple(g.name for g in guards), values, jacobian if complete else None)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """What a reset returns: the post-event state, and what it knows about the event.
+
+    `mode` is the post-event mode where the reset decides it, `impulses` the normal impulse per
+    contact in N s, `report` whatever the solver of the reset certifies.
+    """
+
+    state: Array
+    mode: ModeKey | None = None
+    impulses: Array = field(default_factory=lambda: np.zeros(0))
+    report: Any = None
+
+
+@dataclass(frozen=True)
+class Reset:
+    """The jump map x+ = R(t, x-, u-); `map` returns the new state alone or a whole `Jump`."""
+
+    map: Callable[[float, Array, Array], Array | Jump]
+    jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
+
+    def __call__(self, t: float, x: Array, u: Array) -> Jump:
+        """The jump at (t, x-, u-)."""
+        result = self.map(t, x, u)
+        if isinstance(result, Jump):
+            return result
+        return Jump(np.asarray(result, dtype=np.float64))
+
+    @staticmethod
+    def identity() -> Reset:
+        """The reset that leaves the state alone, for events that only change the mode."""
+
+        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
+            n = len(x)
+            return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
+
+        return Reset(lambda t, x, u: x, jacobian)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """An edge of the mode graph: what happens when `guards` fire in mode `source`.
+
+    One guard in the ordinary case; several where an event of simultaneous guards has a reset of
+    its own. `target` None leaves the post-event mode to the reset.
+    """
+
+    source: ModeKey
+    guards: tuple[Guard, ...]
+    reset: Reset
+    target: ModeKey | None
+
+    def __init__(
+        self,
+        source: ModeKey,
+        guard: Guard | Sequence[Guard],
+        reset: Reset,
+        target: ModeKey | None = None,
+    ) -> None:
+        guards = (guard,) if isinstance(guard, Guard) else tuple(guard)
+        if not guards:
+            raise SystemDefinitionError(f"the transition from {source!r} has no guard")
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "guards", guards)
+        object.__setattr__(self, "reset", reset)
+        object.__setattr__(self, "target", target)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A reset and where it leads; `target` None leaves the mode to the reset."""
+
+    reset: Reset
+    target: ModeKey | None = None
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """The ways out of a mode: its guards, and the edge for a set of them that fire together.
+
+    `edge` returns None where this set has no edge of its own; the single edges are then
+    applied one after the other.
+    """
+
+    guards: GuardSet
+    edge: Callable[[tuple[str, ...]], Edge | None]

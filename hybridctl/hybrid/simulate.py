@@ -1,0 +1,284 @@
+"""The event loop: flow until a guard fires, jump, select the next mode, flow on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice, pairwise, permutations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, count, interval, member, number, vector
+from hybridctl.errors import (
+    AmbiguousEventError,
+    EventLimitError,
+    GuardViolatedError,
+    NoContactSolutionError,
+    SystemDefinitionError,
+    ZenoError,
+)
+from hybridctl.hybrid.events import Crossing, GuardWatch
+from hybridctl.hybrid.flow import METHODS, Integrator, Step
+from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
+from hybridctl.hybrid.policy import History, Policy, as_policy, first_input
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+
+_ORDERS_CHECKED = 24
+_SELECTIONS = 8
+_INSTANT_EVENTS = 10
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A simulation's fixed settings."""
+
+    system: HybridSystem
+    policy: Policy
+    integrator: Integrator
+    t_end: float
+    max_events: int
+    event_window: float
+    guard_tolerance: float
+    min_dwell: float
+    progress: Callable[[float], None] | None
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Where an arc begins."""
+
+    mode: Mode
+    law: InputLaw
+    time: float
+    state: Array
+    input: Array
+
+
+def simulate(
+    system: HybridSystem,
+    mode: ModeKey,
+    x0: ArrayLike,
+    t_span: Iterable[float],
+    policy: Policy | InputLaw | None = None,
+    *,
+    rtol: float = 1e-9,
+    atol: float = 1e-9,
+    max_events: int = 1000,
+    on_zeno: Literal["raise"] = "raise",
+    method: str = "DOP853",
+    max_step: float = math.inf,
+    event_window: float = 1e-8,
+    guard_tolerance: float = 1e-8,
+    min_dwell: float = 1e-9,
+    progress: Callable[[float], None] | None = None,
+) -> HybridTrajectory:
+    """Simulate a hybrid system from state x0 in `mode` over t_span = (start, end), in s.
+
+    `policy` is None (zero input), a function u(t, x), or a `Policy` that sees the events.
+
+    rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
+    are as accurate as the flow is.
+    event_window: guards that fall through zero within this time of the first, in s, are one
+    event. Where their joint event has no edge of its own, the single edges are applied one
+    after the other, and must give the same state in every order.
+    guard_tolerance: a guard is armed once above this value (in the guard's own unit).
+    min_dwell: ten events in a row closer than this, in s, count as Zeno.
+    progress: called with the time reached after each step.
+
+    Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
+    its mode), `IntegrationError`, `EventLimitError`, `ZenoError`, `AmbiguousEventError` and
+    `NoContactSolutionError` where the run cannot go on.
+    """
+    start, end = interval("t_span", t_span)
+    member("on_zeno", on_zeno, ("raise",))
+    first = system.mode(mode)
+    state = vector("x0", x0, first.space.nx)
+    first.space.check("x0", state)
+    run = _Run(
+        system,
+        as_policy(policy, first.nu),
+        Integrator(
+            METHODS[member("method", method, METHODS)],
+            number("rtol", rtol, above=0.0),
+            number("atol", atol, above=0.0),
+            max_step if max_step == math.inf else number("max_step", max_step, above=0.0),
+        ),
+        end,
+        count("max_events", max_events, at_least=0),
+        number("event_window", event_window, at_least=0.0),
+        number("guard_tolerance", guard_tolerance, at_least=0.0),
+        number("min_dwell", min_dwell, at_least=0.0),
+        progress,
+    )
+    law = run.policy.law(History(mode, start, state))
+    point = _Point(first, law, start, state, first_input(law, start, state, first.nu))
+    _check_start(run, point)
+    return _event_loop(run, point)
+
+
+def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
+    arcs: list[Arc] = []
+    events: list[Event] = []
+    while True:
+        arc, crossing = _flow(run, point, len(arcs))
+        arcs.append(arc)
+        if crossing is None:
+            return HybridTrajectory(tuple(arcs), tuple(events))
+        if len(events) == run.max_events:
+            raise EventLimitError(
+                f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
+                f"in mode {point.mode.key!r}; the last guards were {crossing.guards}"
+            )
+        event, point = _jump(run, arc, crossing, tuple(events))
+        events.append(event)
+        _check_dwell(run, events)
+
+
+def _check_start(run: _Run, point: _Point) -> None:
+    guards = run.system.outgoing(point.mode.key).guards
+    values = guards.values(point.time, point.state, point.input)
+    if np.shape(values) != (len(guards.names),):
+        raise SystemDefinitionError(
+            f"guards of mode {point.mode.key!r} must return shape ({len(guards.names)},), "
+            f"got {np.shape(values)}"
+        )
+    bad = ~(values >= -run.guard_tolerance)
+    if bad.any():
+        i = int(bad.argmax())
+        raise GuardViolatedError(
+            f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
+            f"{values[i]:.6g} and must not be negative"
+        )
+    rate = point.mode.field(point.time, point.state, point.input)
+    if np.shape(rate) != (point.mode.space.ndx,):
+        raise SystemDefinitionError(
+            f"the field of mode {point.mode.key!r} must return shape ({point.mode.space.ndx},), "
+            f"got {np.shape(rate)}"
+        )
+
+
+def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
+    """Integrate from `point` to the first crossing or to the end of the time span."""
+    watch = GuardWatch(
+        run.system.outgoing(point.mode.key).guards,
+        point.mode,
+        point.law,
+        tolerance=run.guard_tolerance,
+        window=run.event_window,
+    )
+    watch.start(point.time, point.state, point.input)
+    steps: list[Step] = []
+    crossing = None
+    if point.time < run.t_end:
+        for step in run.integrator.steps(point.mode, point.law, point.time, point.state, run.t_end):
+            steps.append(step)
+            if run.progress is not None:
+                run.progress(step.end)
+            crossing = watch.scan(step)
+            if crossing is not None:
+                break
+    end = run.t_end if crossing is None else crossing.time
+    arc = arc_from_steps(index, point.mode, steps, point.time, point.state, point.input, end)
+    return arc, crossing
+
+
+def _jump(run: _Run, arc: Arc, crossing: Crossing, past: tuple[Event, ...]) -> tuple[Event, _Point]:
+    """Apply the resets of an event and select the mode that flows on."""
+    t = crossing.time
+    before, u = arc(t), arc.input(t)
+    key, jump = _reset(run, arc.mode, crossing, before, u)
+    after = vector(f"state after the event at t = {t}", jump.state, run.system.mode(key).space.nx)
+
+    def event(mode: ModeKey, u_after: Array) -> Event:
+        return Event(
+            arc.index,
+            t,
+            arc.mode,
+            mode,
+            crossing.guards,
+            _frozen(before),
+            after,
+            _frozen(u),
+            _frozen(u_after),
+            _frozen(jump.impulses),
+            jump.report,
+        )
+
+    tried = []
+    for _ in range(_SELECTIONS):
+        mode = run.system.mode(key)
+        provisional = event(key, np.zeros(mode.nu))
+        law = run.policy.law(History(key, t, after, (*past, provisional)))
+        u_after = first_input(law, t, after, mode.nu)
+        selected = key if mode.select is None else mode.select(t, after, u_after)
+        if selected == key:
+            return event(key, u_after), _Point(mode, law, t, after, u_after)
+        tried.append(key)
+        key = selected
+    raise NoContactSolutionError(
+        f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
+        f"x+ = {after.tolist()}"
+    )
+
+
+def _reset(
+    run: _Run, source: ModeKey, crossing: Crossing, x: Array, u: Array
+) -> tuple[ModeKey, Jump]:
+    """The jump of all fired guards: their joint edge, or the single edges in sequence."""
+    edge = run.system.outgoing(source).edge(crossing.guards)
+    if edge is not None:
+        return _landing(edge.target, edge.reset(crossing.time, x, u))
+    sequence = crossing.guards
+    result = _sequence(run, source, sequence, crossing.time, x, u)
+    for other in islice(permutations(sequence), 1, _ORDERS_CHECKED):
+        key, jump = _sequence(run, source, other, crossing.time, x, u)
+        if key != result[0] or not np.allclose(jump.state, result[1].state, rtol=1e-6, atol=1e-6):
+            raise AmbiguousEventError(
+                f"guards {sequence} of mode {source!r} fired together at t = "
+                f"{crossing.time:.9g} s, and their order matters: {sequence} leads to "
+                f"{result[0]!r}, x+ = {result[1].state.tolist()}, {other} to {key!r}, "
+                f"x+ = {jump.state.tolist()}; give this event a transition of its own"
+            )
+    return result
+
+
+def _sequence(
+    run: _Run, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
+) -> tuple[ModeKey, Jump]:
+    """Apply single edges in the given order; a guard that the new mode lacks is done with."""
+    key, jump = source, Jump(x)
+    for name in guards:
+        edge = run.system.outgoing(key).edge((name,))
+        if edge is not None:
+            key, jump = _landing(edge.target, edge.reset(t, jump.state, u))
+    return key, jump
+
+
+def _landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
+    key = target if jump.mode is None else jump.mode
+    if key is None:
+        raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
+    return key, jump
+
+
+def _check_dwell(run: _Run, events: list[Event]) -> None:
+    recent = events[-_INSTANT_EVENTS:]
+    if len(recent) == _INSTANT_EVENTS and all(
+        b.time - a.time < run.min_dwell for a, b in pairwise(recent)
+    ):
+        last = recent[-1]
+        raise ZenoError(
+            f"{_INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
+            f"{last.time:.12g} s, the last of guards {last.guards} from mode "
+            f"{last.mode_before!r} to {last.mode_after!r}: events accumulate there"
+        )
+
+
+def _frozen(a: Array) -> Array:
+    copy = np.array(a, dtype=np.float64)
+    copy.flags.writeable = False
+    return copy

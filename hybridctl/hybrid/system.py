@@ -1,0 +1,101 @@
+"""The mode graph, given as lists or enumerated when a mode is first entered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from hybridctl.errors import SystemDefinitionError, UnknownNameError
+from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
+
+T = TypeVar("T")
+
+
+class HybridSystem:
+    """A validated mode graph: modes with their vector fields, guards and resets.
+
+    Two ways to give it:
+
+    - `modes` and `transitions` as lists: every source and target must be a mode, guards of a
+      mode need different names, and one set of guards has at most one transition.
+    - both as functions of a mode key, for systems whose modes are too many to list (a robot
+      with c contacts has 3^c). They are called once per mode, when it is first entered, and
+      raise `UnknownNameError` for a key that is no mode.
+
+    Raises `SystemDefinitionError` where the parts do not fit.
+    """
+
+    def __init__(
+        self,
+        modes: Iterable[Mode] | Callable[[ModeKey], Mode],
+        transitions: Iterable[Transition] | Callable[[ModeKey], Outgoing],
+    ) -> None:
+        if callable(modes) and callable(transitions):
+            self._mode_of, self._outgoing_of = modes, transitions
+        elif callable(modes) or callable(transitions):
+            raise SystemDefinitionError("give modes and transitions both as lists or as functions")
+        else:
+            self._mode_of, self._outgoing_of = _listed(list(modes), list(transitions))
+        self._modes: dict[ModeKey, Mode] = {}
+        self._outgoing: dict[ModeKey, Outgoing] = {}
+
+    def mode(self, key: ModeKey) -> Mode:
+        """The mode of that key."""
+        return _cached(self._modes, key, self._mode_of)
+
+    def outgoing(self, key: ModeKey) -> Outgoing:
+        """The guards of a mode and the edges behind them."""
+        return _cached(self._outgoing, key, self._outgoing_of)
+
+
+def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:
+    try:
+        return known[key]
+    except KeyError:
+        return known.setdefault(key, make(key))
+
+
+def _listed(
+    modes: list[Mode], transitions: list[Transition]
+) -> tuple[Callable[[ModeKey], Mode], Callable[[ModeKey], Outgoing]]:
+    """Lookup functions of an explicitly listed graph, after checking that it is one."""
+    by_key = {mode.key: mode for mode in modes}
+    if not modes:
+        raise SystemDefinitionError("modes must have at least one mode")
+    if len(by_key) != len(modes):
+        raise SystemDefinitionError(f"mode keys must differ, got {[m.key for m in modes]}")
+    leaving: dict[ModeKey, list[Transition]] = {key: [] for key in by_key}
+    for transition in transitions:
+        for end, key in (("source", transition.source), ("target", transition.target)):
+            if key not in by_key and not (end == "target" and key is None):
+                raise SystemDefinitionError(
+                    f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
+                )
+        leaving[transition.source].append(transition)
+    outgoing = {key: _outgoing(key, edges) for key, edges in leaving.items()}
+
+    def mode_of(key: ModeKey) -> Mode:
+        if key not in by_key:
+            raise UnknownNameError(f"mode {key!r} is unknown, expected one of {list(by_key)}")
+        return by_key[key]
+
+    return mode_of, lambda key: outgoing[mode_of(key).key]
+
+
+def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
+    guards: dict[str, Guard] = {}
+    edges: dict[tuple[str, ...], Edge] = {}
+    for transition in transitions:
+        for guard in transition.guards:
+            if guards.setdefault(guard.name, guard) is not guard:
+                raise SystemDefinitionError(f"mode {key!r} has two guards named {guard.name!r}")
+        names = tuple(sorted(guard.name for guard in transition.guards))
+        if names in edges:
+            raise SystemDefinitionError(f"mode {key!r} has two transitions for guards {names}")
+        edges[names] = Edge(transition.reset, transition.target)
+    for name in guards:
+        if (name,) not in edges:
+            raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
+    return Outgoing(
+        GuardSet.of(list(guards.values())), lambda fired: edges.get(tuple(sorted(fired)))
+    )

@@ -1,0 +1,248 @@
+"""Hybrid trajectories: arcs of flow and the events between them, on the time domain (t, j)."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, member, number
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.files import atomic
+from hybridctl.hybrid.flow import TO_SERIES, Step, basis
+from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import Space
+
+Side = Literal["left", "right"]
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """A jump at `time`, from arc `index` to arc `index + 1`.
+
+    `guards` are those that fired, in order of firing; `impulses` the normal impulse per contact
+    in N s (empty for systems without contacts); `report` what the reset certifies (not saved).
+    """
+
+    index: int
+    time: float
+    mode_before: ModeKey
+    mode_after: ModeKey
+    guards: tuple[str, ...]
+    state_before: Array
+    state_after: Array
+    input_before: Array
+    input_after: Array
+    impulses: Array
+    report: Any = None
+
+
+@dataclass(frozen=True)
+class Arc:
+    """Flow in one mode from `start` to `end`, dense in time.
+
+    Step k covers [breaks[k], breaks[k] + lengths[k]] with Chebyshev coefficients `states[k]`
+    (8, nx) and `inputs[k]` (8, nu). The last step may reach beyond `end`, where an event cut it.
+    """
+
+    index: int
+    mode: ModeKey
+    space: Space
+    start: float
+    end: float
+    breaks: Array
+    lengths: Array
+    states: Array
+    inputs: Array
+
+    def __call__(self, t: ArrayLike) -> Array:
+        """The state at t in [start, end]: (nx,), or (n, nx) for n times."""
+        return self._evaluate(self.states, t, self.space)
+
+    def input(self, t: ArrayLike) -> Array:
+        """The input at t in [start, end]: (nu,), or (n, nu) for n times."""
+        return self._evaluate(self.inputs, t, None)
+
+    @property
+    def times(self) -> Array:
+        """The times at which the integrator stepped, with both ends of the arc."""
+        return np.append(self.breaks, self.end)
+
+    def _evaluate(self, series: Array, t: ArrayLike, space: Space | None) -> Array:
+        if isinstance(t, float):
+            k = max(int(self.breaks.searchsorted(t, "right")) - 1, 0)
+            s = 2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0
+            value = basis(float(s)) @ series[k]
+            return value if space is None else space.normalize(value)
+        times = np.asarray(t, dtype=np.float64)
+        if times.ndim == 0:
+            return self._evaluate(series, float(times), space)
+        k_all = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
+        s_all = 2.0 * (times - self.breaks[k_all]) / self.lengths[k_all] - 1.0
+        values = np.einsum("nk,nkx->nx", basis(s_all), series[k_all])
+        return values if space is None else np.array([space.normalize(x) for x in values])
+
+
+def arc_from_steps(
+    index: int, mode: Mode, steps: Sequence[Step], start: float, state: Array, u: Array, end: float
+) -> Arc:
+    """The arc made of accepted steps and cut at `end`; without any it is the point (state, u)."""
+    kept = [step for step in steps if step.start < end]
+    if kept:
+        breaks = np.array([step.start for step in kept])
+        lengths = np.array([step.end for step in kept]) - breaks
+        states = TO_SERIES @ np.array([step.states for step in kept])
+        inputs = TO_SERIES @ np.array([step.inputs for step in kept])
+    else:
+        breaks, lengths = np.array([start]), np.ones(1)
+        states, inputs = np.zeros((1, 8, len(state))), np.zeros((1, 8, len(u)))
+        states[0, 0], inputs[0, 0] = state, u
+    return _frozen(Arc(index, mode.key, mode.space, start, end, breaks, lengths, states, inputs))
+
+
+def _frozen(arc: Arc) -> Arc:
+    for a in (arc.breaks, arc.lengths, arc.states, arc.inputs):
+        a.flags.writeable = False
+    return arc
+
+
+@dataclass(frozen=True)
+class HybridTrajectory:
+    """Arcs 0..N and the N events between them; event j ends arc j.
+
+    At an event time both limits exist: `traj(t, side="left")` is the state before all events at
+    t, `side="right"` the state after them.
+    """
+
+    arcs: tuple[Arc, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def start(self) -> float:
+        """Time at which the trajectory begins, s."""
+        return self.arcs[0].start
+
+    @property
+    def end(self) -> float:
+        """Time at which it ends, s."""
+        return self.arcs[-1].end
+
+    @property
+    def final_state(self) -> Array:
+        """State at the end."""
+        return self.arcs[-1](self.end)
+
+    @property
+    def final_mode(self) -> ModeKey:
+        """Mode at the end."""
+        return self.arcs[-1].mode
+
+    def arc(self, t: float, side: Side = "right") -> Arc:
+        """The arc at time t; at an event time the one before (left) or after it (right).
+
+        Raises `InputError` outside [start, end].
+        """
+        t = number("t", t)
+        member("side", side, ("left", "right"))
+        if not self.start <= t <= self.end:
+            raise InputError(f"t must lie in [{self.start}, {self.end}], got {t}")
+        ends = np.array([arc.end for arc in self.arcs[:-1]])
+        return self.arcs[int(ends.searchsorted(t, "left" if side == "left" else "right"))]
+
+    def __call__(self, t: float, side: Side = "right") -> Array:
+        """State (nx,) at time t."""
+        return self.arc(t, side)(float(t))
+
+    def input(self, t: float, side: Side = "right") -> Array:
+        """Input (nu,) at time t."""
+        return self.arc(t, side).input(float(t))
+
+    def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
+        """Each arc with times at most `period` apart, both ends included."""
+        number("period", period, above=0.0)
+        for arc in self.arcs:
+            n = max(int(np.ceil((arc.end - arc.start) / period)), 1)
+            yield arc, np.linspace(arc.start, arc.end, n + 1)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything but the event reports to an .npz file, atomically."""
+        header = {
+            "format": FORMAT,
+            "arcs": [{"mode": a.mode, "start": a.start, "end": a.end} for a in self.arcs],
+            "events": [
+                {
+                    "time": e.time,
+                    "mode_before": e.mode_before,
+                    "mode_after": e.mode_after,
+                    "guards": e.guards,
+                }
+                for e in self.events
+            ],
+        }
+        arrays = {
+            f"{part}{item.index}.{name}": getattr(item, name)
+            for part, items, names in (
+                ("arc", self.arcs, _ARC_ARRAYS),
+                ("event", self.events, _EVENT_ARRAYS),
+            )
+            for item in items
+            for name in names
+        }
+        with atomic(path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, header=json.dumps(header), **arrays)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
+        """Read what `save` wrote; `system` gives the state spaces of the modes.
+
+        Raises `FileFormatError` for a file that is empty, truncated or something else.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                header = json.loads(str(data["header"]))
+                arcs = [
+                    _load_arc(system, i, meta, {n: data[f"arc{i}.{n}"] for n in _ARC_ARRAYS})
+                    for i, meta in enumerate(header["arcs"])
+                ]
+                events = [
+                    Event(
+                        i,
+                        meta["time"],
+                        _key(meta["mode_before"]),
+                        _key(meta["mode_after"]),
+                        tuple(meta["guards"]),
+                        *(data[f"event{i}.{n}"] for n in _EVENT_ARRAYS),
+                    )
+                    for i, meta in enumerate(header["events"])
+                ]
+        except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            if isinstance(error, InputError):
+                raise
+            raise FileFormatError(f"{path} is not a saved hybrid trajectory: {error}") from error
+        return HybridTrajectory(tuple(arcs), tuple(events))
+
+
+_ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
+_EVENT_ARRAYS = ("state_before", "state_after", "input_before", "input_after", "impulses")
+
+
+def _key(stored: Any) -> ModeKey:
+    return tuple(_key(part) for part in stored) if isinstance(stored, list) else stored
+
+
+def _load_arc(system: HybridSystem, index: int, meta: dict[str, Any], a: dict[str, Array]) -> Arc:
+    mode = system.mode(_key(meta["mode"]))
+    if a["states"].shape[2] != mode.space.nx:
+        raise FileFormatError(
+            f"arc {index} has {a['states'].shape[2]} states, but mode {mode.key!r} of the given "
+            f"system has {mode.space.nx}"
+        )
+    return _frozen(Arc(index, mode.key, mode.space, meta["start"], meta["end"], **a))

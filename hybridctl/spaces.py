@@ -1,0 +1,100 @@
+"""State spaces: points in `nx` coordinates, perturbations in an `ndx`-dimensional tangent space.
+
+Jacobians, covariances and gains live in the tangent space. In a vector space `integrate` and
+`difference` are + and -; on a manifold they satisfy integrate(x, difference(x, y)) = y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hybridctl.checks import Array, count
+
+
+class Space(Protocol):
+    """A state space X of dimension `ndx`, embedded in `nx` coordinates."""
+
+    @property
+    def nx(self) -> int:
+        """Number of coordinates of a point."""
+        ...
+
+    @property
+    def ndx(self) -> int:
+        """Dimension of the tangent space."""
+        ...
+
+    def integrate(self, x: Array, dx: Array) -> Array:
+        """The point reached from x (nx,) along dx (ndx,)."""
+        ...
+
+    def difference(self, x0: Array, x1: Array) -> Array:
+        """The perturbation (ndx,) that leads from x0 to x1."""
+        ...
+
+    def rate(self, x: Array, dx: Array) -> Array:
+        """Time derivative (nx,) of the coordinates of x when it moves with velocity dx (ndx,)."""
+        ...
+
+    def transport(self, dx: Array) -> Array:
+        r"""How a perturbation turns with the point that carries it, (ndx, ndx).
+
+        A perturbation z of a trajectory that moves with velocity f(x) obeys
+        :math:`\dot z = (D_x f + T(f)) z`, where T is this matrix: zero in a vector space,
+        minus the adjoint action of f on a Lie group with perturbations in the body frame.
+        """
+        ...
+
+    def normalize(self, x: Array) -> Array:
+        """The nearest point of the space, to take rounding off; x itself in a vector space."""
+        ...
+
+    def check(self, name: str, x: Array) -> None:
+        """Raise `InputError` if x is not a point of the space."""
+        ...
+
+
+@dataclass(frozen=True)
+class VectorSpace:
+    """R^n, where points and perturbations are the same thing."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        count("n", self.n)
+
+    @property
+    def nx(self) -> int:
+        """n."""
+        return self.n
+
+    @property
+    def ndx(self) -> int:
+        """n."""
+        return self.n
+
+    def integrate(self, x: Array, dx: Array) -> Array:
+        """x + dx."""
+        return x + dx
+
+    def difference(self, x0: Array, x1: Array) -> Array:
+        """x1 - x0."""
+        return x1 - x0
+
+    def rate(self, x: Array, dx: Array) -> Array:
+        """dx itself."""
+        return dx
+
+    def transport(self, dx: Array) -> Array:
+        """Zero."""
+        return np.zeros((self.n, self.n))
+
+    def normalize(self, x: Array) -> Array:
+        """x itself."""
+        return x
+
+    def check(self, name: str, x: Array) -> None:
+        """Nothing to check: every vector is a point."""
