@@ -59,5 +59,9 @@ class AmbiguousEventError(SimulationError):
     """Guards fired together and the order of their resets changes the post-event state."""
 
 
+class ReferenceRangeError(SimulationError):
+    """A reference arc is needed outside the interval on which it is extended."""
+
+
 class NoContactSolutionError(SimulationError):
     """The contact problem has no solution, or no mode is consistent with its own forces."""

@@ -71,6 +71,12 @@ class Arc:
         """The input at t in [start, end]: (nu,), or (n, nu) for n times."""
         return self._evaluate(self.inputs, t, None)
 
+    def state_and_input(self, t: float) -> tuple[Array, Array]:
+        """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
+        k = max(int(self.breaks.searchsorted(t, "right")) - 1, 0)
+        b = basis(float(2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0))
+        return self.space.normalize(b @ self.states[k]), b @ self.inputs[k]
+
     @property
     def times(self) -> Array:
         """The times at which the integrator stepped, with both ends of the arc."""

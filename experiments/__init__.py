@@ -1,0 +1,28 @@
+"""Experiments: each builds a system, runs it, checks a claim, and leaves a folder of results.
+
+An experiment is a module with a frozen dataclass `Config`, a function `quick(config)` that
+returns a cheaper one, and `run(config, folder, console)` that returns what summary.json holds.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+
+class Experiment(NamedTuple):
+    """A module of this package, and what it shows in one line."""
+
+    module: str
+    summary: str
+
+    def load(self) -> ModuleType:
+        """Import the module."""
+        return import_module(f"hybridctl.experiments.{self.module}")
+
+
+EXPERIMENTS = {
+    "rrr-door": Experiment(
+        "rrr_door",
+        "an arm hits a door with both corners of its foot, tracked with reference spreading",
+    ),
+}

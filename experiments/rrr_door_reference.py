@@ -1,0 +1,246 @@
+"""The reference of the RRR-door experiment: designed in task space, made exact by simulation.
+
+Before the event the foot follows quintics in (x, y, theta), [RS] (5.22)-(5.27). After it both
+corners stay on the door, so two coordinates remain: s, the foot along the door, and q4. (The
+thesis prints the ante-event numbers again for that segment, (5.28), so it is designed here: it
+starts from the post-impact state.) Inverse dynamics gives the feedforward; with three torques
+and two contact forces for four equations, the share of the corners is a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from hybridctl.robots.rrr_door import Parameters, contacts, robot
+from scipy.interpolate import BPoly
+
+from hybridctl.checks import Array
+from hybridctl.control.reference import Feedforward, Phase, Reference, extend
+from hybridctl.errors import InfeasibleReferenceError
+from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.policy import History
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.dynamics import ContactDynamics
+
+OPEN = ("open", "open")
+CLOSED = ("closed", "closed")
+IMPACT_TIME, FINAL_TIME = 1.0, 2.0
+
+
+class JointState(NamedTuple):
+    """Joint positions, velocities and accelerations, (4,) each."""
+
+    position: Array
+    velocity: Array
+    acceleration: Array
+
+
+TaskMotion: TypeAlias = Callable[[float], tuple[Array, Array, Array]]
+JointMotion: TypeAlias = Callable[[float], JointState]
+
+
+@dataclass(frozen=True)
+class Design:
+    """The numbers of the reference; ends of a quintic are (position, velocity, acceleration).
+
+    The ante-event ends are those of [RS] (5.26) and the extension ends those of (5.27), which
+    leaves the duration of the extension open. The post-event ones are ours.
+    """
+
+    start_x: tuple[float, float, float] = (0.650, 0.0, 0.0)
+    start_y: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    start_angle: tuple[float, float, float] = (np.pi / 5.0, 0.0, 0.0)
+    impact_x: tuple[float, float, float] = (0.433, -0.250, -0.700)
+    impact_y: tuple[float, float, float] = (0.280, 0.350, 2.000)
+    impact_angle: tuple[float, float, float] = (np.pi / 2.0, 0.0, 0.0)
+    extension_x: tuple[float, float, float] = (0.353, -0.580, -0.700)
+    extension_y: tuple[float, float, float] = (0.400, 0.830, 2.000)
+    extension_angle: tuple[float, float, float] = (np.pi / 2.0, 0.0, 0.0)
+    extension: float = 0.2
+    slide_acceleration: float = 0.0
+    door_acceleration: float = 0.0
+    final_slide: tuple[float, float, float] = (0.45, 0.0, 0.0)
+    final_door: tuple[float, float, float] = (0.35, 0.2, 0.0)
+    corner_2_share: float = 0.5
+
+
+@dataclass(frozen=True)
+class DesignedFeedforward:
+    """A policy that plays the ante-event feedforward, and designs the rest from the impact."""
+
+    dynamics: ContactDynamics
+    parameters: Parameters
+    design: Design
+    ante: Feedforward
+
+    def law(self, history: History) -> InputLaw:
+        """Feedforward of the arc, as a function of time alone."""
+        if not history.events:
+            return lambda t, x: self.ante(t)
+        post = self.post(history)
+        return lambda t, x: post(t)
+
+    def post(self, history: History) -> Feedforward:
+        """Feedforward with both corners on the door, from the post-impact state on."""
+        if history.mode != CLOSED or len(history.events) > 1:
+            raise InfeasibleReferenceError(
+                f"the reference must go from {OPEN} to {CLOSED} at once and stay there, but at "
+                f"t = {history.time:.6g} s it enters {history.mode}"
+            )
+        q, v = history.state[:4], history.state[4:]
+        slide = _slide_along_door(self.parameters, q, v)
+        d = self.design
+        s = _quintic([history.time, FINAL_TIME], [(*slide, d.slide_acceleration), d.final_slide])
+        q4 = _quintic([history.time, FINAL_TIME], [(q[3], v[3], d.door_acceleration), d.final_door])
+        motion = _in_joints(self.parameters, _on_the_door(self.parameters, s, q4), q4)
+        return _inverse_dynamics(self.dynamics, motion, d.corner_2_share)
+
+
+def build(
+    system: HybridSystem,
+    parameters: Parameters,
+    design: Design,
+    *,
+    phantom: Phase = "pushing",
+    rtol: float = 1e-11,
+    atol: float = 1e-11,
+) -> Reference:
+    """Simulate the designed reference, extend its arcs, and add the phantom arcs.
+
+    Raises `InfeasibleReferenceError` where the foot cannot reach, misses the door, or does not
+    stay on it with both corners.
+    """
+    dynamics = ContactDynamics(robot(parameters), contacts(parameters))
+    approach = _in_joints(parameters, _approach(design))
+    policy = DesignedFeedforward(
+        dynamics, parameters, design, _inverse_dynamics(dynamics, approach, None)
+    )
+    q, v, _ = approach(0.0)
+    span = (0.0, FINAL_TIME)
+    nominal = simulate(system, OPEN, np.concatenate([q, v]), span, policy, rtol=rtol, atol=atol)
+    if len(nominal.events) != 1:
+        raise InfeasibleReferenceError(
+            f"the reference must hit the door exactly once, but has {len(nominal.events)} events"
+        )
+    first = nominal.arcs[1]
+    post = policy.post(History(first.mode, first.start, first(first.start), nominal.events))
+    return extend(
+        system,
+        nominal,
+        before=design.extension,
+        after=design.extension,
+        feedforward=[policy.ante, post],
+        phantom=phantom,
+        rtol=rtol,
+        atol=atol,
+    )
+
+
+def _quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]]) -> BPoly:
+    """Piecewise quintic through (position, velocity, acceleration) at each time, [RS] (5.25)."""
+    return BPoly.from_derivatives(times, values)
+
+
+def _approach(d: Design) -> TaskMotion:
+    """The foot before the event and past it, [RS] (5.26)-(5.27)."""
+    times = [0.0, IMPACT_TIME, IMPACT_TIME + d.extension]
+    curves = [
+        _quintic(times, values)
+        for values in (
+            (d.start_x, d.impact_x, d.extension_x),
+            (d.start_y, d.impact_y, d.extension_y),
+            (d.start_angle, d.impact_angle, d.extension_angle),
+        )
+    ]
+
+    def motion(t: float) -> tuple[Array, Array, Array]:
+        y, dy, ddy = (np.array([curve(t, nu) for curve in curves]) for nu in range(3))
+        return y, dy, ddy
+
+    return motion
+
+
+def _on_the_door(p: Parameters, slide: BPoly, door: BPoly) -> TaskMotion:
+    """The foot flat on the door: s along it, q4 its angle; complex numbers rotate the plane."""
+    hinge = complex(*p.hinge)
+
+    def motion(t: float) -> tuple[Array, Array, Array]:
+        s, ds, dds = (float(slide(t, nu)) for nu in range(3))
+        q, dq, ddq = (float(door(t, nu)) for nu in range(3))
+        arm = complex(s, -0.5 * p.door_thickness)
+        turn = np.exp(1j * q)
+        z = hinge + turn * arm
+        dz = turn * (ds + 1j * dq * arm)
+        ddz = turn * (dds + 2j * dq * ds + (1j * ddq - dq**2) * arm)
+        return (
+            np.array([z.real, z.imag, q + 0.5 * np.pi]),
+            np.array([dz.real, dz.imag, dq]),
+            np.array([ddz.real, ddz.imag, ddq]),
+        )
+
+    return motion
+
+
+def _slide_along_door(p: Parameters, q: Array, v: Array) -> tuple[float, float]:
+    """Position and velocity of the end of the foot along the door, in the door's frame."""
+    turns = np.exp(1j * np.cumsum(q[:3]))
+    lengths = np.array([p.upper_arm_length, p.forearm_length, p.foot_length])
+    reach = turns @ lengths - complex(*p.hinge)
+    speed = 1j * turns * np.cumsum(v[:3]) @ lengths
+    back = np.exp(-1j * q[3])
+    return float((back * reach).real), float((back * (speed - 1j * v[3] * reach)).real)
+
+
+def _in_joints(p: Parameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:
+    """Joint motion of a task-space motion with the elbow at q2 > 0; the door rests without one."""
+    l1, l2, l3 = p.upper_arm_length, p.forearm_length, p.foot_length
+
+    def motion(t: float) -> JointState:
+        y, dy, ddy = task(t)
+        wrist = complex(y[0], y[1]) - l3 * np.exp(1j * y[2])
+        cosine = (abs(wrist) ** 2 - l1**2 - l2**2) / (2.0 * l1 * l2)
+        if abs(cosine) >= 1.0:
+            raise InfeasibleReferenceError(
+                f"the wrist is {abs(wrist):.4g} m from the shoulder at t = {t:.4g} s, out of "
+                f"reach of links of {l1} and {l2} m"
+            )
+        q2 = np.arccos(cosine)
+        q1 = np.angle(wrist) - np.angle(l1 + l2 * np.exp(1j * q2))
+        q = np.array([q1, q2, y[2] - q1 - q2])
+        links = np.array([l1, l2, l3]) * np.exp(1j * np.cumsum(q))
+        tips = np.cumsum(links[::-1])[::-1]
+        jacobian = np.array([(1j * tips).real, (1j * tips).imag, np.ones(3)])
+        v = np.linalg.solve(jacobian, dy)
+        drift = -(np.cumsum(v) ** 2) @ links
+        a = np.linalg.solve(jacobian, ddy - np.array([drift.real, drift.imag, 0.0]))
+        doors = [0.0] * 3 if door is None else [float(door(t, nu)) for nu in range(3)]
+        full = [np.append(part, d) for part, d in zip((q, v, a), doors, strict=True)]
+        return JointState(*full)
+
+    return motion
+
+
+def _inverse_dynamics(
+    dynamics: ContactDynamics, motion: JointMotion, corner_2_share: float | None
+) -> Feedforward:
+    """Torques of a motion; with a share the door is moved by the corners, else it is let be.
+
+    The hinge row of the equations of motion gives one equation for two contact forces; corner 2
+    bears `corner_2_share` of their sum.
+    """
+    model = dynamics.robot
+
+    def torque(t: float) -> Array:
+        q, v, a = motion(t)
+        tau = model.mass_matrix(q) @ a + model.bias(q, v)
+        if corner_2_share is not None:
+            w = np.array([1.0 - corner_2_share, corner_2_share]) @ dynamics.gap_jacobian(q)
+            tau = tau - w * (tau[3] / w[3])
+        u: Array = tau[:3]
+        return u
+
+    return torque

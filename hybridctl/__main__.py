@@ -1,0 +1,5 @@
+"""`python -m hybridctl`."""
+
+from hybridctl.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""The command line: parse, call, print. What it runs is imported when it is run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hybridctl import __version__
+from hybridctl.errors import HybridctlError
+from hybridctl.experiments import EXPERIMENTS
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="hybridctl")
+def cli() -> None:
+    """Simulation, control and estimation for robots that hit, stick and slip."""
+
+
+@cli.command("list")
+def list_experiments() -> None:
+    """List the experiments."""
+    width = max(len(name) for name in EXPERIMENTS)
+    for name, entry in EXPERIMENTS.items():
+        click.echo(f"{name:<{width}}  {entry.summary}")
+
+
+@cli.command()
+@click.argument("experiment", type=click.Choice(list(EXPERIMENTS)), metavar="EXPERIMENT")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
+@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
+)
+@click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
+@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+def simulate(
+    experiment: str,
+    out: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    quick: bool,
+    show: bool,
+) -> None:
+    """Simulate an experiment; print its tables and leave a folder with data and figures."""
+    import dataclasses
+    import json
+
+    from rich.console import Console
+
+    from hybridctl.report import RunFolder, load_configuration
+
+    module = EXPERIMENTS[experiment].load()
+    configuration = load_configuration(module.Config, config, settings)
+    if quick:
+        configuration = module.quick(configuration)
+    if show:
+        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        return
+    folder = RunFolder(experiment, out)
+    module.run(configuration, folder, Console())
+    click.echo(f"results in {folder.path}")
+
+
+def main() -> None:
+    """Entry point: errors raised on purpose end with one line and exit code 1."""
+    try:
+        cli(prog_name="hybridctl")
+    except HybridctlError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"error: {error.strerror}: {error.filename}", err=True)
+        sys.exit(1)

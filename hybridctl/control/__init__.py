@@ -1,0 +1,1 @@
+"""Tracking control of hybrid trajectories: references, reference spreading, their feasibility."""

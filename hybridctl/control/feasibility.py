@@ -1,0 +1,166 @@
+"""Is a reference one that the system can follow, also when its events split?
+
+The report checks what tracking of a hybrid reference rests on: guards stay positive along the
+arcs (gaps of open contacts, forces of closed ones), events are transversal ([RS] Assumption 4),
+resets of a simultaneous event compose to the same state in any order (Assumption 6), and every
+sequence of its guards only grows, with no negative impulse or force on the way (Assumption 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.control.reference import Reference, Seed, sequences
+from hybridctl.errors import SystemDefinitionError
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The least value of a guard along an arc, and when; it must be positive."""
+
+    arc: int
+    guard: str
+    value: float
+    time: float
+
+
+@dataclass(frozen=True)
+class EventFeasibility:
+    """What is known of one nominal event.
+
+    guard_rates: d/dt of each guard that fires, negative where transversal.
+    associativity: largest difference of the post-event states over all orders of the resets.
+    least_impulse: smallest normal impulse of a contact that takes part, over all sequences
+    (infinite where there are none), in N s.
+    phantom_margin: least guard value at the start of each intermediate mode, by mode.
+    growing: whether every order of the resets ends in the nominal post-event mode.
+    """
+
+    index: int
+    guard_rates: dict[str, float]
+    associativity: float
+    least_impulse: float
+    phantom_margin: dict[str, float]
+    growing: bool
+
+
+@dataclass(frozen=True)
+class Feasibility:
+    """The report; `failures` says in words what does not hold, and is empty if all does."""
+
+    margins: tuple[Margin, ...]
+    events: tuple[EventFeasibility, ...]
+    failures: tuple[str, ...]
+
+
+def feasibility(
+    system: HybridSystem,
+    reference: Reference,
+    *,
+    period: float = 1e-3,
+    guard_tolerance: float = 1e-8,
+    state_tolerance: float = 1e-6,
+) -> Feasibility:
+    """Check a reference; guards are sampled every `period` seconds along the nominal arcs."""
+    nominal = reference.nominal
+    margins = tuple(m for arc in nominal.arcs for m in _margins(system, nominal, arc, period))
+    events = tuple(_event(system, reference, event) for event in reference.events)
+    failures = [
+        f"guard {m.guard!r} falls to {m.value:.4g} at t = {m.time:.4g} s on arc {m.arc}"
+        for m in margins
+        if m.value < -guard_tolerance
+    ]
+    for e in events:
+        failures += [
+            f"event {e.index}: guard {name!r} has rate {rate:.3g}, so it is not transversal"
+            for name, rate in e.guard_rates.items()
+            if not rate < 0.0
+        ]
+        if e.associativity > state_tolerance:
+            failures.append(
+                f"event {e.index}: the order of resets changes the state by {e.associativity:.3g}"
+            )
+        if e.least_impulse < 0.0:
+            failures.append(f"event {e.index}: an impulse of {e.least_impulse:.3g} N s would pull")
+        if not e.growing:
+            failures.append(f"event {e.index}: not every order ends in the post-event mode")
+        failures += [
+            f"event {e.index}: a guard of phantom mode {mode} starts at {value:.3g}"
+            for mode, value in e.phantom_margin.items()
+            if value < -guard_tolerance
+        ]
+    return Feasibility(margins, events, tuple(failures))
+
+
+def _margins(
+    system: HybridSystem, nominal: HybridTrajectory, arc: Arc, period: float
+) -> list[Margin]:
+    """Least guard values inside an arc; a guard that begins or ends it is left out there."""
+    guards = system.outgoing(arc.mode).guards
+    n = max(int(np.ceil((arc.end - arc.start) / period)), 2)
+    times = np.linspace(arc.start, arc.end, n + 1)[1:-1]
+    values = np.array([guards.values(float(t), arc(t), arc.input(t)) for t in times])
+    lowest = values.argmin(axis=0) if guards.names else []
+    return [
+        Margin(arc.index, name, float(values[k, i]), float(times[k]))
+        for i, (name, k) in enumerate(zip(guards.names, lowest, strict=True))
+    ]
+
+
+def _event(system: HybridSystem, reference: Reference, event: Event) -> EventFeasibility:
+    seeds = sequences(system, event, proper=False)
+    complete = [seed for seed in seeds if len(seed.fired) == len(event.guards)]
+    ended = [seed for seed in complete if seed.mode == event.mode_after]
+    space = system.mode(event.mode_after).space
+    differences = [np.abs(space.difference(event.state_after, s.state)).max() for s in ended]
+    phantoms = [p for (index, _), p in reference.phantoms.items() if index == event.index]
+    acting = [_acting(event.impulses), *(_acting(seed.impulses) for seed in seeds)]
+    return EventFeasibility(
+        event.index,
+        _guard_rates(system, event),
+        float(max(differences, default=0.0)),
+        float(min((impulse for row in acting for impulse in row), default=np.inf)),
+        {
+            "-".join(p.mode) if isinstance(p.mode, tuple) else str(p.mode): _phantom_margin(
+                system, event, p.arc, p.fired
+            )
+            for p in phantoms
+        },
+        _growing(event, complete, ended),
+    )
+
+
+def _growing(event: Event, complete: Sequence[Seed], ended: Sequence[Seed]) -> bool:
+    orders = int(np.prod(np.arange(1, len(event.guards) + 1)))
+    return len(event.guards) == 1 or len(complete) == len(ended) == orders
+
+
+def _acting(impulses: Array) -> Array:
+    return impulses[impulses != 0.0]
+
+
+def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
+    """D_t g + D_x g f at the ante-event state, with the input held."""
+    guards = system.outgoing(event.mode_before).guards
+    if guards.jacobian is None:
+        raise SystemDefinitionError(f"guards of mode {event.mode_before!r} have no Jacobian")
+    at = (event.time, event.state_before, event.input_before)
+    derivative = guards.jacobian(*at)
+    rates = derivative.time + derivative.state @ system.mode(event.mode_before).field(*at)
+    return {name: float(rates[guards.names.index(name)]) for name in event.guards}
+
+
+def _phantom_margin(system: HybridSystem, event: Event, arc: Arc, fired: tuple[str, ...]) -> float:
+    """Least value of the guards that are not about to fire, where the phantom arc begins."""
+    guards = system.outgoing(arc.mode).guards
+    x, u = arc.state_and_input(event.time)
+    values = guards.values(event.time, x, u)
+    waiting = set(event.guards) - set(fired)
+    rest = [v for name, v in zip(guards.names, values, strict=True) if name not in waiting]
+    return float(min(rest, default=np.inf))

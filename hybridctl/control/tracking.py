@@ -1,0 +1,77 @@
+"""Tracking error of a trajectory: spread, against the arc of its event count, or on the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import followed, locate
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+
+ErrorKind = Literal["spread", "conventional"]
+
+
+@dataclass(frozen=True)
+class TrackingError:
+    """Samples of an error along a trajectory: `times` (n,), `errors` (n, ndx), `arcs` (n,).
+
+    Both limits of an event are samples. `norms` is the Euclidean norm of all components, with
+    rad (or m) and rad/s (or m/s) taken as equal units.
+    """
+
+    kind: ErrorKind
+    times: Array
+    errors: Array
+    arcs: Array
+
+    @property
+    def norms(self) -> Array:
+        """|error| per sample."""
+        return np.asarray(np.linalg.norm(self.errors, axis=1))
+
+    @property
+    def peak(self) -> float:
+        """Largest norm."""
+        return float(self.norms.max())
+
+    @property
+    def rms(self) -> float:
+        """Root of the time average of the squared norm."""
+        dt = np.diff(self.times)
+        squares = self.norms**2
+        return float(np.sqrt(np.sum(dt * (squares[1:] + squares[:-1])) / (2.0 * dt.sum())))
+
+
+def tracking_error(
+    reference: Reference, trajectory: HybridTrajectory, kind: ErrorKind, period: float = 1e-3
+) -> TrackingError:
+    """Error of the state minus its reference, sampled at most `period` seconds apart.
+
+    kind "spread" takes the extended or phantom arc of the same event count ([RS] 3.1.2),
+    "conventional" the nominal reference at the same time.
+    """
+    member("kind", kind, ("spread", "conventional"))
+    times, errors, indices = [], [], []
+    for arc, t in trajectory.sampled(period):
+        events = trajectory.events[: arc.index]
+        if kind == "spread":
+            target = followed(reference, locate(reference, arc.mode, events))
+            alpha = target(t)
+        else:
+            alpha = _on_the_clock(reference.nominal.arcs, t)
+        states = arc(t)
+        times.append(t)
+        errors.append([arc.space.difference(a, x) for a, x in zip(alpha, states, strict=True)])
+        indices.append(np.full(len(t), arc.index))
+    return TrackingError(
+        kind, np.concatenate(times), np.concatenate(errors), np.concatenate(indices)
+    )
+
+
+def _on_the_clock(arcs: tuple[Arc, ...], times: Array) -> Array:
+    ends = np.array([arc.end for arc in arcs[:-1]])
+    return np.array([arcs[int(ends.searchsorted(t, "right"))](float(t)) for t in times])

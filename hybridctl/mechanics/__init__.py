@@ -1,0 +1,18 @@
+"""Robots with contacts: Pinocchio's rigid-body dynamics made into a hybrid system."""
+
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.surfaces import Plane, Sphere
+from hybridctl.mechanics.system import contact_system
+
+__all__ = [
+    "Contact",
+    "ContactDynamics",
+    "Plane",
+    "Robot",
+    "RobotStateSpace",
+    "Sphere",
+    "contact_system",
+]

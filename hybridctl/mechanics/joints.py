@@ -1,0 +1,111 @@
+"""How the coordinates of each joint type move and turn with its velocity.
+
+Pinocchio integrates configurations on their manifold but gives Python no derivative of the
+coordinates themselves, which an ODE solver needs: qdot = T(q) v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+
+UNIT_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class JointKind:
+    """A joint type whose coordinates are not simply integrated velocities.
+
+    `rate(q, v)` is the coordinate velocity, `adjoint(v)` the matrix ad(v) of its Lie algebra,
+    `unit` the slice of the coordinates that must have norm one.
+    """
+
+    rate: Callable[[Array, Array], Array]
+    adjoint: Callable[[Array], Array]
+    unit: slice
+
+
+_LEVI_CIVITA = np.zeros((3, 3, 3))
+for _i, _k, _j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+    _LEVI_CIVITA[_k, _i, _j], _LEVI_CIVITA[_j, _i, _k] = 1.0, -1.0
+_SKEW: Array = _LEVI_CIVITA.reshape(3, 9)
+
+
+def skew(w: Array) -> Array:
+    """The matrix of the cross product with w (3,), or of n of them (n, 3) -> (n, 3, 3)."""
+    return np.asarray((w @ _SKEW).reshape(*w.shape, 3))
+
+
+def rotation_of(quaternion: Array) -> Array:
+    """Rotation matrix of a unit quaternion (x, y, z, w)."""
+    x, y, z, w = quaternion
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def _quaternion_rate(quaternion: Array, omega: Array) -> Array:
+    """Half the quaternion product with the angular velocity in the body frame."""
+    x, y, z, w = quaternion
+    a, b, c = omega
+    return 0.5 * np.array(
+        [
+            w * a + y * c - z * b,
+            w * b + z * a - x * c,
+            w * c + x * b - y * a,
+            -x * a - y * b - z * c,
+        ]
+    )
+
+
+def _free_flyer_rate(q: Array, v: Array) -> Array:
+    return np.concatenate([rotation_of(q[3:]) @ v[:3], _quaternion_rate(q[3:], v[3:])])
+
+
+def _free_flyer_adjoint(v: Array) -> Array:
+    linear, angular = skew(v[:3]), skew(v[3:])
+    return np.block([[angular, linear], [np.zeros((3, 3)), angular]])
+
+
+def _planar_rate(q: Array, v: Array) -> Array:
+    c, s = q[2], q[3]
+    return np.array([c * v[0] - s * v[1], s * v[0] + c * v[1], -s * v[2], c * v[2]])
+
+
+def _planar_adjoint(v: Array) -> Array:
+    return np.array([[0.0, -v[2], v[1]], [v[2], 0.0, -v[0]], [0.0, 0.0, 0.0]])
+
+
+def _circle_rate(q: Array, v: Array) -> Array:
+    return np.array([-q[1] * v[0], q[0] * v[0]])
+
+
+KINDS = {
+    "JointModelFreeFlyer": JointKind(_free_flyer_rate, _free_flyer_adjoint, slice(3, 7)),
+    "JointModelSpherical": JointKind(_quaternion_rate, skew, slice(0, 4)),
+    "JointModelPlanar": JointKind(_planar_rate, _planar_adjoint, slice(2, 4)),
+    "circle": JointKind(_circle_rate, lambda v: np.zeros((1, 1)), slice(0, 2)),
+}
+
+
+def kind_of(shortname: str, nq: int, nv: int) -> JointKind | None:
+    """The kind of a joint, or None where coordinates are integrated velocities.
+
+    Raises `KeyError` for a type that is not covered. Composite joints are not: Pinocchio gives
+    wrong Jacobian rates for them (a chain of simple joints does the same).
+    """
+    if shortname == "JointModelComposite":
+        raise KeyError(shortname)
+    if nq == nv:
+        return None
+    if (nq, nv) == (2, 1):
+        return KINDS["circle"]
+    return KINDS[shortname]

@@ -1,0 +1,415 @@
+r"""The Pinocchio adapter: the only file that imports `pinocchio`.
+
+Pinocchio's functions write into a `Data` object and return views of it, and take indices and
+configurations on trust. `Robot` owns that scratch memory, resolves names once, checks
+configurations at the border, and returns arrays that belong to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pinocchio as pin
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, member, number, vector
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.mechanics.joints import UNIT_TOLERANCE, JointKind, kind_of
+
+Root = Literal["fixed", "floating", "sagittal"]
+
+_SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
+_ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
+
+
+class Frame(NamedTuple):
+    """A frame fixed to the body of a joint (0 is the world): rotation (3, 3), position (3,)."""
+
+    joint: int
+    rotation: Array
+    position: Array
+
+
+class Motion(NamedTuple):
+    """Kinematics in world coordinates: Jacobian (6, nv), its rate, and poses of joints asked for.
+
+    A spatial velocity is (linear velocity of the point at the world origin, angular velocity).
+    """
+
+    jacobian: Array
+    jacobian_rate: Array
+    rotations: Array
+    positions: Array
+
+
+class MotionDerivatives(NamedTuple):
+    """Spatial velocity and acceleration of joints in world coordinates, and their derivatives.
+
+    velocity, acceleration (k, 6); velocity_q, acceleration_q, acceleration_v, jacobian
+    (k, 6, nv), where D_v of the velocity is the Jacobian.
+    """
+
+    velocity: Array
+    acceleration: Array
+    jacobian: Array
+    velocity_q: Array
+    acceleration_q: Array
+    acceleration_v: Array
+
+
+class Robot:
+    r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
+
+    Built by `from_urdf`, or from a `pinocchio.Model`. Configurations q (nq,) live on Pinocchio's manifold
+    (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local tangent.
+    The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
+    k (q - q_rest) + d v, at joints of one degree of freedom. Units are SI.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        actuated: Sequence[str] | None = None,
+        stiffness: Mapping[str, float] | None = None,
+        rest: Mapping[str, float] | None = None,
+        damping: Mapping[str, float] | None = None,
+        gravity: ArrayLike = (0.0, 0.0, -9.81),
+    ) -> None:
+        self._model = model.copy()
+        self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
+        self._data = self._model.createData()
+        self._weightless = self._model.copy()
+        self._weightless.gravity.linear = np.zeros(3)
+        self._weightless_data = self._weightless.createData()
+        self.nq, self.nv = int(self._model.nq), int(self._model.nv)
+        self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
+        self._kinds = self._joint_kinds()
+        names = self.joint_names if actuated is None else tuple(actuated)
+        columns = [column for name in names for column in self._velocity_indices(name)]
+        self.nu = len(columns)
+        self.actuation = np.zeros((self.nv, self.nu))
+        self.actuation[columns, np.arange(self.nu)] = 1.0
+        self.actuation.flags.writeable = False
+        self._stiffness, self._rest, self._damping = np.zeros((3, self.nv))
+        self._coordinate = np.zeros(self.nv, dtype=np.intp)
+        self._set_passive(stiffness or {}, rest or {}, damping or {})
+
+    @staticmethod
+    def from_urdf(
+        urdf: str | os.PathLike[str],
+        *,
+        root: Root = "fixed",
+        actuated: Sequence[str] | None = None,
+        stiffness: Mapping[str, float] | None = None,
+        rest: Mapping[str, float] | None = None,
+        damping: Mapping[str, float] | None = None,
+        gravity: ArrayLike = (0.0, 0.0, -9.81),
+    ) -> Robot:
+        """A robot from a URDF file or its text.
+
+        root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
+        about y). actuated: joints with a motor, by default all but those of the root. stiffness, rest,
+        damping: by joint name; damping left out is what the URDF says.
+
+        Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
+        """
+        member("root", root, ("fixed", "floating", "sagittal"))
+        text = _urdf_text(urdf)
+        try:
+            if root == "floating":
+                model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
+            else:
+                model = pin.buildModelFromXML(text)
+        except (ValueError, RuntimeError) as error:
+            raise FileFormatError(f"urdf is not a robot description: {error}") from error
+        if root == "sagittal":
+            model = _on_sagittal_base(model)
+        if model.nv == 0:
+            raise InputError("urdf has no joint that moves")
+        if actuated is None:
+            actuated = [name for name in list(model.names)[1:] if name not in _ROOT_JOINTS]
+        return Robot(
+            model,
+            actuated=actuated,
+            stiffness=stiffness,
+            rest=rest,
+            damping=damping,
+            gravity=gravity,
+        )
+
+    def _joint_kinds(self) -> list[tuple[slice, slice, JointKind]]:
+        kinds = []
+        for name, joint in zip(self.joint_names, list(self._model.joints)[1:], strict=True):
+            try:
+                kind = kind_of(joint.shortname(), joint.nq, joint.nv)
+            except KeyError as error:
+                raise InputError(
+                    f"joint {name!r} has type {joint.shortname()}, which is not supported"
+                ) from error
+            if kind is not None:
+                q = slice(joint.idx_q, joint.idx_q + joint.nq)
+                kinds.append((q, slice(joint.idx_v, joint.idx_v + joint.nv), kind))
+        return kinds
+
+    def _velocity_indices(self, name: str) -> list[int]:
+        joint = self._model.joints[self._joint_id(name)]
+        return list(range(joint.idx_v, joint.idx_v + joint.nv))
+
+    def _joint_id(self, name: str) -> int:
+        return int(self._model.getJointId(member("joint", name, self.joint_names)))
+
+    def _set_passive(
+        self,
+        stiffness: Mapping[str, float],
+        rest: Mapping[str, float],
+        damping: Mapping[str, float],
+    ) -> None:
+        self._damping += np.asarray(self._model.damping)
+        for what, values, target in (
+            ("stiffness", stiffness, self._stiffness),
+            ("rest", rest, self._rest),
+            ("damping", damping, self._damping),
+        ):
+            for name, value in values.items():
+                joint = self._model.joints[self._joint_id(name)]
+                if (joint.nq, joint.nv) != (1, 1):
+                    raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
+                least = None if what == "rest" else 0.0
+                target[joint.idx_v] = number(f"{what}[{name!r}]", value, at_least=least)
+                self._coordinate[joint.idx_v] = joint.idx_q
+        self._springs = np.flatnonzero(self._stiffness)
+        self._spring_coordinates = self._coordinate[self._springs]
+        self._passive = bool(self._stiffness.any() or self._damping.any())
+
+    # Configurations
+
+    def neutral(self) -> Array:
+        """The neutral configuration (nq,)."""
+        return np.array(pin.neutral(self._model))
+
+    def integrate(self, q: Array, dq: Array) -> Array:
+        """The configuration reached from q along dq (nv,)."""
+        return np.array(pin.integrate(self._model, q, dq))
+
+    def difference(self, q0: Array, q1: Array) -> Array:
+        """The perturbation (nv,) that leads from q0 to q1."""
+        return np.array(pin.difference(self._model, q0, q1))
+
+    def rate(self, q: Array, v: Array) -> Array:
+        """Velocity of the coordinates (nq,) at velocity v (nv,)."""
+        if not self._kinds:
+            return v
+        result = np.empty(self.nq)
+        plain_q, plain_v = np.ones(self.nq, dtype=np.bool_), np.ones(self.nv, dtype=np.bool_)
+        for iq, iv, kind in self._kinds:
+            result[iq] = kind.rate(q[iq], v[iv])
+            plain_q[iq], plain_v[iv] = False, False
+        result[plain_q] = v[plain_v]
+        return result
+
+    def transport(self, v: Array) -> Array:
+        """Minus the adjoint action of v (nv, nv): how perturbations of q turn with the motion."""
+        result = np.zeros((self.nv, self.nv))
+        for _, iv, kind in self._kinds:
+            result[iv, iv] = -kind.adjoint(v[iv])
+        return result
+
+    def normalize(self, q: Array) -> Array:
+        """The configuration with quaternions and unit circles scaled to norm one."""
+        if not self._kinds:
+            return q
+        result = q.copy()
+        for iq, _, kind in self._kinds:
+            part = result[iq][kind.unit]
+            part /= np.sqrt(part @ part)
+        return result
+
+    def check(self, name: str, q: Array) -> None:
+        """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
+        for iq, _, kind in self._kinds:
+            norm = float(np.linalg.norm(q[iq][kind.unit]))
+            if abs(norm - 1.0) > UNIT_TOLERANCE:
+                first = iq.start + kind.unit.start
+                last = iq.start + kind.unit.stop - 1
+                raise InputError(
+                    f"{name}: entries {first} to {last} must have norm 1 (a quaternion x, y, z, w "
+                    f"or a cosine and sine), got {q[iq][kind.unit].tolist()} of norm {norm:.6g}"
+                )
+
+    # Names
+
+    def frame(self, name: str) -> Frame:
+        """A frame by name, "universe" for the world; `UnknownNameError` if there is none."""
+        frames = {frame.name: frame for frame in self._model.frames}
+        frame = frames[member("frame", name, tuple(frames))]
+        placement = frame.placement
+        return Frame(
+            int(frame.parentJoint), np.array(placement.rotation), np.array(placement.translation)
+        )
+
+    def supporting(self, joint: int) -> Array:
+        """1 for each velocity that moves the body of a joint, 0 for the others: (nv,)."""
+        mask = np.zeros(self.nv)
+        for ancestor in list(self._model.supports[joint])[1:]:
+            moved = self._model.joints[ancestor]
+            mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
+        return mask
+
+    # Dynamics
+
+    def mass_matrix(self, q: Array) -> Array:
+        """M(q), symmetric (nv, nv), with armature."""
+        return np.array(pin.crba(self._model, self._data, q))
+
+    def bias(self, q: Array, v: Array) -> Array:
+        """h(q, v) (nv,), springs and dampers included."""
+        h = np.array(pin.nonLinearEffects(self._model, self._data, q, v))
+        return h + self._passive_torque(q, v) if self._passive else h
+
+    def _passive_torque(self, q: Array, v: Array) -> Array:
+        tau: Array = self._damping * v
+        i = self._springs
+        tau[i] += self._stiffness[i] * (q[self._spring_coordinates] - self._rest[i])
+        return tau
+
+    def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
+        """The acceleration (nv,) with all contacts open."""
+        tau = self.actuation @ u
+        if self._passive:
+            tau -= self._passive_torque(q, v)
+        return np.array(pin.aba(self._model, self._data, q, v, tau))
+
+    def energy(self, q: Array, v: Array) -> tuple[float, float]:
+        """Kinetic and potential energy in J; the potential of springs is included."""
+        kinetic = float(pin.computeKineticEnergy(self._model, self._data, q, v))
+        potential = float(pin.computePotentialEnergy(self._model, self._data, q))
+        i = self._springs
+        stretch = q[self._spring_coordinates] - self._rest[i]
+        return kinetic, potential + 0.5 * float(self._stiffness[i] @ stretch**2)
+
+    def bias_derivatives(
+        self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
+    ) -> tuple[Array, Array]:
+        """D_q and D_v (nv, nv) of M a + h - J^T w at fixed a.
+
+        `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
+        held constant in the frame of their body, as Pinocchio does.
+        """
+        d_q, d_v = self._rnea_derivatives(self._model, self._data, q, v, a, wrenches)
+        d_q[self._springs, self._springs] += self._stiffness[self._springs]
+        d_v[np.diag_indices(self.nv)] += self._damping
+        return d_q, d_v
+
+    def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
+        """D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity, springs or velocity."""
+        at_rest = np.zeros(self.nv)
+        return self._rnea_derivatives(
+            self._weightless, self._weightless_data, q, at_rest, dv, wrenches
+        )[0]
+
+    def _rnea_derivatives(
+        self, model: Any, data: Any, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
+    ) -> tuple[Array, Array]:
+        if not wrenches:
+            d_q, d_v, _ = pin.computeRNEADerivatives(model, data, q, v, a)
+            return np.array(d_q), np.array(d_v)
+        pin.forwardKinematics(model, data, q)
+        forces = pin.StdVec_Force()
+        for joint in range(model.njoints):
+            wrench = wrenches.get(joint)
+            world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
+            forces.append(data.oMi[joint].actInv(world))
+        d_q, d_v, _ = pin.computeRNEADerivatives(model, data, q, v, a, forces)
+        return np.array(d_q), np.array(d_v)
+
+    # Kinematics
+
+    def poses(self, q: Array, joints: Sequence[int]) -> tuple[Array, Array]:
+        """Rotations (k, 3, 3) and positions (k, 3) of joint frames in the world."""
+        pin.forwardKinematics(self._model, self._data, q)
+        poses = [self._data.oMi[j] for j in joints]
+        return (
+            np.array([pose.rotation for pose in poses]),
+            np.array([pose.translation for pose in poses]),
+        )
+
+    def motion(self, q: Array, v: Array, joints: Sequence[int]) -> Motion:
+        """Jacobians of all joints at once (see `Motion`), and the poses of `joints`."""
+        data = self._data
+        pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
+        poses = [data.oMi[j] for j in joints]
+        return Motion(
+            data.J.copy(),
+            data.dJ.copy(),
+            np.array([pose.rotation for pose in poses]),
+            np.array([pose.translation for pose in poses]),
+        )
+
+    def motion_derivatives(
+        self, q: Array, v: Array, a: Array, joints: Sequence[int]
+    ) -> MotionDerivatives:
+        """Velocities and accelerations of `joints` in world coordinates, and derivatives.
+
+        Pinocchio's derivatives are asked for in the frame of the joint and turned into the
+        world here: its own derivative of the acceleration in world coordinates is wrong for
+        joints of several degrees of freedom.
+        """
+        model, data, nv = self._model, self._data, self.nv
+        pin.computeForwardKinematicsDerivatives(model, data, q, v, a)
+        parts = []
+        for j in joints:
+            if j == 0:
+                parts.append((np.zeros(6), np.zeros(6), *np.zeros((4, 6, nv))))
+                continue
+            local = pin.getJointAccelerationDerivatives(model, data, j, pin.ReferenceFrame.LOCAL)
+            velocity_q, acceleration_q, acceleration_v, jacobian = local
+            pose = data.oMi[j]
+            turn = pose.action
+            world_jacobian = turn @ jacobian
+            velocity, acceleration = pose.act(data.v[j]), pose.act(data.a[j])
+            parts.append(
+                (
+                    velocity.vector.copy(),
+                    acceleration.vector.copy(),
+                    world_jacobian,
+                    turn @ velocity_q - velocity.action @ world_jacobian,
+                    turn @ acceleration_q - acceleration.action @ world_jacobian,
+                    turn @ acceleration_v,
+                )
+            )
+        return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
+
+    def frame_positions(self, q: Array, names: Sequence[str]) -> Array:
+        """Positions of frames in the world, (n, 3) in m."""
+        resolved = [self.frame(name) for name in names]
+        pin.forwardKinematics(self._model, self._data, q)
+        poses = self._data.oMi
+        return np.array([poses[f.joint].act(f.position) for f in resolved])
+
+
+def _on_sagittal_base(model: Any) -> Any:
+    """The model on a base that slides along x and z and turns about y.
+
+    A chain of three joints; Pinocchio's derivatives are wrong for one composite joint.
+    """
+    base, parent = pin.Model(), 0
+    kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
+    for name, kind in zip(_SAGITTAL_JOINTS, kinds, strict=True):
+        parent = base.addJoint(parent, kind, pin.SE3.Identity(), name)
+        base.addJointFrame(parent)
+    frame = base.getFrameId(_SAGITTAL_JOINTS[-1])
+    return pin.appendModel(base, model, frame, pin.SE3.Identity())
+
+
+def _urdf_text(urdf: str | os.PathLike[str]) -> str:
+    if isinstance(urdf, str) and "<" in urdf:
+        return urdf
+    try:
+        return Path(urdf).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"urdf {os.fspath(urdf)} cannot be read: {error}") from error

@@ -1,0 +1,128 @@
+r"""Smooth surfaces that contact points can touch, as signed distances in their body's frame.
+
+A surface is the zero set of a function phi with :math:`|\nabla\phi| = 1`, positive on the free
+side. All functions take n points (n, 3) at once, in m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hybridctl.checks import Array, number, vector
+from hybridctl.errors import InputError
+
+
+class Surface(Protocol):
+    """Signed distance of points and its derivatives up to the third."""
+
+    @property
+    def curved(self) -> bool:
+        """Whether the second derivatives differ from zero anywhere."""
+        ...
+
+    def distance(self, r: Array) -> Array:
+        """phi(r), (n,) in m."""
+        ...
+
+    def normal(self, r: Array) -> Array:
+        """Gradient of phi (n, 3), of norm one, towards the free side."""
+        ...
+
+    def curvature(self, r: Array) -> Array:
+        """Hessian of phi (n, 3, 3), in 1/m."""
+        ...
+
+    def curvature_along(self, r: Array, direction: Array) -> Array:
+        """Derivative of the Hessian along `direction` (n, 3): (n, 3, 3)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """The plane through `point` whose `normal` points to the free side; normalised."""
+
+    point: Array
+    unit_normal: Array
+
+    def __init__(self, point: object, normal: object) -> None:
+        n = vector("normal", normal, 3)  # type: ignore[arg-type]
+        length = float(np.linalg.norm(n))
+        if length == 0.0:
+            raise InputError("normal must not be zero")
+        object.__setattr__(self, "point", vector("point", point, 3))  # type: ignore[arg-type]
+        object.__setattr__(self, "unit_normal", vector("normal", n / length, 3))
+
+    @property
+    def curved(self) -> bool:
+        """False."""
+        return False
+
+    def distance(self, r: Array) -> Array:
+        """n . (r - point)."""
+        return np.asarray((r - self.point) @ self.unit_normal)
+
+    def normal(self, r: Array) -> Array:
+        """n."""
+        return np.broadcast_to(self.unit_normal, r.shape)
+
+    def curvature(self, r: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(r), 3, 3))
+
+    def curvature_along(self, r: Array, direction: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(r), 3, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class Sphere:
+    """A sphere touched from outside, or with `inside` a bowl touched from within."""
+
+    center: Array
+    radius: float
+    inside: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "center", vector("center", self.center, 3))
+        object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
+
+    @property
+    def curved(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def _side(self) -> float:
+        return -1.0 if self.inside else 1.0
+
+    def distance(self, r: Array) -> Array:
+        """|r - center| - radius, or its negative inside."""
+        return np.asarray(self._side * (np.linalg.norm(r - self.center, axis=1) - self.radius))
+
+    def normal(self, r: Array) -> Array:
+        """The radial direction d."""
+        e = r - self.center
+        return np.asarray(self._side * e / np.linalg.norm(e, axis=1)[:, None])
+
+    def curvature(self, r: Array) -> Array:
+        """(I - d d') / rho at distance rho from the center."""
+        e = r - self.center
+        rho = np.linalg.norm(e, axis=1)
+        d = e / rho[:, None]
+        flat = np.eye(3) - d[:, :, None] * d[:, None, :]
+        return np.asarray(self._side * flat / rho[:, None, None])
+
+    def curvature_along(self, r: Array, direction: Array) -> Array:
+        """-((d.s) (I - d d') + s_t d' + d s_t') / rho^2 with s_t the tangential part of s."""
+        e = r - self.center
+        rho = np.linalg.norm(e, axis=1)
+        d = e / rho[:, None]
+        radial = np.sum(d * direction, axis=1)
+        tangential = direction - radial[:, None] * d
+        flat = np.eye(3) - d[:, :, None] * d[:, None, :]
+        mixed = tangential[:, :, None] * d[:, None, :]
+        total = radial[:, None, None] * flat + mixed + mixed.transpose(0, 2, 1)
+        return np.asarray(-self._side * total / (rho**2)[:, None, None])

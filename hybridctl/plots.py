@@ -1,0 +1,218 @@
+"""Figures: stacked time series with events and modes, snapshots of mechanisms, animations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hybridctl.checks import Array
+from hybridctl.files import atomic
+
+REFERENCE, TRACKING, BASELINE = "#c0392b", "#1f5fa8", "#7f8c8d"
+BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
+_DPI = 130
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: times (n,), values (n,)."""
+
+    times: Array
+    values: Array
+    label: str | None = None
+    color: str = TRACKING
+    style: str = "-"
+    width: float = 1.4
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis; `log` for a logarithmic ordinate."""
+
+    ylabel: str
+    lines: Sequence[Line]
+    log: bool = False
+    zero: bool = False
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Band:
+    """A span of time in one mode, shaded and named."""
+
+    start: float
+    end: float
+    label: str
+    color: str = BANDS[0]
+
+
+@dataclass(frozen=True)
+class Pose:
+    """A mechanism at one time: polylines (n, 2) in m, thick for bodies."""
+
+    bodies: Sequence[Array]
+    time: float = 0.0
+    color: str = TRACKING
+    alpha: float = 1.0
+    markers: Array = field(default_factory=lambda: np.zeros((0, 2)))
+
+
+def series(
+    path: str | os.PathLike[str],
+    panels: Sequence[Sequence[Panel]],
+    *,
+    title: str,
+    bands: Sequence[Band] = (),
+    span: tuple[float, float] | None = None,
+    xlabel: str = "time [s]",
+) -> None:
+    """Save a grid of time series that share the time axis; `panels[row][column]`."""
+    rows, columns = len(panels), max(len(row) for row in panels)
+    figure = Figure(figsize=(1.0 + 4.6 * columns, 1.0 + 1.75 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    for r, row in enumerate(panels):
+        for c in range(columns):
+            axes = grid[r][c]
+            if c >= len(row):
+                axes.set_visible(False)
+                continue
+            _draw_panel(axes, row[c], bands, named=r == 0)
+    for c in range(columns):
+        visible = [grid[r][c] for r in range(rows) if c < len(panels[r])]
+        visible[-1].set_xlabel(xlabel)
+        visible[-1].tick_params(labelbottom=True)
+    if span is not None:
+        grid[0][0].set_xlim(span)
+    figure.suptitle(title)
+    _save(figure, path)
+
+
+def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool) -> None:
+    for band in bands:
+        axes.axvspan(band.start, band.end, color=band.color, lw=0, zorder=0)
+        if named:
+            axes.annotate(
+                band.label,
+                (0.5 * (band.start + band.end), 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                annotation_clip=True,
+            )
+    for line in panel.lines:
+        axes.plot(
+            line.times,
+            line.values,
+            line.style,
+            color=line.color,
+            lw=line.width,
+            label=line.label,
+        )
+    if panel.zero:
+        axes.axhline(0.0, color="black", lw=0.6)
+    if panel.log:
+        axes.set_yscale("log")
+    if panel.limits is not None:
+        axes.set_ylim(panel.limits)
+    axes.set_ylabel(panel.ylabel)
+    axes.grid(alpha=0.3)
+    if any(line.label for line in panel.lines):
+        axes.legend(fontsize=7, loc="best")
+
+
+def snapshots(
+    path: str | os.PathLike[str],
+    scenes: Sequence[tuple[str, Sequence[Pose]]],
+    *,
+    title: str,
+    columns: int = 3,
+) -> None:
+    """Save a grid of scenes, each with a caption and one or more poses, to a common scale."""
+    rows = -(-len(scenes) // columns)
+    figure = Figure(figsize=(3.6 * columns, 0.6 + 3.2 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    limits = _limits([pose for _, poses in scenes for pose in poses])
+    for axes, (caption, poses) in zip(grid.flat, scenes, strict=False):
+        _frame(axes, limits)
+        axes.set_title(caption, fontsize=9)
+        for pose in poses:
+            _draw_pose(axes, pose)
+    for axes in list(grid.flat)[len(scenes) :]:
+        axes.set_visible(False)
+    figure.suptitle(title)
+    _save(figure, path)
+
+
+def animation(
+    path: str | os.PathLike[str],
+    frames: Sequence[Sequence[Pose]],
+    *,
+    title: str,
+    frames_per_second: int = 25,
+) -> None:
+    """Save an animated GIF; each frame has one or more poses."""
+    figure = Figure(figsize=(5.0, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    limits = _limits([pose for frame in frames for pose in frame])
+
+    def draw(k: int) -> list[object]:
+        axes.clear()
+        _frame(axes, limits)
+        for pose in frames[k]:
+            _draw_pose(axes, pose)
+        axes.set_title(f"{title}, t = {frames[k][-1].time:.2f} s", fontsize=10)
+        return []
+
+    movie = FuncAnimation(figure, draw, frames=len(frames))  # type: ignore[arg-type]
+    with atomic(path) as temporary:
+        movie.save(temporary, writer=PillowWriter(fps=frames_per_second), dpi=80)
+
+
+def _limits(poses: Sequence[Pose]) -> tuple[Array, Array]:
+    points = np.concatenate([body for pose in poses for body in pose.bodies])
+    margin = 0.06 * float(np.ptp(points, axis=0).max())
+    return points.min(axis=0) - margin, points.max(axis=0) + margin
+
+
+def _frame(axes: Axes, limits: tuple[Array, Array]) -> None:
+    low, high = limits
+    axes.set_xlim(low[0], high[0])
+    axes.set_ylim(low[1], high[1])
+    axes.set_aspect("equal")
+    axes.set_xlabel("x [m]")
+    axes.set_ylabel("y [m]")
+    axes.grid(alpha=0.3)
+
+
+def _draw_pose(axes: Axes, pose: Pose) -> None:
+    for body in pose.bodies:
+        axes.plot(
+            body[:, 0],
+            body[:, 1],
+            "-",
+            color=pose.color,
+            alpha=pose.alpha,
+            lw=2.2,
+            solid_capstyle="round",
+        )
+    if len(pose.markers):
+        axes.plot(
+            pose.markers[:, 0], pose.markers[:, 1], "o", color=pose.color, alpha=pose.alpha, ms=4
+        )
+
+
+def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=_DPI)

@@ -1,0 +1,167 @@
+"""Parameters of the arm and the door, and the model made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from hybridctl.checks import number
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.system import contact_system
+
+JOINTS = ("arm_shoulder", "arm_elbow", "arm_wrist", "door_hinge")
+CORNERS = ("corner_1", "corner_2")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Geometry in m, masses in kg, moments of inertia in kg m^2 about z; thesis symbols beside.
+
+    The moment of inertia of each arm link is about its own centre of mass, that of the door
+    about the hinge.
+    """
+
+    upper_arm_length: float = 0.4277  # L_1
+    forearm_length: float = 0.5141  # L_2
+    foot_length: float = 0.1021  # L_3
+    upper_arm_mass: float = 6.273  # m_1
+    forearm_mass: float = 3.735  # m_2
+    foot_mass: float = 1.860  # m_3
+    upper_arm_inertia: float = 0.2301  # I_1
+    forearm_inertia: float = 0.0597  # I_2
+    foot_inertia: float = 0.0062  # I_3
+    foot_center_behind: float = 0.1113  # c_3x: centre of mass behind the end of the foot
+    foot_center_right: float = -0.0092  # c_3y: towards -y of the foot frame
+    corner_1_offset: float = 0.0551  # d_3: corner 1 towards +y of the foot frame
+    foot_width: float = 0.2365  # w_3: corner 2 is this far from corner 1 towards -y
+    door_thickness: float = 0.0474  # w_4
+    hinge_left: float = 0.121  # Delta x: hinge at x = -Delta x
+    hinge_ahead: float = 0.3037  # Delta y: hinge at y = +Delta y
+    door_length: float = 1.0  # for drawing only
+    door_inertia: float = 3.311  # \bar I_4
+    hinge_stiffness: float = 3.559  # c_k, N m/rad
+    hinge_damping: float = 7.312  # c_d, N m s/rad
+    restitution: float = 0.0
+
+    def __post_init__(self) -> None:
+        signed = {"foot_center_behind", "foot_center_right", "corner_1_offset", "hinge_left"}
+        may_vanish = {"hinge_stiffness", "hinge_damping", "door_thickness"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "restitution":
+                number(field.name, value, at_least=0.0, at_most=1.0)
+            elif field.name in may_vanish:
+                number(field.name, value, at_least=0.0)
+            elif field.name in signed or field.name == "hinge_ahead":
+                number(field.name, value)
+            else:
+                number(field.name, value, above=0.0)
+
+    @property
+    def hinge(self) -> tuple[float, float]:
+        """Position of the hinge in the world, m."""
+        return -self.hinge_left, self.hinge_ahead
+
+    @property
+    def corner_offsets(self) -> tuple[float, float]:
+        """Where the corners are along y of the foot frame, m."""
+        return self.corner_1_offset, self.corner_1_offset - self.foot_width
+
+
+def robot(parameters: Parameters | None = None) -> Robot:
+    """The Pinocchio model, without gravity."""
+    p = parameters or Parameters()
+    return Robot.from_urdf(
+        urdf(p),
+        actuated=JOINTS[:3],
+        stiffness={"door_hinge": p.hinge_stiffness},
+        damping={"door_hinge": p.hinge_damping},
+        gravity=(0.0, 0.0, 0.0),
+    )
+
+
+def contacts(parameters: Parameters | None = None) -> tuple[Contact, Contact]:
+    """The two corners of the foot against the face of the door, [RS] (5.10)-(5.13)."""
+    p = parameters or Parameters()
+    face = Plane(point=(0.0, -0.5 * p.door_thickness, 0.0), normal=(0.0, -1.0, 0.0))
+    return tuple(  # type: ignore[return-value]
+        Contact(name, frame=name, surface=face, body="door", restitution=p.restitution)
+        for name in CORNERS
+    )
+
+
+def system(parameters: Parameters | None = None) -> HybridSystem:
+    """The hybrid system; its modes are tuples of "open" or "closed" per corner."""
+    return contact_system(robot(parameters), contacts(parameters))
+
+
+def urdf(parameters: Parameters | None = None) -> str:
+    """The model as URDF text; spring and restitution are not part of that format."""
+    p = parameters or Parameters()
+    lengths = (p.upper_arm_length, p.forearm_length, p.foot_length)
+    links = [
+        _link("upper_arm", p.upper_arm_mass, (0.5 * lengths[0], 0.0), p.upper_arm_inertia),
+        _link("forearm", p.forearm_mass, (0.5 * lengths[1], 0.0), p.forearm_inertia),
+        _link(
+            "foot",
+            p.foot_mass,
+            (p.foot_length - p.foot_center_behind, -p.foot_center_right),
+            p.foot_inertia,
+        ),
+        # A door of length a whose mass is spread evenly has inertia m a^2 / 3 about its hinge.
+        _link(
+            "door",
+            3.0 * p.door_inertia / p.door_length**2,
+            (0.5 * p.door_length, 0.0),
+            0.25 * p.door_inertia,
+        ),
+        *(f'  <link name="{corner}"/>' for corner in CORNERS),
+    ]
+    joints = [
+        _revolute("arm_shoulder", "base", "upper_arm", (0.0, 0.0)),
+        _revolute("arm_elbow", "upper_arm", "forearm", (lengths[0], 0.0)),
+        _revolute("arm_wrist", "forearm", "foot", (lengths[1], 0.0)),
+        _revolute("door_hinge", "base", "door", p.hinge, p.hinge_damping),
+        *(
+            _fixed(f"{corner}_mount", "foot", corner, (p.foot_length, y))
+            for corner, y in zip(CORNERS, p.corner_offsets, strict=True)
+        ),
+    ]
+    body = "\n".join(['  <link name="base"/>', *links, *joints])
+    return f'<?xml version="1.0"?>\n<robot name="rrr_door">\n{body}\n</robot>\n'
+
+
+def _link(name: str, mass: float, center: tuple[float, float], inertia: float) -> str:
+    """A body that is flat in the plane: its moments about x and y add up to the one about z."""
+    flat = f'ixx="{0.5 * inertia!r}" iyy="{0.5 * inertia!r}" izz="{inertia!r}"'
+    return (
+        f'  <link name="{name}">\n    <inertial>\n'
+        f'      <origin xyz="{center[0]!r} {center[1]!r} 0"/>\n'
+        f'      <mass value="{mass!r}"/>\n'
+        f'      <inertia {flat} ixy="0" ixz="0" iyz="0"/>\n'
+        "    </inertial>\n  </link>"
+    )
+
+
+def _revolute(
+    name: str, parent: str, child: str, origin: tuple[float, float], damping: float = 0.0
+) -> str:
+    limit = f'lower="{-np.pi!r}" upper="{np.pi!r}" effort="200" velocity="20"'
+    return (
+        f'  <joint name="{name}" type="revolute">\n'
+        f'    <parent link="{parent}"/>\n    <child link="{child}"/>\n'
+        f'    <origin xyz="{origin[0]!r} {origin[1]!r} 0"/>\n    <axis xyz="0 0 1"/>\n'
+        f'    <limit {limit}/>\n    <dynamics damping="{damping!r}"/>\n  </joint>'
+    )
+
+
+def _fixed(name: str, parent: str, child: str, origin: tuple[float, float]) -> str:
+    return (
+        f'  <joint name="{name}" type="fixed">\n'
+        f'    <parent link="{parent}"/>\n    <child link="{child}"/>\n'
+        f'    <origin xyz="{origin[0]!r} {origin[1]!r} 0"/>\n  </joint>'
+    )
