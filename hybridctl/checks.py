@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -71,7 +72,7 @@ def count(name: str, value: Any, *, at_least: int = 1) -> int:
 
 def interval(name: str, value: Iterable[float]) -> tuple[float, float]:
     """A finite interval (start, end) with start < end."""
-    ends = vector(name, tuple(value), 2)
+    ends = vector(name, np.asarray(value), 2)
     if not ends[0] < ends[1]:
         raise InputError(f"{name} must increase, got ({ends[0]}, {ends[1]})")
     return float(ends[0]), float(ends[1])
@@ -79,8 +80,9 @@ def interval(name: str, value: Iterable[float]) -> tuple[float, float]:
 
 def member(name: str, value: Any, known: Collection[Any]) -> Any:
     """`value` if it is one of `known`; the error lists them and the nearest spelling."""
-    if value in known:
-        return value
+    with suppress(TypeError):  # not hashable, so not one of them
+        if value in known:
+            return value
     names = [str(k) for k in known]
     near = get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -46,12 +46,12 @@ class Reference:
     """A nominal trajectory with its extended arcs, and the phantom arcs of its events.
 
     `arcs[i]` is defined on [start - before, end + after] of nominal arc i; `phantoms` maps
-    (event index, mode) to the phantom arc there.
+    (event index, guards that have fired) to the phantom arc there.
     """
 
     nominal: HybridTrajectory
     arcs: tuple[Arc, ...]
-    phantoms: Mapping[tuple[int, ModeKey], PhantomArc]
+    phantoms: Mapping[tuple[int, frozenset[str]], PhantomArc]
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -107,7 +107,7 @@ def extend(
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         for seed in _phantom_seeds(system, event):
             arc = _around(system, integrator, seed, event.time, u, before, after)
-            key = (event.index, seed.mode)
+            key = (event.index, frozenset(seed.fired))
             phantoms[key] = PhantomArc(event.index, seed.mode, seed.fired, seed.impulses, arc)
     return Reference(trajectory, arcs, phantoms)
 
@@ -152,11 +152,10 @@ def _fire(system: HybridSystem, seed: Seed, name: str, event: Event) -> Seed:
 
 
 def _phantom_seeds(system: HybridSystem, event: Event) -> list[Seed]:
-    """The first sequence to each intermediate mode; others agree if resets are associative."""
-    first: dict[ModeKey, Seed] = {}
+    """One sequence to each set of fired guards; others agree if resets are associative."""
+    first: dict[frozenset[str], Seed] = {}
     for seed in sequences(system, event, proper=True):
-        if seed.mode not in (event.mode_before, event.mode_after):
-            first.setdefault(seed.mode, seed)
+        first.setdefault(frozenset(seed.fired), seed)
     return list(first.values())
 
 

@@ -24,38 +24,39 @@ from hybridctl.hybrid.trajectory import Arc, Event
 
 @dataclass(frozen=True)
 class Position:
-    """Where a trajectory stands in its reference: macro events done, and the arc to follow.
+    """Where a trajectory stands in its reference: macro events done, and what is under way.
 
-    `phantom` is the mode of the phantom arc, or None on a regular arc; `micro` counts the
-    micro-events of the macro event under way ([RS] 4.1.1).
+    `fired` are the guards of the macro event under way that have fired already, `micro` the
+    number of events it has had so far ([RS] 4.1.1).
     """
 
     macro: int
     micro: int
-    phantom: ModeKey | None
+    fired: frozenset[str]
 
 
-def locate(reference: Reference, mode: ModeKey, events: Sequence[Event]) -> Position:
+def locate(reference: Reference, events: Sequence[Event]) -> Position:
     """Macro and micro event count after `events`, [RS] (4.1).
 
-    A macro event is over when the mode it leads to in the reference is entered. In a mode that
-    the reference has neither as arc nor as phantom arc there (after an unplanned release, say),
-    the regular arc of the present count is followed.
+    A macro event is over when each of its guards has fired. Firing is counted, not the mode: a
+    contact that is hit has jumped to its phantom arc even if it opens again at once, and an
+    unplanned release is no event of the reference.
     """
-    macro = micro = 0
+    macro, micro, fired = 0, 0, frozenset[str]()
     for event in events:
-        micro += 1
-        expected = reference.events[macro : macro + 1]
-        if expected and event.mode_after == expected[0].mode_after:
-            macro, micro = macro + 1, 0
-    known = (macro, mode) in reference.phantoms
-    return Position(macro, micro, mode if known and micro > 0 else None)
+        if macro == len(reference.events):
+            break
+        expected = frozenset(reference.events[macro].guards)
+        micro, fired = micro + 1, fired | (expected & set(event.guards))
+        if fired == expected:
+            macro, micro, fired = macro + 1, 0, frozenset()
+    return Position(macro, micro, fired)
 
 
 def followed(reference: Reference, position: Position) -> Arc:
     """The extended or phantom arc at a position."""
-    if position.phantom is not None:
-        return reference.phantoms[position.macro, position.phantom].arc
+    if position.fired:
+        return reference.phantoms[position.macro, position.fired].arc
     return reference.arcs[position.macro]
 
 
@@ -88,16 +89,16 @@ class ReferenceSpreading:
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback on the arc that `history` calls for."""
-        position = locate(self.reference, history.mode, history.events)
+        position = locate(self.reference, history.events)
         arc = followed(self.reference, position)
         if history.events and not arc.start <= history.time <= arc.end:
             raise ReferenceRangeError(
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
                 f"is extended over [{arc.start:.6g}, {arc.end:.6g}] s only; extend it further"
             )
-        if position.phantom is None:
+        if not position.fired:
             return _track(arc, self.gains[position.macro])
-        gain = self.phantom_gains.get(position.phantom)
+        gain = self.phantom_gains.get(arc.mode)
         return _feedforward(arc) if gain is None else _track(arc, gain)
 
 

@@ -59,7 +59,7 @@ def tracking_error(
     for arc, t in trajectory.sampled(period):
         events = trajectory.events[: arc.index]
         if kind == "spread":
-            target = followed(reference, locate(reference, arc.mode, events))
+            target = followed(reference, locate(reference, events))
             alpha = target(t)
         else:
             alpha = _on_the_clock(reference.nominal.arcs, t)

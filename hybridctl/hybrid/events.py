@@ -1,15 +1,17 @@
 """Where guards fall through zero along an arc, found on the polynomials of its steps.
 
 A guard is armed once it has been clearly positive (above `tolerance`). An armed guard fires
-where it falls through zero; one that is not yet armed, because the arc began on its surface,
-fires where it falls below -tolerance, so rounding on the surface does not fire it and a
-real violation cannot pass. Between samples, a dip is looked for wherever three neighbouring
-values make one possible, so that two crossings inside a step are not lost.
+where it falls through zero. One that is not yet armed, because the arc began on its surface,
+fires if it falls below -tolerance, so rounding on the surface does not fire it and a real
+violation cannot pass; its event is where it left the surface. Eight samples per step give the
+guard and its slope; where the slopes allow a dip between two samples, its bottom is looked for,
+so that two crossings between samples are not lost. A step on which eight samples do not resolve
+a guard (a wall that moves quickly while the flow is smooth) is halved until they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +19,14 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.flow import Step
+from hybridctl.errors import IntegrationError, SystemDefinitionError
+from hybridctl.hybrid.flow import NODES, TO_SERIES, TO_SLOPES, Step
 from hybridctl.hybrid.mode import GuardSet, InputLaw, Mode
 
 _ROOT_XTOL = 1e-15
+_BOTTOM_XTOL = 1e-8
+_HALVINGS = 12
+_TAIL = 1e-3
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,10 @@ class GuardWatch:
     """Follows the guards of a mode step by step, and reports the first that fires.
 
     Guards that fall through zero within `window` seconds of the first are part of the same
-    event. The memory of the watch is which guards are armed and the last two samples.
+    event. The memory of the watch is which guards are armed, and their last values.
+
+    Raises `SystemDefinitionError` if the guards have the wrong shape, `IntegrationError` if one
+    is not finite.
     """
 
     def __init__(
@@ -48,98 +57,169 @@ class GuardWatch:
         window: float,
     ) -> None:
         self._guards = guards
+        self._mode = mode
         self._normalize = mode.space.normalize
         self._law = law
         self._tolerance = tolerance
         self._window = window
         self._armed = np.zeros(len(guards.names), dtype=np.bool_)
-        self._steps: list[Step] = []
-        self._times = np.zeros(0)
-        self._values = np.zeros((0, len(guards.names)))
+        self._last = np.zeros(len(guards.names))
 
     def start(self, t: float, x: Array, u: Array) -> Array:
         """Take the first sample of the arc; returns the values of the guards there."""
-        values = self._guards.values(t, x, u)
+        values = np.asarray(self._guards.values(t, x, u), dtype=np.float64)
+        if values.shape != self._last.shape:
+            raise SystemDefinitionError(
+                f"guards of mode {self._mode.key!r} must return shape {self._last.shape}, "
+                f"got {values.shape}"
+            )
+        self._check_finite(np.array([t]), values[None])
         self._armed = values > self._tolerance
-        self._times, self._values = np.array([t]), values[None]
+        self._last = values.copy()
         return values
 
     def scan(self, step: Step) -> Crossing | None:
-        """The first crossing on this step, or in the dip between it and the one before."""
+        """The first crossing on this step."""
         if not self._guards.names:
             return None
-        new = [
-            self._guards.values(t, self._normalize(x), u)
-            for t, x, u in zip(step.times[1:], step.states[1:], step.inputs[1:], strict=True)
-        ]
-        self._steps = [*self._steps[-1:], step]
-        self._times = np.append(self._times[-2:], step.times[1:])
-        self._values = np.concatenate([self._values[-2:], new])
-        fired = ((self._fires(i), i) for i in range(len(self._guards.names)))
-        found = [(time, i) for time, i in fired if time is not None]
-        if not found:
-            return None
-        time, first = min(found)
-        return Crossing(time, self._together(time, first))
-
-    def _fires(self, i: int) -> float | None:
-        """Time at which guard i fires among the present samples, arming it on the way."""
-        times, g = self._times, self._values[:, i]
-        if self._armed[i] and g.min() > 0.0 and not _may_dip(g).any():
-            return None
-        value = self._along(i)
-        for k in range(1, len(g)):
-            if g[k] < (0.0 if self._armed[i] else -self._tolerance):
-                level = 0.0 if g[k - 1] > 0.0 else -self._tolerance
-                return _root(value, times[k - 1], times[k], level)
-            if self._armed[i] and k + 1 < len(g) and _may_dip(g[k - 1 : k + 2])[0]:
-                bottom = minimize_scalar(
-                    value, bounds=(times[k - 1], times[k + 1]), method="bounded"
-                )
-                if bottom.fun < 0.0 < g[k - 1]:
-                    return _root(value, times[k - 1], float(bottom.x), 0.0)
-            self._armed[i] |= g[k] > self._tolerance
+        samples = zip(step.times[1:], step.states[1:], step.inputs[1:], strict=True)
+        new = [self._guards.values(t, self._normalize(x), u) for t, x, u in samples]
+        values = np.array([self._last, *new])
+        self._check_finite(step.times, values)
+        self._last = values[-1]
+        for times, g in self._resolved(step, step.times, values, _HALVINGS):
+            crossing = self._first(step, times, g)
+            if crossing is not None:
+                return crossing
         return None
 
-    def _along(self, i: int) -> Callable[[float], float]:
-        """Guard i as a function of time on the kept steps."""
+    def _resolved(
+        self, step: Step, times: Array, g: Array, halvings: int
+    ) -> Iterator[tuple[Array, Array]]:
+        """Pieces of the step, in order, on which eight samples resolve every guard near zero."""
+        series = np.abs(TO_SERIES @ g)
+        tail = series[-1] + series[-2]
+        vague = (tail > _TAIL * series.max(axis=0)) & (tail > self._tolerance)
+        if halvings == 0 or not (vague & (g.min(axis=0) < 4.0 * tail)).any():
+            yield times, g
+            return
+        middle = 0.5 * (times[0] + times[-1])
+        for left, right in ((times[0], middle), (middle, times[-1])):
+            nodes = left + (right - left) * 0.5 * (NODES + 1.0)
+            nodes[-1] = right
+            values = np.array([self._values(step, t) for t in nodes])
+            self._check_finite(nodes, values)
+            yield from self._resolved(step, nodes, values, halvings - 1)
 
-        def value(t: float) -> float:
-            step = self._steps[0] if t <= self._steps[0].end else self._steps[-1]
-            x = self._normalize(step.state(t))
-            return float(self._guards.values(t, x, self._law(t, x))[i])
+    def _first(self, step: Step, times: Array, g: Array) -> Crossing | None:
+        """The first crossing among eight samples g (8, n) that resolve the guards."""
+        dips = _may_dip(g)
+        quiet = self._armed & (g.min(axis=0) > 0.0) & ~dips.any(axis=0)
+        if quiet.all():
+            return None
+        found: dict[int, float] = {}
+        for i in np.flatnonzero(~quiet).tolist():
+            time = self._fires(i, self._along(step, i), times, g[:, i], dips[:, i])
+            if time is not None:
+                found[i] = time
+        if not found:
+            return None
+        time = min(found.values())
+        together = [
+            name
+            for i, name in enumerate(self._guards.names)
+            if found.get(i, np.inf) <= time + self._window or self._follows(step, time, i)
+        ]
+        return Crossing(time, tuple(together))
 
-        return value
+    def _fires(
+        self,
+        i: int,
+        value: Callable[[float], float],
+        times: Array,
+        g: Array,
+        dips: NDArray[np.bool_],
+    ) -> float | None:
+        """Time at which guard i fires among these samples, arming it on the way."""
+        for k in range(len(g) - 1):
+            if not self._armed[i]:
+                if g[k + 1] < -self._tolerance:
+                    return self._leaves(value, times[: k + 2], g[: k + 2])
+                self._armed[i] = g[k + 1] > self._tolerance
+            elif g[k + 1] < 0.0:
+                return _root(value, times[k], times[k + 1])
+            elif dips[k]:
+                bottom = _lowest(value, times[k], times[k + 1])
+                if value(bottom) < 0.0:
+                    return _root(value, times[k], bottom)
+        return None
 
-    def _together(self, time: float, first: int) -> tuple[str, ...]:
-        """The guards that fire at `time` or, by their present slope, within the window."""
-        names = [self._guards.names[first]]
-        before = max(time - self._window, float(self._times[0]))
-        for i, name in enumerate(self._guards.names):
-            if i == first:
-                continue
-            value = self._along(i)
-            now, earlier = value(time), value(before)
-            slope = min(now - earlier, 0.0) / (time - before) if time > before else 0.0
-            if earlier > 0.0 and now + slope * self._window <= 0.0:
-                names.append(name)
-        return tuple(sorted(names, key=self._guards.names.index))
+    def _leaves(self, value: Callable[[float], float], times: Array, g: Array) -> float:
+        """Where a guard that was not armed fell through zero, the last of its samples being below.
+
+        After its last positive value; at once if it has only fallen.
+        """
+        positive = np.flatnonzero(g > 0.0)
+        if len(positive):
+            return _root(value, times[positive[-1]], times[positive[-1] + 1])
+        top = _lowest(lambda t: -value(t), times[-2], times[-1])
+        if value(top) > 0.0:
+            return _root(value, top, times[-1])
+        if len(g) == 2:
+            return float(times[0])
+        return _root(lambda t: value(t) + self._tolerance, times[-2], times[-1])
+
+    def _follows(self, step: Step, time: float, i: int) -> bool:
+        """Whether guard i, by its slope just before `time`, falls through zero in the window."""
+        before = max(time - self._window, step.start)
+        if not before < time:
+            return False
+        value = self._along(step, i)
+        now, earlier = value(time), value(before)
+        slope = min(now - earlier, 0.0) / (time - before)
+        return earlier > 0.0 and now + slope * self._window <= 0.0
+
+    def _along(self, step: Step, i: int) -> Callable[[float], float]:
+        """Guard i as a function of time on a step."""
+        return lambda t: float(self._values(step, t)[i])
+
+    def _values(self, step: Step, t: float) -> Array:
+        x = self._normalize(step.state(t))
+        return self._guards.values(t, x, self._law(t, x))
+
+    def _check_finite(self, times: Array, values: Array) -> None:
+        if not np.isfinite(values).all():
+            k, i = np.argwhere(~np.isfinite(values))[0]
+            raise IntegrationError(
+                f"guard {self._guards.names[i]!r} of mode {self._mode.key!r} is {values[k, i]} "
+                f"at t = {times[k]:.9g} s"
+            )
 
 
 def _may_dip(g: Array) -> NDArray[np.bool_]:
-    """Whether a smooth function through three neighbours could reach zero beside the middle one.
+    """Between which of the eight samples (8, n) a guard may fall below zero and rise again.
 
-    A parabola through equally spaced values dips below the middle one by at most an eighth of
-    its larger rise; half of it allows for unequal spacing.
+    Where the slope changes from falling to rising and one of the tangents at the ends reaches
+    zero in between; a convex function lies above both. Returns (7, n).
     """
-    a, b, c = g[:-2], g[1:-1], g[2:]
-    return (b < a) & (b <= c) & (2.0 * b <= np.maximum(a, c) - b)
+    slope = TO_SLOPES @ g
+    falls, rises = slope[:-1] * _GAPS, slope[1:] * _GAPS
+    return (falls < 0.0) & (rises > 0.0) & ((g[:-1] + falls <= 0.0) | (g[1:] - rises <= 0.0))
 
 
-def _root(value: Callable[[float], float], left: float, right: float, level: float) -> float:
-    """Where `value` falls through `level` in [left, right], given that it does."""
-    if value(left) <= level:
+_GAPS = np.diff(NODES)[:, None]
+
+
+def _lowest(value: Callable[[float], float], left: float, right: float) -> float:
+    """Where `value` is least between left and right, given that it has one minimum there."""
+    options = {"xatol": _BOTTOM_XTOL * (right - left)}
+    return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
+
+
+def _root(value: Callable[[float], float], left: float, right: float) -> float:
+    """Where `value` falls through zero in [left, right], given that it does."""
+    if value(left) <= 0.0:
         return float(left)
-    if value(right) >= level:
+    if value(right) >= 0.0:
         return float(right)
-    return float(brentq(lambda t: value(t) - level, left, right, xtol=_ROOT_XTOL))
+    return float(brentq(value, left, right, xtol=_ROOT_XTOL))

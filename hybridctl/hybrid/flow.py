@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebder, chebval
 from scipy.integrate import BDF, DOP853, RK23, RK45, OdeSolver, Radau
 
 from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError
+from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.mode import InputLaw, Mode
 
 METHODS: dict[str, type[OdeSolver]] = {
@@ -30,6 +31,7 @@ _DEGREE = 7
 _ORDERS = np.arange(_DEGREE + 1)
 NODES: Array = -np.cos(np.pi * _ORDERS / _DEGREE)
 TO_SERIES: Array = np.linalg.inv(np.cos(np.outer(np.arccos(NODES), _ORDERS)))
+TO_SLOPES: Array = chebval(NODES, chebder(np.eye(_DEGREE + 1))).T @ TO_SERIES
 
 
 def basis(s: Array | float) -> Array:
@@ -68,7 +70,8 @@ class Integrator:
     def steps(self, mode: Mode, law: InputLaw, t: float, x: Array, t_end: float) -> Iterator[Step]:
         """Accepted steps from (t, x) until t_end; the caller stops early at an event.
 
-        Raises `IntegrationError` if the field is not finite or the step size collapses.
+        Raises `SystemDefinitionError` if the field has the wrong shape, `IntegrationError` if it
+        is not finite or the step size collapses.
         """
         space = mode.space
 
@@ -76,17 +79,35 @@ class Integrator:
             state = space.normalize(coordinates)
             return space.rate(state, mode.field(time, state, law(time, state)))
 
+        shape = np.shape(mode.field(t, x, law(t, x)))
+        if shape != (space.ndx,):
+            raise SystemDefinitionError(
+                f"the field of mode {mode.key!r} must return shape ({space.ndx},), got {shape}"
+            )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
         solver = self.method(
             rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=self.max_step
         )
         while solver.status == "running":
-            message = solver.step()
+            message = _advance(solver)
             if solver.status == "failed" or not np.isfinite(solver.y).all():
                 why = message or "the state is not finite"
                 raise IntegrationError(_where(why, mode, solver.t, solver.y))
             yield _sampled(solver, mode, law)
+
+
+def _advance(solver: OdeSolver) -> str | None:
+    """One accepted step, or the message of the failure; trial states may overflow on the way."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            message: str | None = solver.step()
+    except ValueError as error:
+        if "infs or NaNs" not in str(error):
+            raise
+        solver.status = "failed"
+        return "the vector field is not finite"
+    return message
 
 
 def _sampled(solver: OdeSolver, mode: Mode, law: InputLaw) -> Step:
@@ -97,7 +118,9 @@ def _sampled(solver: OdeSolver, mode: Mode, law: InputLaw) -> Step:
     states[-1] = solver.y
     normalize = mode.space.normalize
     inputs = np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
-    return Step(start, end, times, states, inputs.reshape(len(times), mode.nu))
+    if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
+        raise IntegrationError(_where("the state or the input is not finite", mode, end, solver.y))
+    return Step(start, end, times, states, inputs)
 
 
 def _where(what: str, mode: Mode, t: float, x: Array) -> str:

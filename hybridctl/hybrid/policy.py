@@ -10,6 +10,7 @@ import numpy as np
 from hybridctl.checks import Array, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
 
@@ -38,11 +39,12 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
-class _Constant:
-    u: Array
+class _Zero:
+    system: HybridSystem
 
     def law(self, history: History) -> InputLaw:
-        return lambda t, x: self.u
+        nothing = np.zeros(self.system.mode(history.mode).nu)
+        return lambda t, x: nothing
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ class _SameLaw:
         return self.function
 
 
-def as_policy(policy: Policy | InputLaw | None, nu: int) -> Policy:
+def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
     """A policy from what `simulate` accepts: None (zero input), u(t, x), or a `Policy`."""
     if policy is None:
-        return _Constant(np.zeros(nu))
+        return _Zero(system)
     if isinstance(policy, Policy):
         return policy
     if callable(policy):
@@ -64,6 +66,29 @@ def as_policy(policy: Policy | InputLaw | None, nu: int) -> Policy:
     raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {policy!r}")
 
 
+def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
+    """The law of the arc that begins with `history`; its values are new arrays (nu,).
+
+    Raises `InputError` where the policy returns anything else.
+    """
+    law, shape = policy.law(history), (nu,)
+
+    def checked(t: float, x: Array) -> Array:
+        value = law(t, x)
+        try:
+            u = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the policy must return numbers, got {value!r} at t = {t}") from error
+        if u.shape != shape:
+            raise InputError(
+                f"input of the policy at t = {t} in mode {history.mode!r} must have shape {shape}, "
+                f"got {u.shape}"
+            )
+        return u
+
+    return checked
+
+
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
-    """The input at the start of an arc, checked once for shape and finiteness."""
+    """The input at the start of an arc, checked for shape and finiteness."""
     return vector(f"input of the policy at t = {t}", law(t, x), nu)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice, pairwise, permutations
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
 from typing import Literal
 
 import numpy as np
@@ -23,11 +23,11 @@ from hybridctl.errors import (
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import METHODS, Integrator, Step
 from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
-from hybridctl.hybrid.policy import History, Policy, as_policy, first_input
+from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 
-_ORDERS_CHECKED = 24
+_ALL_ORDERS = 4
 _SELECTIONS = 8
 _INSTANT_EVENTS = 10
 
@@ -100,7 +100,7 @@ def simulate(
     first.space.check("x0", state)
     run = _Run(
         system,
-        as_policy(policy, first.nu),
+        as_policy(policy, system),
         Integrator(
             METHODS[member("method", method, METHODS)],
             number("rtol", rtol, above=0.0),
@@ -114,7 +114,7 @@ def simulate(
         number("min_dwell", min_dwell, at_least=0.0),
         progress,
     )
-    law = run.policy.law(History(mode, start, state))
+    law = input_law(run.policy, History(mode, start, state), first.nu)
     point = _Point(first, law, start, state, first_input(law, start, state, first.nu))
     _check_start(run, point)
     return _event_loop(run, point)
@@ -140,36 +140,29 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
 
 def _check_start(run: _Run, point: _Point) -> None:
     guards = run.system.outgoing(point.mode.key).guards
-    values = guards.values(point.time, point.state, point.input)
-    if np.shape(values) != (len(guards.names),):
-        raise SystemDefinitionError(
-            f"guards of mode {point.mode.key!r} must return shape ({len(guards.names)},), "
-            f"got {np.shape(values)}"
-        )
-    bad = ~(values >= -run.guard_tolerance)
+    values = _watch(run, point).start(point.time, point.state, point.input)
+    bad = values < -run.guard_tolerance
     if bad.any():
         i = int(bad.argmax())
         raise GuardViolatedError(
             f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
             f"{values[i]:.6g} and must not be negative"
         )
-    rate = point.mode.field(point.time, point.state, point.input)
-    if np.shape(rate) != (point.mode.space.ndx,):
-        raise SystemDefinitionError(
-            f"the field of mode {point.mode.key!r} must return shape ({point.mode.space.ndx},), "
-            f"got {np.shape(rate)}"
-        )
 
 
-def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
-    """Integrate from `point` to the first crossing or to the end of the time span."""
-    watch = GuardWatch(
+def _watch(run: _Run, point: _Point) -> GuardWatch:
+    return GuardWatch(
         run.system.outgoing(point.mode.key).guards,
         point.mode,
         point.law,
         tolerance=run.guard_tolerance,
         window=run.event_window,
     )
+
+
+def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
+    """Integrate from `point` to the first crossing or to the end of the time span."""
+    watch = _watch(run, point)
     watch.start(point.time, point.state, point.input)
     steps: list[Step] = []
     crossing = None
@@ -212,7 +205,7 @@ def _jump(run: _Run, arc: Arc, crossing: Crossing, past: tuple[Event, ...]) -> t
     for _ in range(_SELECTIONS):
         mode = run.system.mode(key)
         provisional = event(key, np.zeros(mode.nu))
-        law = run.policy.law(History(key, t, after, (*past, provisional)))
+        law = input_law(run.policy, History(key, t, after, (*past, provisional)), mode.nu)
         u_after = first_input(law, t, after, mode.nu)
         selected = key if mode.select is None else mode.select(t, after, u_after)
         if selected == key:
@@ -234,7 +227,7 @@ def _reset(
         return _landing(edge.target, edge.reset(crossing.time, x, u))
     sequence = crossing.guards
     result = _sequence(run, source, sequence, crossing.time, x, u)
-    for other in islice(permutations(sequence), 1, _ORDERS_CHECKED):
+    for other in _other_orders(sequence):
         key, jump = _sequence(run, source, other, crossing.time, x, u)
         if key != result[0] or not np.allclose(jump.state, result[1].state, rtol=1e-6, atol=1e-6):
             raise AmbiguousEventError(
@@ -246,15 +239,29 @@ def _reset(
     return result
 
 
+def _other_orders(guards: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """All other orders of few guards; of many, the rotations in both directions."""
+    n = len(guards)
+    if n <= _ALL_ORDERS:
+        return list(permutations(guards))[1:]
+    return [(*row[k:], *row[:k]) for row in (guards, guards[::-1]) for k in range(n)][1:]
+
+
 def _sequence(
     run: _Run, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> tuple[ModeKey, Jump]:
-    """Apply single edges in the given order; a guard that the new mode lacks is done with."""
+    """Apply single edges in the given order; a guard that the new mode lacks is done with.
+
+    The impulses add up.
+    """
     key, jump = source, Jump(x)
     for name in guards:
         edge = run.system.outgoing(key).edge((name,))
         if edge is not None:
+            earlier = jump.impulses
             key, jump = _landing(edge.target, edge.reset(t, jump.state, u))
+            if len(earlier) == len(jump.impulses):
+                jump = replace(jump, impulses=earlier + jump.impulses)
     return key, jump
 
 

@@ -53,6 +53,8 @@ def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T])
         return known[key]
     except KeyError:
         return known.setdefault(key, make(key))
+    except TypeError as error:
+        raise UnknownNameError(f"mode {key!r} is unknown: a mode key is hashable") from error
 
 
 def _listed(

@@ -64,8 +64,9 @@ class MotionDerivatives(NamedTuple):
 class Robot:
     r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
 
-    Built by `from_urdf`, or from a `pinocchio.Model`. Configurations q (nq,) live on Pinocchio's manifold
-    (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local tangent.
+    Built by `from_urdf`, or from a `pinocchio.Model`. Configurations q (nq,) live on Pinocchio's
+    manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
+    tangent.
     The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
     k (q - q_rest) + d v, at joints of one degree of freedom. Units are SI.
     """
@@ -113,8 +114,8 @@ class Robot:
         """A robot from a URDF file or its text.
 
         root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
-        about y). actuated: joints with a motor, by default all but those of the root. stiffness, rest,
-        damping: by joint name; damping left out is what the URDF says.
+        about y). actuated: joints with a motor, by default all but those of the root.
+        stiffness, rest, damping: by joint name; damping left out is what the URDF says.
 
         Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
         """
