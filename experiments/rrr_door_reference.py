@@ -64,7 +64,7 @@ class Design:
     slide_acceleration: float = 0.0
     door_acceleration: float = 0.0
     final_slide: tuple[float, float, float] = (0.45, 0.0, 0.0)
-    final_door: tuple[float, float, float] = (0.35, 0.2, 0.0)
+    final_door: tuple[float, float, float] = (0.33, 0.35, 0.0)
     corner_2_share: float = 0.5
 
 
@@ -92,7 +92,7 @@ class DesignedFeedforward:
                 f"t = {history.time:.6g} s it enters {history.mode}"
             )
         q, v = history.state[:4], history.state[4:]
-        slide = _slide_along_door(self.parameters, q, v)
+        slide = slide_motion(self.parameters, q, v, np.zeros(4))[:2]
         d = self.design
         s = _quintic([history.time, FINAL_TIME], [(*slide, d.slide_acceleration), d.final_slide])
         q4 = _quintic([history.time, FINAL_TIME], [(q[3], v[3], d.door_acceleration), d.final_door])
@@ -108,6 +108,7 @@ def build(
     phantom: Phase = "pushing",
     rtol: float = 1e-11,
     atol: float = 1e-11,
+    progress: Callable[[float], None] | None = None,
 ) -> Reference:
     """Simulate the designed reference, extend its arcs, and add the phantom arcs.
 
@@ -138,6 +139,12 @@ def build(
         rtol=rtol,
         atol=atol,
     )
+
+
+def impact_state(parameters: Parameters, design: Design) -> tuple[Array, Array]:
+    """Configuration and velocity (4,) with which the design reaches the door, [RS] (5.26)."""
+    q, v, _ = _in_joints(parameters, _approach(design))(IMPACT_TIME)
+    return q, v
 
 
 def _quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]]) -> BPoly:
@@ -185,14 +192,32 @@ def _on_the_door(p: Parameters, slide: BPoly, door: BPoly) -> TaskMotion:
     return motion
 
 
-def _slide_along_door(p: Parameters, q: Array, v: Array) -> tuple[float, float]:
-    """Position and velocity of the end of the foot along the door, in the door's frame."""
-    turns = np.exp(1j * np.cumsum(q[:3]))
-    lengths = np.array([p.upper_arm_length, p.forearm_length, p.foot_length])
-    reach = turns @ lengths - complex(*p.hinge)
-    speed = 1j * turns * np.cumsum(v[:3]) @ lengths
+class PlaneMotion(NamedTuple):
+    """A point of the plane as a complex number, with its velocity and acceleration."""
+
+    position: complex
+    velocity: complex
+    acceleration: complex
+
+
+def foot_motion(p: Parameters, q: Array, v: Array, a: Array) -> PlaneMotion:
+    """The end of the foot in the world, [RS] (5.9)."""
+    links = np.array([p.upper_arm_length, p.forearm_length, p.foot_length])
+    links = links * np.exp(1j * np.cumsum(q[:3]))
+    spin, turn = np.cumsum(v[:3]), np.cumsum(a[:3])
+    return PlaneMotion(
+        complex(links.sum()), complex(1j * spin @ links), complex((1j * turn - spin**2) @ links)
+    )
+
+
+def slide_motion(p: Parameters, q: Array, v: Array, a: Array) -> tuple[float, float, float]:
+    """The end of the foot along the door, in the door's frame: s and its derivatives."""
+    foot = foot_motion(p, q, v, a)
     back = np.exp(-1j * q[3])
-    return float((back * reach).real), float((back * (speed - 1j * v[3] * reach)).real)
+    z = back * (foot.position - complex(*p.hinge))
+    dz = back * foot.velocity - 1j * v[3] * z
+    ddz = back * foot.acceleration - 2j * v[3] * dz - (1j * a[3] - v[3] ** 2) * z
+    return float(z.real), float(dz.real), float(ddz.real)
 
 
 def _in_joints(p: Parameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:

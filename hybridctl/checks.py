@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -70,9 +70,9 @@ def count(name: str, value: Any, *, at_least: int = 1) -> int:
     return int(value)
 
 
-def interval(name: str, value: Iterable[float]) -> tuple[float, float]:
+def interval(name: str, value: ArrayLike) -> tuple[float, float]:
     """A finite interval (start, end) with start < end."""
-    ends = vector(name, np.asarray(value), 2)
+    ends = vector(name, value, 2)
     if not ends[0] < ends[1]:
         raise InputError(f"{name} must increase, got ({ends[0]}, {ends[1]})")
     return float(ends[0]), float(ends[1])

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
+from hybridctl.hybrid.trajectory import Event
 
 C = TypeVar("C")
 
@@ -60,6 +61,17 @@ class RunFolder:
         """Write a JSON file; arrays become lists, and infinities and NaN become null."""
         with atomic(self / name) as temporary:
             temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    """An event as it stands in summary.json."""
+    return {
+        "time": event.time,
+        "mode_before": event.mode_before,
+        "mode_after": event.mode_after,
+        "guards": event.guards,
+        "impulses": event.impulses,
+    }
 
 
 def versions() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from typing import Literal
@@ -62,7 +62,7 @@ def simulate(
     system: HybridSystem,
     mode: ModeKey,
     x0: ArrayLike,
-    t_span: Iterable[float],
+    t_span: ArrayLike,
     policy: Policy | InputLaw | None = None,
     *,
     rtol: float = 1e-9,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,8 +29,9 @@ FORMAT = 1
 class Event:
     """A jump at `time`, from arc `index` to arc `index + 1`.
 
-    `guards` are those that fired, in order of firing; `impulses` the normal impulse per contact
-    in N s (empty for systems without contacts); `report` what the reset certifies (not saved).
+    `guards` are those that fired, in the order of their declaration; `impulses` the normal impulse
+    per contact in N s (empty for systems without contacts); `report` what the reset certifies (not
+    saved).
     """
 
     index: int
@@ -116,7 +118,7 @@ def arc_from_steps(
 
 def _frozen(arc: Arc) -> Arc:
     for a in (arc.breaks, arc.lengths, arc.states, arc.inputs):
-        a.flags.writeable = False
+        _read_only(a)
     return arc
 
 
@@ -179,7 +181,13 @@ class HybridTrajectory:
             yield arc, np.linspace(arc.start, arc.end, n + 1)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything but the event reports to an .npz file, atomically."""
+        """Write everything but the event reports to an .npz file, atomically.
+
+        Raises `InputError` for mode keys that JSON does not give back (numbers, strings and
+        tuples of them are fine).
+        """
+        for arc in self.arcs:
+            _check_storable(arc.mode)
         header = {
             "format": FORMAT,
             "arcs": [{"mode": a.mode, "start": a.start, "end": a.end} for a in self.arcs],
@@ -209,11 +217,16 @@ class HybridTrajectory:
     def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
         """Read what `save` wrote; `system` gives the state spaces of the modes.
 
-        Raises `FileFormatError` for a file that is empty, truncated or something else.
+        Raises `FileFormatError` for a file that is empty, truncated or something else, and for
+        one that does not fit the system.
         """
         try:
-            with np.load(path, allow_pickle=False) as data:
+            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as data:
                 header = json.loads(str(data["header"]))
+                if header["format"] != FORMAT:
+                    raise FileFormatError(
+                        f"{path} has format {header['format']!r}, this version reads {FORMAT}"
+                    )
                 arcs = [
                     _load_arc(system, i, meta, {n: data[f"arc{i}.{n}"] for n in _ARC_ARRAYS})
                     for i, meta in enumerate(header["arcs"])
@@ -225,11 +238,11 @@ class HybridTrajectory:
                         _key(meta["mode_before"]),
                         _key(meta["mode_after"]),
                         tuple(meta["guards"]),
-                        *(data[f"event{i}.{n}"] for n in _EVENT_ARRAYS),
+                        *(_read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS),
                     )
                     for i, meta in enumerate(header["events"])
                 ]
-        except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except _BROKEN as error:
             if isinstance(error, InputError):
                 raise
             raise FileFormatError(f"{path} is not a saved hybrid trajectory: {error}") from error
@@ -238,17 +251,42 @@ class HybridTrajectory:
 
 _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
 _EVENT_ARRAYS = ("state_before", "state_after", "input_before", "input_after", "impulses")
+_BROKEN = (
+    EOFError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def _key(stored: Any) -> ModeKey:
     return tuple(_key(part) for part in stored) if isinstance(stored, list) else stored
 
 
+def _check_storable(key: ModeKey) -> None:
+    try:
+        same = _key(json.loads(json.dumps(key))) == key
+    except TypeError:
+        same = False
+    if not same:
+        raise InputError(f"mode key {key!r} cannot be stored: use strings, numbers or tuples")
+
+
+def _read_only(a: Array) -> Array:
+    a.flags.writeable = False
+    return a
+
+
 def _load_arc(system: HybridSystem, index: int, meta: dict[str, Any], a: dict[str, Array]) -> Arc:
     mode = system.mode(_key(meta["mode"]))
-    if a["states"].shape[2] != mode.space.nx:
-        raise FileFormatError(
-            f"arc {index} has {a['states'].shape[2]} states, but mode {mode.key!r} of the given "
-            f"system has {mode.space.nx}"
-        )
+    for name, size in (("states", mode.space.nx), ("inputs", mode.nu)):
+        if a[name].shape[2] != size:
+            raise FileFormatError(
+                f"arc {index} has {a[name].shape[2]} {name}, but mode {mode.key!r} of the given "
+                f"system has {size}"
+            )
     return _frozen(Arc(index, mode.key, mode.space, meta["start"], meta["end"], **a))

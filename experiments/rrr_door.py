@@ -1,0 +1,307 @@
+"""The RRR-door experiment: simultaneous impact of a foot on a door, tracked when it splits.
+
+The reference hits the door with both corners of the foot at once. From a perturbed start the
+impact splits in two. Reference spreading compares the state with the arc of the same event
+count, and so keeps the error free of the peak that the conventional error has while reference
+and robot are on different sides of the impact. Thesis, chapter 5.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments import rrr_door_figures as figures
+from hybridctl.experiments.rrr_door_reference import FINAL_TIME, OPEN, Design, build
+from hybridctl.robots.rrr_door import Parameters, system
+from rich.console import Console
+
+from hybridctl.checks import Array, member, number, vector
+from hybridctl.control.feasibility import Feasibility, feasibility
+from hybridctl.control.reference import PHASES, Phase, Reference
+from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.tracking import TrackingError, tracking_error
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.report import RunFolder, event_record, progress, table
+
+PERTURBATION = (-0.05, -0.03, -0.02, 0.0, -0.02, -0.05, 0.03, 0.0)  # (5.31)
+FEEDBACKS = ("ante", "post", "none")
+
+PUBLISHED_REFERENCE = (("00 -> 11", 1.0000, (1.2572, 0.3410)),)  # Table 5.1
+PUBLISHED_TRACKING = (  # Table 5.2
+    ("00 -> 01", 1.0389, (1.2273, 0.0)),
+    ("01 -> 11", 1.0488, (0.5247, 0.4442)),
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the experiment; the gains are (5.32)-(5.33), acting on reference minus state.
+
+    scale: of the initial perturbation (5.31). phantom: feedforward between the touches.
+    phantom_feedback: gain between the touches, around the phantom arc: the one of before the
+    event ("ante"), of after it ("post"), or "none".
+    """
+
+    perturbation: tuple[float, ...] = PERTURBATION
+    scale: float = 1.0
+    position_gains_ante: tuple[float, float, float] = (8.0, 8.0, 8.0)
+    velocity_gains_ante: tuple[float, float, float] = (16.0, 16.0, 16.0)
+    position_gains_post: tuple[float, float, float] = (100.0, 100.0, 0.0)
+    velocity_gains_post: tuple[float, float, float] = (20.0, 20.0, 0.0)
+    phantom: Phase = "pushing"
+    phantom_feedback: str = "ante"
+    rtol: float = 1e-9
+    atol: float = 1e-9
+    animate: bool = True
+    robot: Parameters = field(default_factory=Parameters)
+    design: Design = field(default_factory=Design)
+
+    def __post_init__(self) -> None:
+        vector("perturbation", self.perturbation, 8)
+        number("scale", self.scale)
+        for name in ("position_gains_ante", "velocity_gains_ante"):
+            vector(name, getattr(self, name), 3)
+        for name in ("position_gains_post", "velocity_gains_post"):
+            vector(name, getattr(self, name), 3)
+        member("phantom", self.phantom, PHASES)
+        member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The reference and the two tracked runs, with their errors."""
+
+    plant: HybridSystem
+    reference: Reference
+    tracking: HybridTrajectory
+    conventional: HybridTrajectory
+    spread_error: TrackingError
+    clock_error: TrackingError
+    conventional_error: TrackingError
+
+
+def quick(config: Config) -> Config:
+    """Looser tolerances and no animation."""
+    return replace(config, rtol=1e-7, atol=1e-7, animate=False)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    began = time.perf_counter()
+    folder.write_configuration(config, seed=None)
+    with progress(console, 0.0, FINAL_TIME) as begin:
+        runs = simulate_all(config, begin)
+    report = feasibility(runs.plant, runs.reference)
+    summary = summarize(runs, report)
+    summary["simulation_seconds"] = time.perf_counter() - began
+    for name in ("tracking", "conventional"):
+        getattr(runs, name).save(folder / f"{name}.npz")
+    runs.reference.nominal.save(folder / "reference.npz")
+    folder.write_json("summary.json", summary)
+    print_tables(console, runs, report, summary)
+    with console.status("drawing figures"):
+        figures.draw_all(config.robot, runs, folder)
+        if config.animate:
+            figures.animate(config.robot, runs, folder)
+    return summary
+
+
+def simulate_all(config: Config, begin: Any) -> Runs:
+    """The reference, and the run from the perturbed start with either error."""
+    plant = system(config.robot)
+    tolerances = {"rtol": config.rtol, "atol": config.atol}
+    reference = build(
+        plant, config.robot, config.design, phantom=config.phantom, progress=begin("reference")
+    )
+    per_arc, per_phantom = gains(config, reference)
+    x0 = reference.nominal(0.0) + config.scale * np.array(config.perturbation)
+    span = (0.0, FINAL_TIME)
+    tracking = simulate(
+        plant,
+        OPEN,
+        x0,
+        span,
+        ReferenceSpreading(reference, per_arc, per_phantom),
+        **tolerances,
+        progress=begin("reference spreading"),
+    )
+    conventional = simulate(
+        plant,
+        OPEN,
+        x0,
+        span,
+        ClockTracking(reference, per_arc),
+        **tolerances,
+        progress=begin("conventional error"),
+    )
+    return Runs(
+        plant,
+        reference,
+        tracking,
+        conventional,
+        tracking_error(reference, tracking, "spread"),
+        tracking_error(reference, tracking, "conventional"),
+        tracking_error(reference, conventional, "conventional"),
+    )
+
+
+def summarize(runs: Runs, report: Feasibility) -> dict[str, Any]:
+    """The metrics of all runs, with the published numbers."""
+    reference, tracking, conventional = runs.reference.nominal, runs.tracking, runs.conventional
+    splits = [b.time - a.time for a, b in zip(tracking.events, tracking.events[1:], strict=False)]
+    return {
+        "contacts": ["corner_1", "corner_2"],
+        "reference": {
+            "events": [event_record(e) for e in reference.events],
+            "least_force": least_force(runs.plant, reference),
+            "feasible": not report.failures,
+            "failures": report.failures,
+            "associativity": max(e.associativity for e in report.events),
+            "published": [list(row) for row in PUBLISHED_REFERENCE],
+        },
+        "tracking": {
+            "events": [event_record(e) for e in tracking.events],
+            "seconds_between_touches": splits[0] if splits else None,
+            "least_force": least_force(runs.plant, tracking),
+            "peak_spread_error": runs.spread_error.peak,
+            "rms_spread_error": runs.spread_error.rms,
+            "peak_conventional_error": runs.clock_error.peak,
+            "rms_conventional_error": runs.clock_error.rms,
+            "peak_input": peak_input(tracking),
+            "rms_input": rms_input(tracking),
+            "published": [list(row) for row in PUBLISHED_TRACKING],
+        },
+        "conventional": {
+            "events": [event_record(e) for e in conventional.events],
+            "least_force": least_force(runs.plant, conventional),
+            "peak_error": runs.conventional_error.peak,
+            "rms_error": runs.conventional_error.rms,
+            "peak_input": peak_input(conventional),
+            "rms_input": rms_input(conventional),
+        },
+        "drift": max(drift(runs.plant, t) for t in (reference, tracking, conventional)),
+    }
+
+
+def print_tables(
+    console: Console, runs: Runs, report: Feasibility, summary: Mapping[str, Any]
+) -> None:
+    """Events as in Tables 5.1 and 5.2 beside the published ones, then errors and inputs."""
+    columns = ["event", "modes", "time [s]", "impulse 1 [N s]", "impulse 2 [N s]"]
+    for title, events, published in (
+        ("Reference", runs.reference.events, PUBLISHED_REFERENCE),
+        ("Perturbed, reference spreading", runs.tracking.events, PUBLISHED_TRACKING),
+        ("Perturbed, conventional error", runs.conventional.events, ()),
+    ):
+        rows = [
+            (str(i + 1), modes(e), f"{e.time:.4f}", *(f"{x:.4f}" for x in e.impulses))
+            for i, e in enumerate(events)
+        ]
+        rows += [
+            ("thesis", m, f"{t:.4f}", *(f"{x:.4f}" for x in impulse)) for m, t, impulse in published
+        ]
+        console.print(table(title, columns, rows))
+    t, c = summary["tracking"], summary["conventional"]
+    rows = [
+        (
+            "error against extended arcs (spread)",
+            "spreading",
+            t["peak_spread_error"],
+            t["rms_spread_error"],
+        ),
+        (
+            "error on the clock (conventional)",
+            "spreading",
+            t["peak_conventional_error"],
+            t["rms_conventional_error"],
+        ),
+        ("error on the clock (conventional)", "conventional", c["peak_error"], c["rms_error"]),
+        ("input, N m", "spreading", t["peak_input"], t["rms_input"]),
+        ("input, N m", "conventional", c["peak_input"], c["rms_input"]),
+    ]
+    cells = [(name, control, f"{peak:.4f}", f"{rms:.4f}") for name, control, peak, rms in rows]
+    console.print(
+        table(
+            "Errors (all states, rad and rad/s) and inputs",
+            ["quantity", "feedback on", "peak", "rms"],
+            cells,
+        )
+    )
+    console.print(
+        f"least contact force: reference {summary['reference']['least_force']:.3f} N, tracking "
+        f"{t['least_force']:.3f} N; largest gap of a closed contact {summary['drift']:.1e} m"
+    )
+    for failure in report.failures:
+        console.print(f"[yellow]not feasible:[/yellow] {failure}")
+
+
+def modes(event: Event) -> str:
+    """Modes before and after as the thesis writes them: one digit per corner, corner 1 last."""
+    return " -> ".join(
+        "".join("1" if mode == "closed" else "0" for mode in reversed(key))  # type: ignore[call-overload]
+        for key in (event.mode_before, event.mode_after)
+    )
+
+
+def least_force(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> float:
+    """Smallest normal force of a closed contact over a run, N."""
+    return min(
+        (float(f.min()) for f in _of_closed(plant, run, "normal_force", period)), default=np.inf
+    )
+
+
+def drift(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> float:
+    """Largest gap, of either sign, of a closed contact over a run, m."""
+    return max((float(np.abs(g).max()) for g in _of_closed(plant, run, "gap", period)), default=0.0)
+
+
+def _of_closed(plant: HybridSystem, run: HybridTrajectory, name: str, period: float) -> list[Array]:
+    """Samples of an output of the contacts that are closed."""
+    found = []
+    for arc, times in run.sampled(period):
+        mode = plant.mode(arc.mode)
+        closed = [i for i, m in enumerate(arc.mode) if m == "closed"]  # type: ignore[arg-type]
+        if closed:
+            found += [
+                mode.outputs(t, arc(t), arc.input(t))[name][closed] for t in map(float, times)
+            ]
+    return found
+
+
+def peak_input(run: HybridTrajectory) -> float:
+    """Largest torque of any joint, N m."""
+    return max(float(np.abs(arc.input(times)).max()) for arc, times in run.sampled(1e-3))
+
+
+def rms_input(run: HybridTrajectory) -> float:
+    """Root of the time average of |u|^2, N m."""
+    total = sum(
+        float(np.trapezoid((arc.input(times) ** 2).sum(axis=1), times))
+        for arc, times in run.sampled(1e-3)
+    )
+    return float(np.sqrt(total / (run.end - run.start)))
+
+
+def gains(
+    config: Config, reference: Reference
+) -> tuple[tuple[Array, Array], Mapping[ModeKey, Array]]:
+    """Gains per arc, and per mode of the phantom arcs."""
+    ante = _gain(config.position_gains_ante, config.velocity_gains_ante)
+    post = _gain(config.position_gains_post, config.velocity_gains_post)
+    if config.phantom_feedback == "none":
+        return (ante, post), {}
+    between = ante if config.phantom_feedback == "ante" else post
+    return (ante, post), {p.mode: between for p in reference.phantoms.values()}
+
+
+def _gain(position: tuple[float, ...], velocity: tuple[float, ...]) -> Array:
+    """K (3, 8): torques of the three arm joints from errors of (q1..q4, v1..v4)."""
+    idle = np.zeros((3, 1))
+    return np.hstack([np.diag(position), idle, np.diag(velocity), idle])

@@ -1,0 +1,295 @@
+r"""Hybrid systems from CasADi expressions, with exact Jacobians.
+
+A bouncing ball with restitution 0.8, as expressions in its own symbols:
+
+    y, v = casadi.SX.sym("y"), casadi.SX.sym("v")
+    system = symbolic.hybrid_system(
+        [symbolic.Mode("air", state=[y, v], field=[v, -9.81])],
+        [symbolic.Transition("air", "hits", guard=y, target="air", reset=[y, -0.8 * v])],
+    )
+
+Expressions are SX or MX columns, numbers, or lists of them. A call evaluates one compiled
+function into memory of its own thread and returns new arrays.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import casadi as ca
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid import mode as hybrid
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import VectorSpace
+
+Expression: TypeAlias = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    r"""A mode with state x (nx,) in R^nx and vector field :math:`\dot x = f(t, x, u)`.
+
+    `state`, `input` and `time` are the symbols in which `field` (nx,), `outputs`, and the guards
+    and resets of the transitions that leave this mode are written.
+    """
+
+    key: ModeKey
+    state: Expression
+    field: Expression
+    input: Expression = None
+    time: Expression = None
+    outputs: Mapping[str, Expression] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Transition:
+    """When `guard` falls through zero in mode `source`: x+ = `reset`, and mode `target` follows.
+
+    `guard` is a scalar, positive inside the mode; `name` names it. `reset` has the size of the
+    target's state; None leaves the state as it is. Both are in the symbols of the source mode.
+    """
+
+    source: ModeKey
+    name: str
+    guard: Expression
+    target: ModeKey
+    reset: Expression = None
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """The jump where the guards `names` of mode `source` fire together, in place of their own."""
+
+    source: ModeKey
+    names: Sequence[str]
+    target: ModeKey
+    reset: Expression = None
+
+
+def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Joint]) -> HybridSystem:
+    """The hybrid system of these expressions; fields, guards and resets have exact Jacobians.
+
+    Raises `SystemDefinitionError` for sizes that do not fit, for symbols that a mode does not
+    declare and for a graph that is none, `UnknownNameError` for a joint transition of guards
+    that its mode does not have.
+    """
+    modes, transitions = list(modes), list(transitions)
+    symbols = {m.key: _Symbols.of(m) for m in modes}
+    guards = {}
+    for key, own in symbols.items():
+        leaving = [e for e in transitions if isinstance(e, Transition) and e.source == key]
+        guards[key] = _guard_set(key, own, leaving)
+    listed = HybridSystem(
+        [_mode(m, symbols[m.key]) for m in modes], _edges(transitions, symbols, guards)
+    )
+
+    def outgoing(key: ModeKey) -> hybrid.Outgoing:
+        edges = listed.outgoing(key)
+        return replace(edges, guards=guards[key])
+
+    return HybridSystem(listed.mode, outgoing)
+
+
+@dataclass(frozen=True, eq=False)
+class _Symbols:
+    """The symbols t, x, u of a mode, with stand-ins for those it does not declare."""
+
+    key: ModeKey
+    t: Expression
+    x: Expression
+    u: Expression
+
+    @staticmethod
+    def of(mode: Mode) -> _Symbols:
+        parts = [mode.time, mode.state, mode.input]
+        kind = ca.MX if any(isinstance(p, ca.MX) for p in parts) else ca.SX
+        time = kind.sym("t") if mode.time is None else mode.time
+        u = kind.sym("u", 0) if mode.input is None else mode.input
+        columns = [_column(kind, part, f"mode {mode.key!r}") for part in (time, mode.state, u)]
+        for name, column in zip(("time", "state", "input"), columns, strict=True):
+            if not column.is_valid_input():
+                raise SystemDefinitionError(
+                    f"{name} of mode {mode.key!r} must be symbols, got {column}"
+                )
+        if columns[0].numel() != 1:
+            raise SystemDefinitionError(f"time of mode {mode.key!r} must be one symbol, got {time}")
+        used = [c for c in columns if c.numel()]
+        distinct = len(ca.symvar(ca.veccat(*used)))
+        if distinct < (len(used) if kind is ca.MX else sum(c.numel() for c in used)):
+            raise SystemDefinitionError(f"mode {mode.key!r} declares a symbol twice: {columns}")
+        return _Symbols(mode.key, *columns)
+
+    def column(self, what: str, expression: Expression, size: int | None = None) -> Expression:
+        """The expression as a dense column; `what` names it in the error."""
+        what = f"{what} of mode {self.key!r}"
+        column = _column(type(self.x), expression, what)
+        if size is not None and column.numel() != size:
+            raise SystemDefinitionError(f"{what} must have size {size}, got {column.numel()}")
+        return column
+
+    def compiled(self, what: str, parts: Sequence[tuple[Expression, tuple[int, ...]]]) -> _Compiled:
+        """A function of (t, x, u) that returns these expressions as arrays of these shapes."""
+        rows = [ca.densify(expression.T) for expression, _ in parts]
+        function = ca.Function("f", [self.t, self.x, self.u], rows, {"allow_free": True})
+        if function.has_free():
+            raise SystemDefinitionError(
+                f"{what} of mode {self.key!r} depends on {', '.join(function.get_free())}, which "
+                f"the mode does not declare as state, input or time"
+            )
+        return _Compiled(function, [shape for _, shape in parts])
+
+
+def _column(kind: Any, expression: Expression, what: str) -> Expression:
+    try:
+        if isinstance(expression, list | tuple | np.ndarray):
+            expression = ca.vertcat(*expression)
+        column = kind(expression)
+    except NotImplementedError as error:
+        raise SystemDefinitionError(
+            f"{what}: {expression!r} is no {kind.__name__} expression"
+        ) from error
+    if column.numel() and not column.is_column():
+        raise SystemDefinitionError(f"{what} must be a column, got shape {column.shape}")
+    return ca.densify(column)
+
+
+class _Compiled(threading.local):
+    """A CasADi function on memory of its own, one per thread; returns copies.
+
+    Argument conversion through DM costs more than most fields; a buffer skips it.
+    """
+
+    def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._buffer, self._evaluate = function.buffer()
+        self._t, self._x, self._u = (np.zeros(function.numel_in(i)) for i in range(3))
+        self._results = [np.zeros(shape) for shape in shapes]
+        for i, a in enumerate((self._t, self._x, self._u)):
+            if a.size:
+                self._buffer.set_arg(i, a.data)
+        for i, a in enumerate(self._results):
+            if a.size:
+                self._buffer.set_res(i, a.reshape(-1).data)
+
+    def __call__(self, t: float, x: Array, u: Array) -> list[Array]:
+        """All results at (t, x, u); raises `InputError` for x or u of the wrong shape."""
+        if x.shape != self._x.shape or u.shape != self._u.shape:
+            raise InputError(
+                f"x and u must have shapes {self._x.shape} and {self._u.shape}, "
+                f"got {x.shape} and {u.shape}"
+            )
+        self._t[0], self._x[:], self._u[:] = t, x, u
+        self._evaluate()
+        return [a.copy() for a in self._results]
+
+    def first(self, t: float, x: Array, u: Array) -> Array:
+        """The only result."""
+        return self(t, x, u)[0]
+
+
+def _mode(mode: Mode, symbols: _Symbols) -> hybrid.Mode:
+    nx, nu = symbols.x.numel(), symbols.u.numel()
+    f = symbols.column("field", mode.field, nx)
+    value = symbols.compiled("field", [(f, (nx,))])
+    derivatives = symbols.compiled(
+        "field", [(ca.jacobian(f, symbols.x), (nx, nx)), (ca.jacobian(f, symbols.u), (nx, nu))]
+    )
+    return hybrid.Mode(
+        mode.key,
+        VectorSpace(nx),
+        value.first,
+        nu,
+        lambda t, x, u: hybrid.FieldJacobian(*derivatives(t, x, u)),
+        _outputs(mode, symbols),
+    )
+
+
+def _outputs(
+    mode: Mode, symbols: _Symbols
+) -> Callable[[float, Array, Array], dict[str, Array]] | None:
+    if not mode.outputs:
+        return None
+    names = list(mode.outputs)
+    columns = [symbols.column(f"output {name!r}", mode.outputs[name]) for name in names]
+    values = symbols.compiled("an output", [(c, (c.numel(),)) for c in columns])
+    return lambda t, x, u: dict(zip(names, values(t, x, u), strict=True))
+
+
+def _derivatives(
+    what: str, symbols: _Symbols, expression: Expression, shape: tuple[int, ...]
+) -> _Compiled:
+    """Derivatives of a column with respect to t, x and u."""
+    return symbols.compiled(
+        what,
+        [
+            (ca.jacobian(expression, symbols.t), shape),
+            (ca.jacobian(expression, symbols.x), (*shape, symbols.x.numel())),
+            (ca.jacobian(expression, symbols.u), (*shape, symbols.u.numel())),
+        ],
+    )
+
+
+def _guard_set(
+    key: ModeKey, symbols: _Symbols, transitions: Sequence[Transition]
+) -> hybrid.GuardSet:
+    """All guards of a mode as one function."""
+    rows = [symbols.column(f"guard {e.name!r}", e.guard, 1) for e in transitions]
+    for row, edge in zip(rows, transitions, strict=True):
+        symbols.compiled(f"guard {edge.name!r}", [(row, (1,))])
+    column = symbols.column("guards", rows)
+    shape = (len(rows),)
+    values = symbols.compiled("guards", [(column, shape)])
+    derivatives = _derivatives("guards", symbols, column, shape)
+    return hybrid.GuardSet(
+        tuple(e.name for e in transitions),
+        values.first,
+        lambda t, x, u: hybrid.GuardJacobian(*derivatives(t, x, u)),
+    )
+
+
+def _edges(
+    transitions: Sequence[Transition | Joint],
+    symbols: Mapping[ModeKey, _Symbols],
+    guards: Mapping[ModeKey, hybrid.GuardSet],
+) -> list[hybrid.Transition]:
+    """The edges of the graph; their guards only carry names, the values are in `guards`."""
+    for edge in transitions:
+        for end in (edge.source, edge.target):
+            if end not in symbols:
+                raise SystemDefinitionError(
+                    f"{end!r}, an end of a transition, is no mode, expected one of {list(symbols)}"
+                )
+    named = {
+        key: {name: hybrid.Guard(name, _row(own, i)) for i, name in enumerate(own.names)}
+        for key, own in guards.items()
+    }
+    edges = []
+    for edge in transitions:
+        names = (edge.name,) if isinstance(edge, Transition) else tuple(edge.names)
+        of_mode = named[edge.source]
+        chosen = [of_mode[member(f"guard of mode {edge.source!r}", n, of_mode)] for n in names]
+        reset = _reset(edge, names, symbols[edge.source], symbols[edge.target].x.numel())
+        edges.append(hybrid.Transition(edge.source, chosen, reset, edge.target))
+    return edges
+
+
+def _row(guards: hybrid.GuardSet, i: int) -> Callable[[float, Array, Array], float]:
+    return lambda t, x, u: float(guards.values(t, x, u)[i])
+
+
+def _reset(
+    edge: Transition | Joint, names: Sequence[str], symbols: _Symbols, size: int
+) -> hybrid.Reset:
+    what = f"reset of {', '.join(map(repr, names))}"
+    column = symbols.column(what, symbols.x if edge.reset is None else edge.reset, size)
+    if edge.reset is None:
+        return hybrid.Reset.identity()
+    value = symbols.compiled(what, [(column, (size,))])
+    derivatives = _derivatives(what, symbols, column, (size,))
+    return hybrid.Reset(value.first, lambda t, x, u: hybrid.ResetJacobian(*derivatives(t, x, u)))
