@@ -41,7 +41,8 @@ class GuardWatch:
     """Follows the guards of a mode step by step, and reports the first that fires.
 
     Guards that fall through zero within `window` seconds of the first are part of the same
-    event. The memory of the watch is which guards are armed, and their last values.
+    event. The memory of the watch is which guards are armed, their last values,
+    and where those that are not armed have fallen through zero.
 
     Raises `SystemDefinitionError` if the guards have the wrong shape, `IntegrationError` if one
     is not finite.
@@ -64,6 +65,7 @@ class GuardWatch:
         self._window = window
         self._armed = np.zeros(len(guards.names), dtype=np.bool_)
         self._last = np.zeros(len(guards.names))
+        self._fell = np.full(len(guards.names), np.nan)
 
     def start(self, t: float, x: Array, u: Array) -> Array:
         """Take the first sample of the arc; returns the values of the guards there."""
@@ -76,6 +78,7 @@ class GuardWatch:
         self._check_finite(np.array([t]), values[None])
         self._armed = values > self._tolerance
         self._last = values.copy()
+        self._fell = np.where(values <= 0.0, t, np.nan)
         return values
 
     def scan(self, step: Step) -> Crossing | None:
@@ -143,9 +146,8 @@ class GuardWatch:
         """Time at which guard i fires among these samples, arming it on the way."""
         for k in range(len(g) - 1):
             if not self._armed[i]:
-                if g[k + 1] < -self._tolerance:
-                    return self._leaves(value, times[: k + 2], g[: k + 2])
-                self._armed[i] = g[k + 1] > self._tolerance
+                if self._leaves(i, value, times[k : k + 2], g[k : k + 2]):
+                    return float(self._fell[i])
             elif g[k + 1] < 0.0:
                 return _root(value, times[k], times[k + 1])
             elif dips[k]:
@@ -154,20 +156,27 @@ class GuardWatch:
                     return _root(value, times[k], bottom)
         return None
 
-    def _leaves(self, value: Callable[[float], float], times: Array, g: Array) -> float:
-        """Where a guard that was not armed fell through zero, the last of its samples being below.
+    def _leaves(self, i: int, value: Callable[[float], float], times: Array, g: Array) -> bool:
+        """Follow guard i, not armed, over one interval; whether it falls below -tolerance.
 
-        After its last positive value; at once if it has only fallen.
+        Keeps in `_fell` where it last fell through zero, as long as it has been falling since.
         """
-        positive = np.flatnonzero(g > 0.0)
-        if len(positive):
-            return _root(value, times[positive[-1]], times[positive[-1] + 1])
-        top = _lowest(lambda t: -value(t), times[-2], times[-1])
-        if value(top) > 0.0:
-            return _root(value, top, times[-1])
-        if len(g) == 2:
-            return float(times[0])
-        return _root(lambda t: value(t) + self._tolerance, times[-2], times[-1])
+        left, right = times
+        before, now = g
+        self._armed[i] = now > self._tolerance
+        if now > 0.0:
+            self._fell[i] = np.nan
+        elif now < before or now < -self._tolerance:
+            top = left if before > 0.0 else _lowest(lambda t: -value(t), left, right)
+            if value(top) > 0.0:
+                self._fell[i] = _root(value, top, right)
+            elif before == 0.0:
+                self._fell[i] = left
+        else:
+            self._fell[i] = np.nan
+        if now < -self._tolerance and np.isnan(self._fell[i]):
+            self._fell[i] = _root(lambda t: value(t) + self._tolerance, left, right)
+        return bool(now < -self._tolerance)
 
     def _follows(self, step: Step, time: float, i: int) -> bool:
         """Whether guard i, by its slope just before `time`, falls through zero in the window."""

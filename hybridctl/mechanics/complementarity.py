@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import nnls
 
@@ -20,7 +21,9 @@ from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
 
 _TIE = 1e-10
+_TIGHT = 1e-9
 _CERTIFIED = 1e-9
+_RANK = 1e-12
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,8 @@ class GaussSolution:
 
     `active`: multiplier positive. `weakly_active`: neither multiplier nor slack exceeds 1e-10
     of the problem's scale, so the set that acts may change there. `residual` is the largest
-    violation of the conditions, relative to that scale. With redundant constraints w is unique
-    and the multipliers are of least norm among those of the active set where these are
-    non-negative.
+    violation of the conditions, relative to that scale. With redundant constraints w is unique,
+    and the multipliers are the ones of least norm where those are non-negative.
     """
 
     motion: Array
@@ -45,39 +47,33 @@ def least_constraint(mass: Array, free: Array, rows: Array, bound: Array) -> Gau
     """Solve the problem of this module for M (nv, nv), w_free (nv,), J (k, nv), b (k,).
 
     A least-distance problem solved as one of non-negative least squares (Lawson and Hanson,
-    Solving Least Squares Problems, ch. 23), then polished on the set that acts and certified.
-    Raises `NoContactSolutionError` if no motion satisfies J w >= b.
+    Solving Least Squares Problems, ch. 23), then polished on the constraints that are tight, and
+    certified. Raises `NoContactSolutionError` if no motion satisfies J w >= b.
     """
     root = cholesky(mass, lower=True)
     g = solve_triangular(root, rows.T, lower=True).T
     lengths = np.sqrt(np.einsum("ij,ij->i", g, g))
     lengths[lengths == 0.0] = 1.0
-    g = g / lengths[:, None]
     h = (bound - rows @ free) / lengths
-    scale = float(np.abs(h).max(initial=0.0))
-    z = _multipliers(g, h / scale) if scale > 0.0 else np.zeros(len(h))
-    active = np.flatnonzero(z > _TIE)
-    polished = np.zeros(len(h))
-    polished[active] = np.linalg.lstsq(
-        g[active] @ g[active].T, h[active] / max(scale, 1e-300), rcond=1e-12
-    )[0]
-    if (polished >= 0.0).all():
-        z = polished
+    scale = float(np.abs(h).max(initial=0.0)) or 1.0
+    g, h = g / lengths[:, None], h / scale
+    z = _multipliers(g, h)
+    slack = g @ (g.T @ z) - h
+    z = _polished(g, h, z, slack <= _TIGHT, lengths)
     step = g.T @ z
-    slack = g @ step - h / scale if scale > 0.0 else np.zeros(len(h))
+    slack = g @ step - h
     residual = float(max(np.max(-slack, initial=0.0), np.max(np.abs(slack * z), initial=0.0)))
     if residual > _CERTIFIED:
         raise NoContactSolutionError(
             f"no motion keeps all contacts apart: constraints {rows.tolist()} with bounds "
             f"{bound.tolist()} from free motion {free.tolist()}, residual {residual:.3g}"
         )
-    motion = free + scale * solve_triangular(root, step, lower=True, trans="T")
-    weak = np.flatnonzero((z <= _TIE) & (slack <= _TIE))
+    acts = z > _TIE
     return GaussSolution(
-        motion,
+        free + scale * solve_triangular(root, step, lower=True, trans="T"),
         scale * z / lengths,
-        tuple(int(i) for i in np.flatnonzero(z > _TIE)),
-        tuple(int(i) for i in weak),
+        tuple(np.flatnonzero(acts).tolist()),
+        tuple(np.flatnonzero(~acts & (slack <= _TIE)).tolist()),
         residual,
     )
 
@@ -92,3 +88,20 @@ def _multipliers(g: Array, h: Array) -> Array:
     z, _ = nnls(system, target)
     distance = 1.0 - float(h @ z)
     return np.asarray(z / distance) if distance > _TIE else np.zeros(len(h))
+
+
+def _polished(g: Array, h: Array, z: Array, tight: NDArray[np.bool_], lengths: Array) -> Array:
+    """The solution on the tight constraints, or else on those that act, to full accuracy.
+
+    Of several solutions the one of least norm in the multipliers z / lengths is taken, unless
+    it pulls.
+    """
+    for chosen in (tight, z > _TIE):
+        rows = g[chosen]
+        weighted = (rows @ rows.T) * lengths[chosen]
+        found = np.linalg.lstsq(weighted, h[chosen], rcond=_RANK)[0] * lengths[chosen]
+        if (found >= 0.0).all():
+            result = np.zeros_like(z)
+            result[chosen] = found
+            return result
+    return z

@@ -137,11 +137,11 @@ def urdf(parameters: Parameters | None = None) -> str:
 
 def _link(name: str, mass: float, center: tuple[float, float], inertia: float) -> str:
     """A body that is flat in the plane: its moments about x and y add up to the one about z."""
-    flat = f'ixx="{0.5 * inertia!r}" iyy="{0.5 * inertia!r}" izz="{inertia!r}"'
+    flat = f'ixx="{0.5 * inertia:.17g}" iyy="{0.5 * inertia:.17g}" izz="{inertia:.17g}"'
     return (
         f'  <link name="{name}">\n    <inertial>\n'
-        f'      <origin xyz="{center[0]!r} {center[1]!r} 0"/>\n'
-        f'      <mass value="{mass!r}"/>\n'
+        f'      <origin xyz="{center[0]:.17g} {center[1]:.17g} 0"/>\n'
+        f'      <mass value="{mass:.17g}"/>\n'
         f'      <inertia {flat} ixy="0" ixz="0" iyz="0"/>\n'
         "    </inertial>\n  </link>"
     )
@@ -150,12 +150,12 @@ def _link(name: str, mass: float, center: tuple[float, float], inertia: float) -
 def _revolute(
     name: str, parent: str, child: str, origin: tuple[float, float], damping: float = 0.0
 ) -> str:
-    limit = f'lower="{-np.pi!r}" upper="{np.pi!r}" effort="200" velocity="20"'
+    limit = f'lower="{-np.pi:.17g}" upper="{np.pi:.17g}" effort="200" velocity="20"'
     return (
         f'  <joint name="{name}" type="revolute">\n'
         f'    <parent link="{parent}"/>\n    <child link="{child}"/>\n'
-        f'    <origin xyz="{origin[0]!r} {origin[1]!r} 0"/>\n    <axis xyz="0 0 1"/>\n'
-        f'    <limit {limit}/>\n    <dynamics damping="{damping!r}"/>\n  </joint>'
+        f'    <origin xyz="{origin[0]:.17g} {origin[1]:.17g} 0"/>\n    <axis xyz="0 0 1"/>\n'
+        f'    <limit {limit}/>\n    <dynamics damping="{damping:.17g}"/>\n  </joint>'
     )
 
 
@@ -163,5 +163,5 @@ def _fixed(name: str, parent: str, child: str, origin: tuple[float, float]) -> s
     return (
         f'  <joint name="{name}" type="fixed">\n'
         f'    <parent link="{parent}"/>\n    <child link="{child}"/>\n'
-        f'    <origin xyz="{origin[0]!r} {origin[1]!r} 0"/>\n  </joint>'
+        f'    <origin xyz="{origin[0]:.17g} {origin[1]:.17g} 0"/>\n  </joint>'
     )

@@ -1,0 +1,60 @@
+"""Robots for the tests: a pair of bodies on any base, an arm that carries a surface, the door."""
+
+import numpy as np
+from hybridctl.robots import rrr_door
+
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Sphere
+
+_INERTIA = '<inertia ixx="0.0008" iyy="0.0009" izz="0.001" ixy="0.0001" ixz="0" iyz="0"/>'
+PAIR = f"""
+<robot name="pair">
+  <link name="cube"><inertial><origin xyz="0.01 0.02 0.03"/><mass value="0.37"/>{_INERTIA}
+  </inertial></link>
+  <link name="arm"><inertial><origin xyz="0.01 0.02 0.1"/><mass value="0.2"/>{_INERTIA}
+  </inertial></link>
+  <joint name="hip" type="revolute"><parent link="cube"/><child link="arm"/><axis xyz="1 0.3 0"/>
+    <limit lower="-1" upper="1" effort="1" velocity="1"/><dynamics damping="0.05"/></joint>
+</robot>
+"""
+WHEEL = PAIR.replace('"revolute"', '"continuous"').replace('axis xyz="1 0.3 0"', 'axis xyz="0 1 0"')
+
+SLOPE = Plane((0.0, 0.0, -0.1), (0.1, 0.2, 1.0))
+HILL = Sphere((0.0, 0.1, -0.4), 0.3)
+BOWL = Sphere((0.0, 0.1, 1.1), 2.0, inside=True)
+
+
+def pair(root: str, ground, urdf: str = PAIR) -> ContactDynamics:
+    """Two bodies that touch the ground with three points, and each other with a fourth."""
+    robot = Robot.from_urdf(urdf, root=root, stiffness={} if urdf is WHEEL else {"hip": 2.0})
+    knob = Sphere((0.0, 0.0, -0.2), 0.05)
+    return ContactDynamics(
+        robot,
+        [
+            Contact("a", "cube", ground, offset=(0.05, 0.05, -0.05), restitution=0.3),
+            Contact("b", "cube", ground, offset=(-0.05, 0.05, -0.05)),
+            Contact("c", "arm", ground, offset=(0.0, 0.0, 0.1), restitution=1.0),
+            Contact("d", "arm", knob, body="cube", offset=(0.0, 0.1, 0.1), restitution=0.5),
+        ],
+    )
+
+
+def door() -> ContactDynamics:
+    return ContactDynamics(rrr_door.robot(), rrr_door.contacts())
+
+
+def random_state(dynamics: ContactDynamics, seed: int):
+    rng = np.random.default_rng(seed)
+    robot = dynamics.robot
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    return q, rng.normal(size=robot.nv), rng.normal(size=robot.nu)
+
+
+CASES = {
+    "door": (door, [(), (0,), (1,), (0, 1)]),
+    "floating on a slope": (lambda: pair("floating", SLOPE), [(), (0,), (0, 1, 2), (1, 3)]),
+    "floating on a hill": (lambda: pair("floating", HILL), [(2,), (0, 1, 2), (0, 3)]),
+    "floating in a bowl": (lambda: pair("floating", BOWL), [(0, 1)]),
+    "sagittal on a hill": (lambda: pair("sagittal", HILL), [(), (0,), (0, 2)]),
+    "wheel on a slope": (lambda: pair("floating", SLOPE, WHEEL), [(2,), (0, 2)]),
+}
+FLAT = [(name, closed) for name, (_, subsets) in CASES.items() for closed in subsets]

@@ -1,0 +1,164 @@
+"""The impact law: balance of momentum, complementarity, energy, and an independent solution."""
+
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics.complementarity import least_constraint
+from mechanics.models import SLOPE, door, pair, random_state
+
+CUBE = """<robot name="cube"><link name="cube"><inertial><mass value="0.37"/>
+<inertia ixx="0.00081" iyy="0.00081" izz="0.00081" ixy="0" ixz="0" iyz="0"/></inertial></link>
+</robot>"""
+
+
+def enumerate_active_sets(mass, v, rows, e):
+    """The Newton impact by trying every set of acting contacts."""
+    inverse = np.linalg.inv(mass)
+    count = len(rows)
+    subsets = chain.from_iterable(combinations(range(count), k) for k in range(count + 1))
+    for subset in map(list, subsets):
+        impulse = np.zeros(count)
+        if subset:
+            j = rows[subset]
+            impulse[subset] = np.linalg.lstsq(
+                j @ inverse @ j.T, -(1.0 + e[subset]) * (j @ v), rcond=None
+            )[0]
+        after = v + inverse @ rows.T @ impulse
+        if (impulse >= -1e-9).all() and (rows @ after + e * (rows @ v) >= -1e-9).all():
+            return after
+    raise AssertionError("no active set is consistent")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(1, 8),
+    restitution=st.floats(0.0, 1.0),
+)
+def test_laws_hold_for_any_set_of_contacts(seed, count, restitution):
+    rng = np.random.default_rng(seed)
+    robot = Robot.from_urdf(CUBE, root="floating")
+    ground = Plane((0, 0, 0), (0, 0, 1))
+    corners = 0.05 * (np.indices((2, 2, 2)).reshape(3, 8).T * 2.0 - 1.0)
+    chosen = rng.choice(8, size=count, replace=False)
+    dynamics = ContactDynamics(
+        robot,
+        [
+            Contact(f"{i}", "cube", ground, offset=corners[i], restitution=restitution)
+            for i in chosen
+        ],
+    )
+    q = robot.integrate(robot.neutral(), rng.normal(size=6))
+    v = rng.normal(size=6)
+    result = dynamics.impact(q, v, tuple(range(count)))
+    before, after = dynamics.gap_rates(q, v), dynamics.gap_rates(q, result.velocity_after)
+    scale = max(1.0, np.abs(before).max())
+    # The solver certifies 1e-9 of the scale of the problem; velocities here are of order one.
+    assert result.momentum_residual <= 1e-10
+    assert (result.impulses >= 0.0).all()
+    assert (after + restitution * before >= -1e-9 * scale).all()
+    assert np.abs(result.impulses * (after + restitution * before)).max() <= 1e-9 * scale
+    assert result.energy_loss >= -1e-9
+    expected = enumerate_active_sets(
+        robot.mass_matrix(q), v, dynamics.gap_jacobian(q), np.full(count, restitution)
+    )
+    np.testing.assert_allclose(result.velocity_after, expected, atol=1e-7 * scale)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_different_restitutions_still_satisfy_complementarity(seed):
+    dynamics = pair("floating", SLOPE)
+    q, v, _ = random_state(dynamics, seed)
+    result = dynamics.impact(q, v, (0, 1, 2, 3))
+    e = dynamics.restitution
+    slack = dynamics.gap_rates(q, result.velocity_after) + e * dynamics.gap_rates(q, v)
+    assert slack.min() >= -1e-9
+    assert np.abs(slack * result.impulses).max() <= 1e-9
+    assert result.momentum_residual <= 1e-10
+
+
+def test_an_elastic_impact_of_one_contact_keeps_the_energy():
+    dynamics = pair("floating", SLOPE)
+    q, v, _ = random_state(dynamics, seed=1)
+    v = v if dynamics.gap_rates(q, v)[2] < 0.0 else -v
+    result = dynamics.impact(q, v, (2,))
+    robot = dynamics.robot
+    before, after = robot.energy(q, v)[0], robot.energy(q, result.velocity_after)[0]
+    assert result.impulses[2] > 0.0
+    assert abs(after - before) <= 1e-12 * before
+
+
+def test_the_reported_energy_loss_is_the_difference_of_kinetic_energies():
+    dynamics = door()
+    q, v, _ = random_state(dynamics, seed=2)
+    v = -dynamics.gap_jacobian(q)[0]
+    result = dynamics.impact(q, v, (0,))
+    loss = dynamics.robot.energy(q, v)[0] - dynamics.robot.energy(q, result.velocity_after)[0]
+    assert abs(result.energy_loss - loss) <= 1e-12 * max(loss, 1.0)
+
+
+def test_redundant_contacts_have_a_unique_velocity_and_impulses_of_least_norm():
+    """A cube falls flat on four corners: rank three, equal impulses m v / 4 by symmetry."""
+    robot = Robot.from_urdf(CUBE, root="floating")
+    ground = Plane((0, 0, 0), (0, 0, 1))
+    corners = [(x, y, -0.05) for x in (-0.05, 0.05) for y in (-0.05, 0.05)]
+    dynamics = ContactDynamics(
+        robot, [Contact(f"{i}", "cube", ground, offset=c) for i, c in enumerate(corners)]
+    )
+    q = robot.neutral()
+    q[2] = 0.05
+    fall = np.array([0.0, 0.0, -1.0, 0.0, 0.0, 0.0])
+    result = dynamics.impact(q, fall, (0, 1, 2, 3))
+    np.testing.assert_allclose(result.velocity_after, np.zeros(6), atol=1e-12)
+    np.testing.assert_allclose(result.impulses, np.full(4, 0.37 / 4), rtol=1e-12)
+    resting = dynamics.acceleration(q, np.zeros(6), np.zeros(0), (0, 1, 2, 3))
+    np.testing.assert_allclose(resting.acceleration, np.zeros(6), atol=1e-12)
+    np.testing.assert_allclose(resting.forces, np.full(4, 0.37 * 9.81 / 4), rtol=1e-12)
+
+
+def test_separating_contacts_take_no_part():
+    dynamics = door()
+    q, _, _ = random_state(dynamics, seed=7)
+    rows = dynamics.gap_jacobian(q)
+    v = np.linalg.pinv(rows) @ [-1.0, 2.0]
+    result = dynamics.impact(q, v, (0, 1))
+    separation = dynamics.gap_rates(q, result.velocity_after)
+    assert result.impulses[0] > 0.0
+    assert result.impulses[1] * separation[1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_tie_is_reported():
+    """Contact 2 is touched without being pressed: neither impulse nor separation."""
+    result = least_constraint(np.eye(2), np.array([-1.0, 0.0]), np.eye(2), np.zeros(2))
+    assert result.active == (0,)
+    assert result.weakly_active == (1,)
+
+
+def test_contradicting_contacts_have_no_solution():
+    rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    with pytest.raises(NoContactSolutionError, match="no motion keeps all contacts apart"):
+        least_constraint(np.eye(2), np.zeros(2), rows, np.array([1.0, 1.0]))
+
+
+def test_selection_agrees_with_the_accelerations_it_promises():
+    """Kept contacts push and do not separate; released ones separate."""
+    dynamics = door()
+    for seed in range(30):
+        q, v, u = random_state(dynamics, seed)
+        kept = dynamics.select_closed(q, v, 10.0 * u, (0, 1))
+        result = dynamics.acceleration(q, v, 10.0 * u, kept)
+        s = dynamics.stabilization
+        separation = (
+            dynamics.gap_jacobian(q) @ result.acceleration
+            + dynamics.drift_acceleration(q, v)
+            + s * (2.0 * dynamics.gap_rates(q, v) + s * dynamics.gaps(q))
+        )
+        scale = max(1.0, np.abs(separation).max(), result.forces.max())
+        assert (result.forces >= -1e-9 * scale).all()
+        assert (separation >= -1e-9 * scale).all()
