@@ -90,18 +90,19 @@ class Integrator:
             rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=self.max_step
         )
         while solver.status == "running":
-            message = _advance(solver)
-            if solver.status == "failed" or not np.isfinite(solver.y).all():
-                why = message or "the state is not finite"
-                raise IntegrationError(_where(why, mode, solver.t, solver.y))
-            yield _sampled(solver, mode, law)
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
+                message = _advance(solver)
+                if solver.status == "failed" or not np.isfinite(solver.y).all():
+                    why = message or "the state is not finite"
+                    raise IntegrationError(_where(why, mode, solver.t, solver.y))
+                step = _sampled(solver, mode, law)
+            yield step
 
 
 def _advance(solver: OdeSolver) -> str | None:
-    """One accepted step, or the message of the failure; trial states may overflow on the way."""
+    """One accepted step, or the message of the failure."""
     try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            message: str | None = solver.step()
+        message: str | None = solver.step()
     except ValueError as error:
         if "infs or NaNs" not in str(error):
             raise

@@ -90,31 +90,30 @@ class ContactSet:
         """J_n (c, nv): gap rate = J_n v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place(motion.rotations, motion.positions)
-        n = (turn @ self._on_surfaces("normal", r)[:, :, None])[:, :, 0]
+        n = _times(turn, self._on_surfaces("normal", r))
         wrench = np.concatenate((n, _cross(p, n)), axis=1)
         return np.asarray(self._sign * (wrench @ motion.jacobian))
 
     def normal_motion(self, motion: Motion, v: Array) -> NormalMotion:
         """Gaps, rates, Jacobian and drift from the kinematics at (q, v)."""
         p, turn, r = self._place(motion.rotations, motion.positions)
-        n = (turn @ self._on_surfaces("normal", r)[:, :, None])[:, :, 0]
-        wrench = np.concatenate((n, _cross(p, n)), axis=1)
+        n = _times(turn, self._on_surfaces("normal", r))
+        px, nx = skew(np.array((p, n)))
+        wrench = np.concatenate((n, _times(px, n)), axis=1)
         jacobian = self._sign * (wrench @ motion.jacobian)
         moving = self._sign * v
         relative = moving @ motion.jacobian.T
         velocity_a = (self._support_a * v) @ motion.jacobian.T
-        turning_b = velocity_a[:, 3:] - relative[:, 3:]
-        p_rate = velocity_a[:, :3] + _cross(velocity_a[:, 3:], p)
-        n_rate = _cross(turning_b, n)
+        spin_a = velocity_a[:, 3:]
+        p_rate = velocity_a[:, :3] - _times(px, spin_a)
+        n_rate = _times(nx, relative[:, 3:] - spin_a)
         if self._curved:
-            slip = relative[:, :3] + _cross(relative[:, 3:], p)
-            n_rate = n_rate + _rotated(turn, self._on_surfaces("curvature", r), slip)
-        moment_rate = _cross(p_rate, n) + _cross(p, n_rate)
-        wrench_rate = np.concatenate((n_rate, moment_rate), axis=1)
-        drift = wrench * (moving @ motion.jacobian_rate.T) + wrench_rate * relative
-        return NormalMotion(
-            self._on_surfaces("distance", r), jacobian @ v, jacobian, drift.sum(axis=1)
-        )
+            slip = relative[:, :3] - _times(px, relative[:, 3:])
+            local = _times(turn.transpose(0, 2, 1), slip)
+            n_rate = n_rate + _times(turn, _times(self._on_surfaces("curvature", r), local))
+        wrench_rate = np.concatenate((n_rate, _times(px, n_rate) - _times(nx, p_rate)), axis=1)
+        drift = _dot(wrench, moving @ motion.jacobian_rate.T) + _dot(wrench_rate, relative)
+        return NormalMotion(self._on_surfaces("distance", r), jacobian @ v, jacobian, drift)
 
     def tangent_jacobian(self, q: Array) -> Array:
         """J_t (c, 2, nv): sliding velocity along two orthonormal directions of the surface.
@@ -136,7 +135,7 @@ class ContactSet:
         d = self._robot.motion_derivatives(q, v, a, self.joints)
         ia, ib = self._a, self._b
         p, turn, r = self._place(rotations, positions)
-        n = (turn @ self._on_surfaces("normal", r)[:, :, None])[:, :, 0]
+        n = _times(turn, self._on_surfaces("normal", r))
         velocity = d.velocity[ia] - d.velocity[ib]
         acceleration = d.acceleration[ia] - d.acceleration[ib]
         jacobian = d.jacobian[ia] - d.jacobian[ib]
@@ -234,10 +233,10 @@ class _Bend:
         world = turn @ hessian @ back
         relative = jacobian[:, :3] - px @ jacobian[:, 3:]
         slip = velocity[:, :3] + _cross(velocity[:, 3:], p)
-        local = (back @ slip[:, :, None])[:, :, 0]
+        local = _times(back, slip)
         slip_q = velocity_q[:, :3] - px @ velocity_q[:, 3:] + skew(velocity[:, 3:]) @ p_q
         third = turn @ contacts.curvature_along(r, local) @ back
-        self.rate: Array = (world @ slip[:, :, None])[:, :, 0]
+        self.rate: Array = _times(world, slip)
         self.normal_q: Array = world @ relative
         self.rate_q: Array = (
             -skew(self.rate) @ jacobian_b[:, 3:]
@@ -246,8 +245,13 @@ class _Bend:
         )
 
 
+def _times(matrix: Array, b: Array) -> Array:
+    """Matrices (c, 3, 3) times vectors (c, 3)."""
+    return np.asarray((matrix @ b[:, :, None])[:, :, 0])
+
+
 def _cross(a: Array, b: Array) -> Array:
-    return np.asarray((skew(a) @ b[:, :, None])[:, :, 0])
+    return _times(skew(a), b)
 
 
 def _dot(a: Array, b: Array) -> Array:
@@ -257,12 +261,6 @@ def _dot(a: Array, b: Array) -> Array:
 def _apply(row: Array, matrix: Array) -> Array:
     """Row vectors (c, 6) times matrices (c, 6, nv)."""
     return np.asarray((row[:, None, :] @ matrix)[:, 0])
-
-
-def _rotated(turn: Array, hessian: Array, slip: Array) -> Array:
-    """R H R' s."""
-    local = turn.transpose(0, 2, 1) @ slip[:, :, None]
-    return np.asarray((turn @ (hessian @ local))[:, :, 0])
 
 
 def _tangents(n: Array) -> Array:

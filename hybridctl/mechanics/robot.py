@@ -96,8 +96,6 @@ class Robot:
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
-        self._stiffness, self._rest, self._damping = np.zeros((3, self.nv))
-        self._coordinate = np.zeros(self.nv, dtype=np.intp)
         self._set_passive(stiffness or {}, rest or {}, damping or {})
 
     @staticmethod
@@ -170,21 +168,25 @@ class Robot:
         rest: Mapping[str, float],
         damping: Mapping[str, float],
     ) -> None:
-        self._damping += np.asarray(self._model.damping)
-        for what, values, target in (
-            ("stiffness", stiffness, self._stiffness),
-            ("rest", rest, self._rest),
-            ("damping", damping, self._damping),
-        ):
+        """Passive torques as K q - K q_rest + d v, with K (nv, nq) and d (nv,)."""
+        self._damping = np.array(self._model.damping)
+        self._stiffness, self._preload = np.zeros((self.nv, self.nq)), np.zeros(self.nv)
+        for what, values in (("stiffness", stiffness), ("rest", rest), ("damping", damping)):
             for name, value in values.items():
                 joint = self._model.joints[self._joint_id(name)]
                 if (joint.nq, joint.nv) != (1, 1):
                     raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
-                least = None if what == "rest" else 0.0
-                target[joint.idx_v] = number(f"{what}[{name!r}]", value, at_least=least)
-                self._coordinate[joint.idx_v] = joint.idx_q
-        self._springs = np.flatnonzero(self._stiffness)
-        self._spring_coordinates = self._coordinate[self._springs]
+                x = number(f"{what}[{name!r}]", value, at_least=None if what == "rest" else 0.0)
+                if what == "damping":
+                    self._damping[joint.idx_v] = x
+                elif what == "stiffness":
+                    self._stiffness[joint.idx_v, joint.idx_q] = x
+                else:
+                    self._preload[joint.idx_v] = self._stiffness[joint.idx_v, joint.idx_q] * x
+        self._stiffness_v = np.zeros((self.nv, self.nv))
+        for joint in list(self._model.joints)[1:]:
+            if (joint.nq, joint.nv) == (1, 1):
+                self._stiffness_v[:, joint.idx_v] = self._stiffness[:, joint.idx_q]
         self._passive = bool(self._stiffness.any() or self._damping.any())
 
     # Configurations
@@ -273,9 +275,7 @@ class Robot:
         return h + self._passive_torque(q, v) if self._passive else h
 
     def _passive_torque(self, q: Array, v: Array) -> Array:
-        tau: Array = self._damping * v
-        i = self._springs
-        tau[i] += self._stiffness[i] * (q[self._spring_coordinates] - self._rest[i])
+        tau: Array = self._stiffness @ q - self._preload + self._damping * v
         return tau
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
@@ -289,9 +289,9 @@ class Robot:
         """Kinetic and potential energy in J; the potential of springs is included."""
         kinetic = float(pin.computeKineticEnergy(self._model, self._data, q, v))
         potential = float(pin.computePotentialEnergy(self._model, self._data, q))
-        i = self._springs
-        stretch = q[self._spring_coordinates] - self._rest[i]
-        return kinetic, potential + 0.5 * float(self._stiffness[i] @ stretch**2)
+        torque, k = self._stiffness @ q - self._preload, self._stiffness.sum(axis=1)
+        springs = k > 0.0
+        return kinetic, potential + 0.5 * float((torque[springs] ** 2 / k[springs]).sum())
 
     def bias_derivatives(
         self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
@@ -302,9 +302,7 @@ class Robot:
         held constant in the frame of their body, as Pinocchio does.
         """
         d_q, d_v = self._rnea_derivatives(self._model, self._data, q, v, a, wrenches)
-        d_q[self._springs, self._springs] += self._stiffness[self._springs]
-        d_v[np.diag_indices(self.nv)] += self._damping
-        return d_q, d_v
+        return d_q + self._stiffness_v, d_v + np.diag(self._damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
         """D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity, springs or velocity."""

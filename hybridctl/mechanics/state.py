@@ -29,11 +29,15 @@ class RobotStateSpace:
     def integrate(self, x: Array, dx: Array) -> Array:
         """(q integrate dq, v + dv)."""
         n, nv = self.robot.nq, self.robot.nv
+        if n == nv:
+            return x + dx
         return np.concatenate([self.robot.integrate(x[:n], dx[:nv]), x[n:] + dx[nv:]])
 
     def difference(self, x0: Array, x1: Array) -> Array:
         """(q1 difference q0, v1 - v0)."""
         n = self.robot.nq
+        if n == self.robot.nv:
+            return x1 - x0
         return np.concatenate([self.robot.difference(x0[:n], x1[:n]), x1[n:] - x0[n:]])
 
     def rate(self, x: Array, dx: Array) -> Array:

@@ -64,8 +64,8 @@ def test_zeno_is_reported_at_the_accumulation_time():
     with pytest.raises(errors.ZenoError, match="accumulate") as caught:
         hc.simulate(ball(0.5), "air", [1.0, 0.0], (0.0, 10.0))
     time = float(str(caught.value).split("t = ")[1].split(" s")[0])
-    # the last bounces are below the guard tolerance of 1e-8 m: 2 sqrt(2e-8 / g) = 1e-4 s
-    assert time == pytest.approx(t_end, abs=1e-4)
+    # what is left after ten dwell times below 1e-9 s that halve each time
+    assert time == pytest.approx(t_end, abs=2e-9)
 
 
 def test_plastic_impact_on_the_same_guard_is_zeno():

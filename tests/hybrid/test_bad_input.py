@@ -1,0 +1,214 @@
+"""What is wrong with a system or a run is said by an error of its own, never by a hang."""
+
+import numpy as np
+import pytest
+from hybrid.samples import ball, line
+
+import hybridctl as hc
+from hybridctl import errors
+from hybridctl.hybrid.flow import METHODS
+from hybridctl.hybrid.mode import GuardSet, Outgoing
+
+WALL = {"wall": lambda t, x, u: 2.0 - x[0]}
+KEEP = hc.Reset.identity()
+
+
+def flow(field, guard=lambda t, x, u: 1.0, method="DOP853", nx=1, **options):
+    """Simulate one mode with one guard for a second."""
+    system = hc.HybridSystem(
+        [hc.Mode("m", hc.VectorSpace(nx), field)],
+        [hc.Transition("m", hc.Guard("g", guard), KEEP, "m")],
+    )
+    return hc.simulate(system, "m", np.ones(nx), (0.0, 2.0), method=method, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"mode": "water"}, errors.UnknownNameError, "water"),
+        ({"mode": ["air"]}, errors.UnknownNameError, "hashable"),
+        ({"x0": [1.0]}, errors.InputError, r"x0 must have shape \(2\)"),
+        ({"x0": [[1.0, 2.0]]}, errors.InputError, "x0"),
+        ({"x0": [1.0, np.nan]}, errors.InputError, "x0 must be finite"),
+        ({"x0": [np.inf, 1.0]}, errors.InputError, "x0 must be finite"),
+        ({"x0": "high"}, errors.InputError, "x0"),
+        ({"x0": [-1.0, 0.0]}, errors.GuardViolatedError, "floor"),
+        ({"x0": [-2e-8, 0.0]}, errors.GuardViolatedError, "floor"),
+        ({"t_span": (1.0, 1.0)}, errors.InputError, "t_span must increase"),
+        ({"t_span": (1.0, 0.0)}, errors.InputError, "t_span must increase"),
+        ({"t_span": (0.0, np.nan)}, errors.InputError, "t_span"),
+        ({"t_span": (0.0, np.inf)}, errors.InputError, "t_span"),
+        ({"t_span": 5.0}, errors.InputError, "t_span"),
+        ({"t_span": (0.0, 1.0, 2.0)}, errors.InputError, "t_span"),
+        ({"t_span": ((0.0, 1.0), 2.0)}, errors.InputError, "t_span"),
+        ({"method": "RK54"}, errors.UnknownNameError, "did you mean 'RK45'"),
+        ({"method": ["RK45"]}, errors.UnknownNameError, "RK45"),
+        ({"on_zeno": "ignore"}, errors.UnknownNameError, "on_zeno"),
+        ({"rtol": 0.0}, errors.InputError, "rtol"),
+        ({"atol": -1.0}, errors.InputError, "atol"),
+        ({"rtol": None}, errors.InputError, "rtol"),
+        ({"max_step": 0.0}, errors.InputError, "max_step"),
+        ({"max_step": np.nan}, errors.InputError, "max_step"),
+        ({"max_events": -1}, errors.InputError, "max_events"),
+        ({"max_events": 1.5}, errors.InputError, "max_events"),
+        ({"event_window": -1e-9}, errors.InputError, "event_window"),
+        ({"guard_tolerance": np.nan}, errors.InputError, "guard_tolerance"),
+        ({"min_dwell": "short"}, errors.InputError, "min_dwell"),
+        ({"policy": 3.0}, errors.InputError, "policy"),
+    ],
+)
+def test_a_wrong_argument_is_named(changes, error, message):
+    arguments = {"mode": "air", "x0": [1.0, 0.0], "t_span": (0.0, 0.1), **changes}
+    with pytest.raises(error, match=message):
+        hc.simulate(ball(), **arguments)
+
+
+def test_errors_are_of_one_tree_and_also_builtins():
+    every = [e for e in vars(errors).values() if isinstance(e, type) and e is not Exception]
+    assert all(issubclass(e, errors.HybridctlError) for e in every)
+    assert issubclass(errors.InputError, ValueError)
+    assert issubclass(errors.SimulationError, RuntimeError)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_field_that_is_nan_at_the_start_is_an_error(method):
+    with pytest.raises(errors.IntegrationError, match=r"not finite.*'m' at t = 0 s"):
+        flow(lambda t, x, u: np.full(1, np.nan), method=method)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_field_that_turns_nan_is_an_error_at_that_time(method):
+    with pytest.raises(errors.IntegrationError, match=r"at t = 0\.[1-5]"):
+        flow(lambda t, x, u: np.full(1, np.nan if t > 0.5 else 1.0), method=method)
+
+
+@pytest.mark.parametrize("method", ["DOP853", "RK45", "Radau", "BDF"])
+def test_escape_in_finite_time_is_an_error_at_that_time(method):
+    # x' = x^2 with x(0) = 1 is 1 / (1 - t)
+    with pytest.raises(errors.IntegrationError, match=r"at t = (1|0\.99999\d*) s"):
+        flow(lambda t, x, u: x * x, method=method)
+
+
+def test_overflow_is_an_error():
+    with pytest.raises(errors.IntegrationError):
+        flow(lambda t, x, u: 1e3 * x, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_guard_that_turns_nan_is_an_error_not_a_lost_event(value):
+    with pytest.raises(errors.IntegrationError, match="guard 'g' of mode 'm' is"):
+        flow(lambda t, x, u: np.ones(1), lambda t, x, u: value if x[0] > 1.5 else 1.0)
+
+
+def test_a_guard_that_is_nan_at_the_start_is_an_error():
+    with pytest.raises(errors.IntegrationError, match=r"guard 'g'.*nan at t = 0 s"):
+        flow(lambda t, x, u: np.ones(1), lambda t, x, u: np.nan)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 1), ()])
+def test_a_field_of_the_wrong_shape_is_an_error(shape):
+    with pytest.raises(errors.SystemDefinitionError, match=r"field of mode 'm' must return shape"):
+        flow(lambda t, x, u: np.ones(shape))
+
+
+def test_a_field_of_the_wrong_shape_in_a_later_mode_is_an_error():
+    space = hc.VectorSpace(1)
+    modes = [
+        hc.Mode("m", space, lambda t, x, u: np.ones(1)),
+        hc.Mode("bad", space, lambda t, x, u: np.ones(2)),
+    ]
+    edge = hc.Transition("m", hc.Guard("g", WALL["wall"]), KEEP, "bad")
+    with pytest.raises(errors.SystemDefinitionError, match="'bad'"):
+        hc.simulate(hc.HybridSystem(modes, [edge]), "m", [0.0], (0.0, 3.0))
+
+
+def test_guards_of_the_wrong_shape_are_an_error():
+    system = hc.HybridSystem(
+        lambda key: hc.Mode(key, hc.VectorSpace(1), lambda t, x, u: np.ones(1)),
+        lambda key: Outgoing(GuardSet(("a",), lambda t, x, u: np.ones(2)), lambda fired: None),
+    )
+    with pytest.raises(errors.SystemDefinitionError, match="guards of mode 'm'"):
+        hc.simulate(system, "m", [0.0], (0.0, 1.0))
+
+
+@pytest.mark.parametrize("after", [[np.nan], [1.0, 2.0], [np.inf]])
+def test_a_reset_to_no_state_of_the_target_is_an_error(after):
+    system = line(WALL, reset=hc.Reset(lambda t, x, u: np.array(after)))
+    with pytest.raises(errors.InputError, match="state after the event"):
+        hc.simulate(system, "go", [0.0], (0.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (lambda t, x: np.ones(2), "shape"),
+        (lambda t, x: 1.0, "shape"),
+        (lambda t, x: np.full(1, np.nan), "finite"),
+        (lambda t, x: "push", "numbers"),
+        (lambda t, x: None, "shape"),
+        (lambda t, x: np.ones(1 if t < 0.3 else 2), "shape"),
+    ],
+)
+def test_a_policy_that_returns_no_input_is_an_error(law, message):
+    with pytest.raises(errors.InputError, match=message):
+        hc.simulate(line(WALL, nu=1), "go", [0.0], (0.0, 1.0), law)
+
+
+def test_an_input_that_turns_nan_is_an_error():
+    with pytest.raises(errors.IntegrationError, match="not finite"):
+        hc.simulate(
+            line(WALL, nu=1),
+            "go",
+            [0.0],
+            (0.0, 1.0),
+            lambda t, x: np.array([np.nan if t > 0.5 else 0.0]),
+        )
+
+
+MODE = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: np.ones(1))
+G = hc.Guard("g", lambda t, x, u: 1.0)
+H = hc.Guard("h", lambda t, x, u: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("modes", "transitions", "message"),
+    [
+        ([], [], "at least one mode"),
+        ([MODE, MODE], [], "mode keys must differ"),
+        ([MODE], [hc.Transition("m", G, KEEP, "n")], "target 'n'"),
+        ([MODE], [hc.Transition("n", G, KEEP, "m")], "source 'n'"),
+        ([MODE], [hc.Transition("m", G, KEEP, "m")] * 2, "two transitions"),
+        (
+            [MODE],
+            [hc.Transition("m", g, KEEP, "m") for g in (G, hc.Guard("g", G.value))],
+            "two guards named 'g'",
+        ),
+        ([MODE], [hc.Transition("m", [G, H], KEEP, "m")], "no transition for 'g' alone"),
+        ([MODE], lambda key: None, "both as lists or as functions"),
+        (lambda key: MODE, [], "both as lists or as functions"),
+    ],
+)
+def test_a_graph_that_is_none_is_not_accepted(modes, transitions, message):
+    with pytest.raises(errors.SystemDefinitionError, match=message):
+        hc.HybridSystem(modes, transitions)
+
+
+def test_parts_that_are_none_are_not_accepted():
+    with pytest.raises(errors.SystemDefinitionError, match="no guard"):
+        hc.Transition("m", [], KEEP, "m")
+    with pytest.raises(errors.SystemDefinitionError, match="differ"):
+        GuardSet(("a", "a"), lambda t, x, u: np.ones(2))
+    with pytest.raises(errors.InputError, match="nu"):
+        hc.Mode("m", hc.VectorSpace(1), MODE.field, nu=-1)
+
+
+def test_a_jump_to_a_mode_that_does_not_exist_is_an_error():
+    system = line(WALL, reset=hc.Reset(lambda t, x, u: hc.Jump(x, "nowhere")))
+    with pytest.raises(errors.UnknownNameError, match="nowhere"):
+        hc.simulate(system, "go", [0.0], (0.0, 3.0))
+
+
+def test_a_reset_that_decides_no_mode_where_it_has_to_is_an_error():
+    system = hc.HybridSystem([MODE], [hc.Transition("m", hc.Guard("w", WALL["wall"]), KEEP, None)])
+    with pytest.raises(errors.SystemDefinitionError, match="must return one"):
+        hc.simulate(system, "m", [0.0], (0.0, 3.0))

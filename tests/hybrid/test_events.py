@@ -1,0 +1,204 @@
+"""Which guards fire, and when: dips between samples, arming, and the ends of the time span."""
+
+import numpy as np
+import pytest
+from hybrid.samples import ball, line
+
+import hybridctl as hc
+from hybridctl import errors
+
+
+def dip(centre, depth):
+    """A guard (x - c)^2 - depth along x = t: positive but for 2 sqrt(depth) s around c."""
+    return {"dip": lambda t, x, u: (x[0] - centre) ** 2 - depth}
+
+
+@pytest.mark.parametrize("depth", [1e-2, 1e-4, 1e-8, 1e-12])
+@pytest.mark.parametrize("span", [1.0, 100.0, 1e4])
+def test_a_dip_between_samples_fires_at_its_first_crossing(depth, span):
+    # a constant field lets the integrator take steps of any length: the dip is inside one
+    for centre in span * np.linspace(0.113, 0.897, 25):
+        half = np.sqrt(depth) * span
+        traj = hc.simulate(line(dip(centre, half**2)), "go", [0.0], (0.0, span * 1.001))
+        assert len(traj.events) == 1
+        # the minimum is flat: time is resolved to rounding of g over its slope 2 half
+        accuracy = 1e-15 * centre**2 / half + 1e-14 * centre
+        assert abs(traj.events[0].time - (centre - half)) < 10 * accuracy
+
+
+@pytest.mark.parametrize("centre", np.linspace(1e-4, 1.0, 20))
+def test_a_dip_that_does_not_reach_zero_fires_nothing(centre):
+    assert hc.simulate(line(dip(centre, -1e-9)), "go", [0.0], (0.0, 1.0)).events == ()
+
+
+@pytest.mark.parametrize("max_step", [0.25, 0.1, 0.01])
+@pytest.mark.parametrize("offset", [0.0, 1e-7, 1e-4, -1e-4, 1e-3])
+def test_a_dip_across_a_step_boundary_fires(max_step, offset):
+    centre = 0.5 + offset
+    system = line(dip(centre, 1e-10))
+    traj = hc.simulate(system, "go", [0.0], (0.0, 1.0), max_step=max_step)
+    assert traj.events[0].time == pytest.approx(centre - 1e-5, abs=1e-10)  # 1e-16 / (2e-5), x10
+
+
+def test_a_dip_right_after_the_start_fires():
+    for centre in np.geomspace(2e-4, 1e-1, 20):
+        traj = hc.simulate(line(dip(centre, 1e-8)), "go", [0.0], (0.0, 1e3))
+        assert traj.events[0].time == pytest.approx(centre - 1e-4, abs=1e-11)
+
+
+@pytest.mark.parametrize("omega", [7.0, 50.0, 333.0])
+def test_a_fast_wall_under_a_smooth_flow_is_resolved(omega):
+    # the ball's parabola is one step of the integrator, the wall oscillates many times in it
+    height = lambda t: 1.0 + 3.0 * t - 0.5 * 9.81 * t**2  # noqa: E731
+    gap = lambda t: height(t) - 0.1 * np.sin(omega * t)  # noqa: E731
+    air = hc.Mode("air", hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -9.81]))
+    end = hc.Mode("end", hc.VectorSpace(2), lambda t, x, u: np.zeros(2))
+    wall = hc.Guard("wall", lambda t, x, u: x[0] - 0.1 * np.sin(omega * t))
+    system = hc.HybridSystem([air, end], [hc.Transition("air", wall, hc.Reset.identity(), "end")])
+    (event,) = hc.simulate(system, "air", [1.0, 3.0], (0.0, 2.0)).events
+    before = np.linspace(0.0, event.time - 1e-9, 200_001)
+    assert gap(before).min() > 0.0  # none was missed before it
+    assert abs(gap(event.time)) < 1e-12
+
+
+def test_a_guard_with_a_kink_fires_where_it_first_reaches_zero():
+    guards = {"kink": lambda t, x, u: abs(x[0] - 0.7) - 1e-3}
+    (event,) = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events
+    assert event.time == pytest.approx(0.699, abs=1e-14)
+
+
+@pytest.mark.parametrize("start", [0.0, 1e-17, -1e-17, 1e-9, -1e-9])
+def test_start_on_the_surface_moving_inwards_does_not_fire(start):
+    guards = {"wall": lambda t, x, u: x[0]}
+    assert hc.simulate(line(guards), "go", [start], (0.0, 1.0)).events == ()
+
+
+@pytest.mark.parametrize("start", [0.0, 1e-17, -1e-17, 1e-9, -1e-9])
+def test_start_on_the_surface_moving_outwards_fires_at_once(start):
+    guards = {"wall": lambda t, x, u: x[0]}
+    traj = hc.simulate(line(guards, speed=-1.0), "go", [start], (0.0, 1.0))
+    (event,) = traj.events
+    assert event.time == pytest.approx(max(start, 0.0), abs=1e-15)
+    assert traj.final_mode == "stop"
+
+
+def test_reset_onto_the_surface_of_another_guard_moving_inwards_does_not_fire_it():
+    space = hc.VectorSpace(1)
+    modes = [
+        hc.Mode("down", space, lambda t, x, u: -np.ones(1)),
+        hc.Mode("up", space, lambda t, x, u: np.ones(1)),
+    ]
+    edges = [
+        hc.Transition("down", hc.Guard("low", lambda t, x, u: x[0]), hc.Reset.identity(), "up"),
+        hc.Transition("up", hc.Guard("lower", lambda t, x, u: x[0]), hc.Reset.identity(), "down"),
+        hc.Transition(
+            "up", hc.Guard("high", lambda t, x, u: 1 - x[0]), hc.Reset.identity(), "down"
+        ),
+    ]
+    traj = hc.simulate(hc.HybridSystem(modes, edges), "down", [0.5], (0.0, 10.0))
+    assert [e.guards[0] for e in traj.events] == ["low", "high"] * 5
+    # unit speeds: events at 0.5, 1.5, ...; one rounding of 1e-15 per event
+    np.testing.assert_allclose([e.time for e in traj.events], 0.5 + np.arange(10), atol=1e-13)
+
+
+def test_reset_onto_a_surface_moving_outwards_fires_at_once():
+    space = hc.VectorSpace(1)
+    keys = ["a", "b", "c"]
+    modes = [hc.Mode(key, space, lambda t, x, u: -np.ones(1)) for key in keys]
+    guard = hc.Guard("low", lambda t, x, u: x[0])
+    system = hc.HybridSystem(
+        modes,
+        [
+            hc.Transition("a", guard, hc.Reset.identity(), "b"),
+            hc.Transition("b", guard, hc.Reset.identity(), "c"),
+        ],
+    )
+    traj = hc.simulate(system, "a", [0.5], (0.0, 1.0))
+    assert [e.time for e in traj.events] == pytest.approx([0.5, 0.5], abs=1e-15)
+    assert traj.arcs[1].start == traj.arcs[1].end
+    np.testing.assert_array_equal(traj.arcs[1](traj.events[0].time), traj.events[0].state_after)
+    time = traj.events[0].time
+    assert (traj.arc(time, "left").mode, traj.arc(time).mode) == ("a", "c")
+
+
+def test_a_bounce_lower_than_the_guard_tolerance_is_a_bounce():
+    # peak 5e-10 m: the guard is never armed, and still fires where the parabola comes down
+    speed = 1e-4
+    traj = hc.simulate(ball(1.0), "air", [0.0, speed], (0.0, 1e-3))
+    flight = 2.0 * speed / 9.81
+    times = [e.time for e in traj.events[:40]]
+    np.testing.assert_allclose(times, flight * np.arange(1, 41), rtol=1e-9)
+
+
+@pytest.mark.parametrize("start", [0.0, 3.0, -7.0])
+def test_an_event_just_inside_the_time_span_fires_and_one_just_outside_does_not(start):
+    guards = {"wall": lambda t, x, u: 1.0 - x[0]}
+    for margin, count in ((1e-12, 1), (-1e-12, 0)):
+        traj = hc.simulate(line(guards), "go", [0.0], (start, start + 1.0 + margin))
+        assert len(traj.events) == count
+
+
+def test_a_guard_that_is_exactly_zero_at_the_end_may_only_fire_at_the_end():
+    traj = hc.simulate(line({"wall": lambda t, x, u: 1.0 - x[0]}), "go", [0.0], (0.0, 1.0))
+    assert [e.time for e in traj.events] in ([], [1.0])
+    assert traj.end == 1.0
+    assert traj.final_state[0] == pytest.approx(1.0, abs=1e-15)
+
+
+def test_an_event_at_the_end_leaves_an_arc_of_length_zero():
+    guards = {"wall": lambda t, x, u: np.nextafter(1.0, 0) - x[0]}
+    traj = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0))
+    assert len(traj.arcs) == len(traj.events) + 1
+    assert traj.arcs[-1].end == 1.0
+
+
+def test_guards_that_see_the_input_fire_with_it():
+    guards = {"force": lambda t, x, u: u[0]}
+    traj = hc.simulate(
+        line(guards, nu=1), "go", [0.0], (0.0, 2.0), lambda t, x: np.array([np.cos(x[0])])
+    )
+    assert traj.events[0].time == pytest.approx(np.pi / 2, abs=1e-14)
+    assert abs(traj.events[0].input_before[0]) < 1e-9  # the record is a polynomial of degree 7
+
+
+def test_state_dimension_may_change_with_the_mode():
+    one, two = hc.VectorSpace(1), hc.VectorSpace(2)
+    system = hc.HybridSystem(
+        [
+            hc.Mode("line", one, lambda t, x, u: np.ones(1)),
+            hc.Mode("plane", two, lambda t, x, u: np.array([0.0, -1.0])),
+        ],
+        [
+            hc.Transition(
+                "line",
+                hc.Guard("edge", lambda t, x, u: 1.0 - x[0]),
+                hc.Reset(lambda t, x, u: np.array([x[0], 1.0])),
+                "plane",
+            ),
+            hc.Transition(
+                "plane",
+                hc.Guard("ground", lambda t, x, u: x[1]),
+                hc.Reset(lambda t, x, u: x[:1] - 1.0),
+                "line",
+            ),
+        ],
+    )
+    traj = hc.simulate(system, "line", [0.0], (0.0, 4.5))
+    assert [len(traj(t)) for t in (0.5, 1.5, 2.5, 3.5, 4.5)] == [1, 2, 1, 2, 1]
+    np.testing.assert_allclose([e.time for e in traj.events], [1, 2, 3, 4], atol=1e-14)
+    assert traj(1.0, "left").shape == (1,)
+    assert traj(1.0, "right").shape == (2,)
+
+
+def test_zeno_of_two_modes_that_send_each_other_back_is_an_error():
+    space = hc.VectorSpace(1)
+    modes = [
+        hc.Mode("left", space, lambda t, x, u: np.ones(1)),
+        hc.Mode("right", space, lambda t, x, u: -np.ones(1)),
+    ]
+    edges = [
+        hc.Transition("left", hc.Guard("to", lambda t, x, u: -x[0]), hc.Reset.identity(), "right"),
+        hc.Transition("right", hc.Guard("fro", lambda t, x, u: x[0]), hc.Reset.identity(), "left"),
+    ]
+    with pytest.raises(errors.ZenoError):
+        hc.simulate(hc.HybridSystem(modes, edges), "left", [-1.0], (0.0, 2.0))

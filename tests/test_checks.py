@@ -1,0 +1,80 @@
+"""Each check returns a clean value, or names the argument, the value and what would be right."""
+
+import numpy as np
+import pytest
+
+from hybridctl import checks
+from hybridctl.errors import InputError, UnknownNameError
+
+
+def test_an_array_is_a_read_only_copy():
+    given = np.array([[1, 2], [3, 4]])
+    a = checks.array("a", given, (2, None))
+    given[0, 0] = 9
+    assert a.dtype == np.float64
+    assert a[0, 0] == 1.0
+    assert not a.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "message"),
+    [
+        ([1, 2], (3,), r"a must have shape \(3\), got \(2,\)"),
+        ([1, 2], (1, None), r"\(1, any\)"),
+        (5.0, (None,), "shape"),
+        ([1, np.nan], (2,), r"entry \[1\] is nan"),
+        ([[1, 2], [np.inf, 0]], (2, 2), r"entry \[1, 0\] is inf"),
+        (["x"], (1,), "array of numbers"),
+        ([[1], [1, 2]], None, "array of numbers"),
+        ([1j], (1,), "array of numbers"),
+        (None, (1,), "a must"),
+    ],
+)
+def test_a_wrong_array_is_named(value, shape, message):
+    with pytest.raises(InputError, match=message):
+        checks.array("a", value, shape)
+
+
+def test_a_number_in_its_range_passes():
+    assert checks.number("n", np.float32(0.5), above=0.0, at_most=1.0) == 0.5
+    assert checks.number("n", 0, at_least=0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "message"),
+    [
+        (0.0, {"above": 0.0}, "greater than 0.0, got 0.0"),
+        (-1, {"at_least": 0.0}, "at least 0.0, got -1.0"),
+        (2, {"at_most": 1.0}, "at most 1.0, got 2.0"),
+        (np.nan, {}, "finite, got nan"),
+        (-np.inf, {"at_least": 0.0}, "finite"),
+        ("x", {}, "a number, got 'x'"),
+        (None, {}, "a number"),
+        ([1, 2], {}, "a number"),
+    ],
+)
+def test_a_wrong_number_is_named(value, bounds, message):
+    with pytest.raises(InputError, match=message):
+        checks.number("n", value, **bounds)
+
+
+@pytest.mark.parametrize("value", [0, -3, 1.0, "1", True, None])
+def test_a_count_is_a_whole_number_of_at_least_one(value):
+    with pytest.raises(InputError, match="n must be a whole number of at least 1"):
+        checks.count("n", value)
+    assert checks.count("n", np.int64(3)) == 3
+
+
+def test_an_interval_increases():
+    assert checks.interval("i", [0, 1]) == (0.0, 1.0)
+    for wrong in ((1, 0), (0, 0), (0, np.nan), (0,), 3, None, "ab", ((0, 1), 2)):
+        with pytest.raises(InputError, match="i must"):
+            checks.interval("i", wrong)
+
+
+def test_a_member_is_returned_and_a_stranger_gets_a_hint():
+    assert checks.member("colour", "red", ("red", "blue")) == "red"
+    with pytest.raises(UnknownNameError, match="did you mean 'blue'"):
+        checks.member("colour", "bleu", ("red", "blue"))
+    with pytest.raises(UnknownNameError, match="colour"):
+        checks.member("colour", [], {"red": 1})
