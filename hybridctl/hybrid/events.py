@@ -2,11 +2,12 @@
 
 A guard is armed once it has been clearly positive (above `tolerance`). An armed guard fires
 where it falls through zero. One that is not yet armed, because the arc began on its surface,
-fires if it falls below -tolerance, so rounding on the surface does not fire it and a real
-violation cannot pass; its event is where it left the surface. Eight samples per step give the
-guard and its slope; where the slopes allow a dip between two samples, its bottom is looked for,
-so that two crossings between samples are not lost. A step on which eight samples do not resolve
-a guard (a wall that moves quickly while the flow is smooth) is halved until they do.
+fires if it is or falls below -tolerance, so rounding on the surface does not fire it and a real
+violation cannot pass; its event is where it left the surface. Eight samples per step give a
+polynomial of each guard; where its values and slopes on a finer grid allow a dip between two
+points, the bottom is looked for, so that two crossings inside a step are not lost. A step on
+which eight samples do not resolve a guard (a wall that moves quickly while the flow is smooth)
+is halved until they do.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from scipy.optimize import brentq, minimize_scalar
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, SystemDefinitionError
-from hybridctl.hybrid.flow import NODES, TO_SERIES, TO_SLOPES, Step
+from hybridctl.hybrid.flow import NODES, TO_SERIES, TO_SLOPES, Step, basis
 from hybridctl.hybrid.mode import GuardSet, InputLaw, Mode
 
 _ROOT_XTOL = 1e-15
 _BOTTOM_XTOL = 1e-8
 _HALVINGS = 12
-_TAIL = 1e-3
+_TAIL = 1e-4
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class GuardWatch:
     """Follows the guards of a mode step by step, and reports the first that fires.
 
     Guards that fall through zero within `window` seconds of the first are part of the same
-    event. The memory of the watch is which guards are armed, their last values,
-    and where those that are not armed have fallen through zero.
+    event. The memory of the watch is which guards are armed, their last values, and where those
+    that are not armed have fallen through zero.
 
     Raises `SystemDefinitionError` if the guards have the wrong shape, `IntegrationError` if one
     is not finite.
@@ -90,21 +91,25 @@ class GuardWatch:
         values = np.array([self._last, *new])
         self._check_finite(step.times, values)
         self._last = values[-1]
-        for times, g in self._resolved(step, step.times, values, _HALVINGS):
-            crossing = self._first(step, times, g)
+        for times, g, series in self._resolved(step, step.times, values, _HALVINGS):
+            crossing = self._first(step, times, g, series)
             if crossing is not None:
                 return crossing
         return None
 
     def _resolved(
         self, step: Step, times: Array, g: Array, halvings: int
-    ) -> Iterator[tuple[Array, Array]]:
-        """Pieces of the step, in order, on which eight samples resolve every guard near zero."""
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        """Pieces of the step, in order, on which eight samples resolve every guard near zero.
+
+        Each as times (8,), values (8, n), and sizes of their Chebyshev coefficients (8, n).
+        """
         series = np.abs(TO_SERIES @ g)
-        tail = series[-1] + series[-2]
+        tail = series[-3:].sum(axis=0)
         vague = (tail > _TAIL * series.max(axis=0)) & (tail > self._tolerance)
-        if halvings == 0 or not (vague & (g.min(axis=0) < 4.0 * tail)).any():
-            yield times, g
+        near = g.min(axis=0) < 2.0 * series[2:].sum(axis=0)
+        if halvings == 0 or not (vague & near).any():
+            yield times, g, series
             return
         middle = 0.5 * (times[0] + times[-1])
         for left, right in ((times[0], middle), (middle, times[-1])):
@@ -114,15 +119,20 @@ class GuardWatch:
             self._check_finite(nodes, values)
             yield from self._resolved(step, nodes, values, halvings - 1)
 
-    def _first(self, step: Step, times: Array, g: Array) -> Crossing | None:
+    def _first(self, step: Step, times: Array, g: Array, series: Array) -> Crossing | None:
         """The first crossing among eight samples g (8, n) that resolve the guards."""
-        dips = _may_dip(g)
-        quiet = self._armed & (g.min(axis=0) > 0.0) & ~dips.any(axis=0)
-        if quiet.all():
+        bend = series[2:].sum(axis=0)  # at most this far from its straight part
+        if self._armed.all() and (g.min(axis=0) > 3.0 * bend).all():
             return None
+        fine = _FINE_VALUES @ g
+        fine[::_FINER] = g
+        dips = _may_dip(fine, _FINE_SLOPES @ g, series[-3:].sum(axis=0))
+        quiet = self._armed & (fine.min(axis=0) > 0.0) & ~dips.any(axis=0)
+        moments = times[0] + (times[-1] - times[0]) * _FINE_FRACTIONS
+        moments[::_FINER] = times
         found: dict[int, float] = {}
         for i in np.flatnonzero(~quiet).tolist():
-            time = self._fires(i, self._along(step, i), times, g[:, i], dips[:, i])
+            time = self._fires(i, self._along(step, i), moments, fine[:, i], dips[:, i])
             if time is not None:
                 found[i] = time
         if not found:
@@ -143,12 +153,22 @@ class GuardWatch:
         g: Array,
         dips: NDArray[np.bool_],
     ) -> float | None:
-        """Time at which guard i fires among these samples, arming it on the way."""
+        """Time at which guard i fires among these samples, arming it on the way.
+
+        Only every `_FINER`-th value is the guard's own; those between are interpolated, so a
+        negative one is asked again.
+        """
+        armed_from = 0
         for k in range(len(g) - 1):
             if not self._armed[i]:
-                if self._leaves(i, value, times[k : k + 2], g[k : k + 2]):
-                    return float(self._fell[i])
-            elif g[k + 1] < 0.0:
+                if k % _FINER == 0:
+                    ends = slice(k, k + _FINER + 1, _FINER)
+                    if self._leaves(i, value, times[ends], g[ends]):
+                        return float(self._fell[i])
+                    armed_from = k + _FINER
+            elif k < armed_from:
+                continue
+            elif g[k + 1] < 0.0 and value(times[k + 1]) < 0.0:
                 return _root(value, times[k], times[k + 1])
             elif dips[k]:
                 bottom = _lowest(value, times[k], times[k + 1])
@@ -163,6 +183,9 @@ class GuardWatch:
         """
         left, right = times
         before, now = g
+        if before < -self._tolerance:  # the arc began outside
+            self._fell[i] = left
+            return True
         self._armed[i] = now > self._tolerance
         if now > 0.0:
             self._fell[i] = np.nan
@@ -205,18 +228,23 @@ class GuardWatch:
             )
 
 
-def _may_dip(g: Array) -> NDArray[np.bool_]:
-    """Between which of the eight samples (8, n) a guard may fall below zero and rise again.
+def _may_dip(g: Array, slope: Array, error: Array) -> NDArray[np.bool_]:
+    """Between which of m samples (m, n) a guard may fall below zero and rise again.
 
-    Where the slope changes from falling to rising and one of the tangents at the ends reaches
-    zero in between; a convex function lies above both. Returns (7, n).
+    Where the slope changes from falling to rising and one of the tangents at the ends comes as
+    near to zero in between as the error of the interpolation (n,); a convex function lies above
+    both. Returns (m - 1, n).
     """
-    slope = TO_SLOPES @ g
-    falls, rises = slope[:-1] * _GAPS, slope[1:] * _GAPS
-    return (falls < 0.0) & (rises > 0.0) & ((g[:-1] + falls <= 0.0) | (g[1:] - rises <= 0.0))
+    falls, rises = slope[:-1] * _FINE_GAPS, slope[1:] * _FINE_GAPS
+    return (falls < 0.0) & (rises > 0.0) & ((g[:-1] + falls <= error) | (g[1:] - rises <= error))
 
 
-_GAPS = np.diff(NODES)[:, None]
+_FINER = 8
+_FINE = np.interp(np.arange(7 * _FINER + 1) / _FINER, np.arange(8), NODES)
+_FINE_FRACTIONS = 0.5 * (_FINE + 1.0)
+_FINE_GAPS = np.diff(_FINE)[:, None]
+_FINE_VALUES = basis(_FINE) @ TO_SERIES
+_FINE_SLOPES = _FINE_VALUES @ TO_SLOPES
 
 
 def _lowest(value: Callable[[float], float], left: float, right: float) -> float:

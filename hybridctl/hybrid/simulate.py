@@ -85,7 +85,8 @@ def simulate(
     event_window: guards that fall through zero within this time of the first, in s, are one
     event. Where their joint event has no edge of its own, the single edges are applied one
     after the other, and must give the same state in every order.
-    guard_tolerance: a guard is armed once above this value (in the guard's own unit).
+    guard_tolerance: a guard is armed once above this value (in the guard's own unit), which
+    has to exceed the rounding of a guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
     progress: called with the time reached after each step.
 
@@ -110,7 +111,7 @@ def simulate(
         end,
         count("max_events", max_events, at_least=0),
         number("event_window", event_window, at_least=0.0),
-        number("guard_tolerance", guard_tolerance, at_least=0.0),
+        number("guard_tolerance", guard_tolerance, above=0.0),
         number("min_dwell", min_dwell, at_least=0.0),
         progress,
     )

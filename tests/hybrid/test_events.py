@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybrid.samples import ball, line
+from hybrid.samples import ball, impact_times, line
 
 import hybridctl as hc
 from hybridctl import errors
@@ -24,6 +24,23 @@ def test_a_dip_between_samples_fires_at_its_first_crossing(depth, span):
         # the minimum is flat: time is resolved to rounding of g over its slope 2 half
         accuracy = 1e-15 * centre**2 / half + 1e-14 * centre
         assert abs(traj.events[0].time - (centre - half)) < 10 * accuracy
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_the_first_of_several_crossings_in_a_step_fires(number):
+    # a polynomial along x = t with three roots, the first two as close as 1e-5 of the span
+    rng = np.random.default_rng(number)
+    span = 10.0 ** rng.uniform(-4, 4)
+    first = rng.uniform(0.1, 0.8)
+    second = first + 10.0 ** rng.uniform(-5, -1)
+    third = second + rng.uniform(0.04, 0.1)
+    guard = lambda t, x, u: float(  # noqa: E731
+        np.prod(np.array([first, second, third]) - x[0] / span)
+    )
+    (event,) = hc.simulate(line({"g": guard}), "go", [0.0], (0.0, span)).events
+    # rounding 1e-16 of the guard over its slope, (2 - 1) (3 - 1)
+    accuracy = 1e-13 + 1e-14 / ((second - first) * (third - first))
+    assert abs(event.time / span - first) < accuracy
 
 
 @pytest.mark.parametrize("centre", np.linspace(1e-4, 1.0, 20))
@@ -186,8 +203,8 @@ def test_state_dimension_may_change_with_the_mode():
     traj = hc.simulate(system, "line", [0.0], (0.0, 4.5))
     assert [len(traj(t)) for t in (0.5, 1.5, 2.5, 3.5, 4.5)] == [1, 2, 1, 2, 1]
     np.testing.assert_allclose([e.time for e in traj.events], [1, 2, 3, 4], atol=1e-14)
-    assert traj(1.0, "left").shape == (1,)
-    assert traj(1.0, "right").shape == (2,)
+    time = traj.events[0].time
+    assert (traj(time, "left").shape, traj(time, "right").shape) == ((1,), (2,))
 
 
 def test_zeno_of_two_modes_that_send_each_other_back_is_an_error():
@@ -202,3 +219,25 @@ def test_zeno_of_two_modes_that_send_each_other_back_is_an_error():
     ]
     with pytest.raises(errors.ZenoError):
         hc.simulate(hc.HybridSystem(modes, edges), "left", [-1.0], (0.0, 2.0))
+
+
+def test_a_reset_out_of_the_next_mode_fires_there_at_once():
+    space = hc.VectorSpace(1)
+    modes = [hc.Mode(key, space, lambda t, x, u: np.ones(1)) for key in "abc"]
+    edges = [
+        hc.Transition(
+            "a", hc.Guard("a", lambda t, x, u: 1.0 - x[0]), hc.Reset(lambda t, x, u: x - 2.0), "b"
+        ),
+        hc.Transition("b", hc.Guard("b", lambda t, x, u: x[0]), hc.Reset.identity(), "c"),
+    ]
+    traj = hc.simulate(hc.HybridSystem(modes, edges), "a", [0.0], (0.0, 5.0))
+    assert [arc.mode for arc in traj.arcs] == ["a", "b", "c"]
+    assert traj.events[1].time == traj.events[0].time
+
+
+@pytest.mark.parametrize("tolerance", [1e-14, 1e-10, 1e-4])
+def test_the_guard_tolerance_moves_no_event_of_a_ball(tolerance):
+    traj = hc.simulate(ball(0.9), "air", [1.0, 0.0], (0.0, 4.0), guard_tolerance=tolerance)
+    np.testing.assert_allclose(
+        [e.time for e in traj.events], impact_times(1.0, 0.9, 6), rtol=0, atol=1e-12
+    )

@@ -246,4 +246,8 @@ def test_an_atomic_file_replaces_the_old_one_only_when_the_block_ends(tmp_path):
         temporary.write_text("new")
         assert not path.exists()
     assert path.read_text() == "new"
+    ordinary = path.with_name("b.txt")
+    ordinary.touch()
+    assert path.stat().st_mode == ordinary.stat().st_mode
+    ordinary.unlink()
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]

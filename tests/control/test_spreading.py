@@ -1,0 +1,203 @@
+"""Reference spreading on a ball that hits two floors at once: everything is in closed form."""
+
+import numpy as np
+import pytest
+
+import hybridctl as hc
+from hybridctl.control.feasibility import feasibility
+from hybridctl.control.reference import sequences
+from hybridctl.control.spreading import ClockTracking, locate
+from hybridctl.control.tracking import tracking_error
+from hybridctl.errors import InputError, ReferenceRangeError
+from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian
+
+G = 9.81
+SPACE = hc.VectorSpace(2)
+
+
+def ball_on_two_floors(loss=0.8, gap=0.0):
+    """A ball with thrust u; each floor, once touched, scales the velocity by -loss or +loss.
+
+    Modes count which floors have been touched; both floors together reverse and scale the
+    velocity, one after the other in any order.
+    """
+
+    def field(t, x, u):
+        return np.array([x[1], u[0] - G])
+
+    def jacobian(t, x, u):
+        return FieldJacobian(np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]))
+
+    def guard(name, offset):
+        row = np.array([1.0, 0.0])
+        return hc.Guard(
+            name,
+            lambda t, x, u: x[0] + offset,
+            lambda t, x, u: GuardJacobian(np.zeros(()), row, np.zeros(1)),
+        )
+
+    a, b = guard("a", 0.0), guard("b", gap)
+    scale = hc.Reset(lambda t, x, u: np.array([x[0], loss * x[1]]))
+    modes = [hc.Mode(key, SPACE, field, 1, jacobian) for key in ("00", "01", "10", "11")]
+    return hc.HybridSystem(
+        modes,
+        [
+            hc.Transition("00", a, scale, "01"),
+            hc.Transition("00", b, scale, "10"),
+            hc.Transition("01", b, scale, "11"),
+            hc.Transition("10", a, scale, "11"),
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def system():
+    return ball_on_two_floors()
+
+
+@pytest.fixture(scope="module")
+def reference(system):
+    nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.8))
+    return hc.extend(system, nominal, before=0.1, after=0.1)
+
+
+def test_extended_arcs_follow_their_own_field(reference):
+    """Free fall continues through the floor, and the slowed fall back to before it."""
+    impact = np.sqrt(2.0 / G)
+    ante, post = reference.arcs
+    for t in (impact + 0.05, impact + 0.1):
+        # The flow is a parabola, which the integrator and its polynomials carry exactly.
+        np.testing.assert_allclose(ante(t), [1.0 - G * t**2 / 2, -G * t], atol=1e-12)
+    v = 0.64 * -G * impact
+    for dt in (-0.1, -0.02, 0.1):
+        expected = [v * dt - G * dt**2 / 2, v - G * dt]
+        np.testing.assert_allclose(post(impact + dt), expected, atol=1e-12)
+    assert ante.start == 0.0
+    assert post.start == pytest.approx(impact - 0.1, abs=1e-12)
+    assert post.end == 0.8
+
+
+def test_phantom_arcs_pass_through_the_nominal_event(reference):
+    impact = np.sqrt(2.0 / G)
+    assert set(reference.phantoms) == {(0, frozenset("a")), (0, frozenset("b"))}
+    for phantom in reference.phantoms.values():
+        np.testing.assert_allclose(phantom.arc(impact), [0.0, 0.8 * -G * impact], atol=1e-12)
+        assert phantom.arc.start == pytest.approx(impact - 0.1)
+
+
+def test_phantom_feedforward_pushes_or_withdraws(system):
+    """The input of phantom arcs is that of the arc before the event, or of the one after it."""
+
+    class Two:
+        def law(self, history):
+            level = 1.0 if history.events else 3.0
+            return lambda t, x: np.array([level])
+
+    nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 1.0), Two())
+    for phase, level in (("pushing", 3.0), ("withdrawing", 1.0)):
+        reference = hc.extend(system, nominal, before=0.05, after=0.05, phantom=phase)
+        for phantom in reference.phantoms.values():
+            u = phantom.arc.input(phantom.arc.start + 0.02)
+            np.testing.assert_allclose(u, [level], atol=1e-12)
+
+
+def test_sequences_are_all_orders(system, reference):
+    event = reference.events[0]
+    found = {seed.fired for seed in sequences(system, event, proper=False)}
+    assert found == {("a",), ("b",), ("a", "b"), ("b", "a")}
+
+
+def test_a_reference_tracked_from_its_start_is_reproduced(system, reference):
+    """On the reference the error is zero, so the input is the feedforward and the run the same."""
+    policy = hc.ReferenceSpreading(reference, [[[4.0, 2.0]], [[4.0, 2.0]]])
+    run = hc.simulate(system, "00", reference.nominal(0.0), (0.0, 0.8), policy)
+    error = tracking_error(reference, run, "spread")
+    # Both runs hold the flow's tolerance of 1e-9, over less than ten steps each.
+    assert error.peak <= 1e-8
+    assert len(run.events) == 1
+
+
+def test_the_feedback_drives_the_state_to_the_reference(system, reference):
+    """u = mu + K (alpha - x): with the opposite sign the error would grow."""
+    policy = hc.ReferenceSpreading(reference, [[[100.0, 20.0]], [[100.0, 20.0]]])
+    run = hc.simulate(system, "00", [1.01, 0.0], (0.0, 0.4), policy)
+    error = tracking_error(reference, run, "spread")
+    # Critically damped with rate 10 1/s: (1 + 10 t) exp(-10 t) of the initial 0.01 m.
+    expected = 0.01 * 5.0 * np.exp(-4.0)
+    assert error.errors[-1, 0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_spread_error_does_not_peak_and_the_conventional_one_does(system, reference):
+    """A ball released 10 mm higher lands late; on the clock its velocity is off by the jump."""
+    run = hc.simulate(
+        system,
+        "00",
+        [1.01, 0.0],
+        (0.0, 0.8),
+        hc.ReferenceSpreading(reference, [np.zeros((1, 2))] * 2),
+    )
+    spread = tracking_error(reference, run, "spread")
+    clock = tracking_error(reference, run, "conventional")
+    jump = (1.0 - 0.64) * np.sqrt(2.0 * G)
+    assert clock.peak >= jump
+    assert spread.peak <= 0.1
+    assert spread.rms < 0.2 * clock.rms
+
+
+def test_micro_and_macro_events_are_counted():
+    """With the floors 5 mm apart the event splits; the phantom arc is followed in between."""
+    plant = ball_on_two_floors()
+    nominal = hc.simulate(plant, "00", [1.0, 0.0], (0.0, 0.8))
+    reference = hc.extend(plant, nominal, before=0.1, after=0.1)
+    policy = hc.ReferenceSpreading(reference, [np.zeros((1, 2))] * 2, {"01": np.zeros((1, 2))})
+    split = hc.simulate(ball_on_two_floors(gap=0.005), "00", [1.0, 0.0], (0.0, 0.6), policy)
+    assert [event.guards for event in split.events] == [("a",), ("b",)]
+    stages = [locate(reference, split.events[:k]) for k in range(3)]
+    assert [(s.macro, s.micro, s.fired) for s in stages] == [
+        (0, 0, frozenset()),
+        (0, 1, frozenset("a")),
+        (1, 0, frozenset()),
+    ]
+
+
+def test_clock_tracking_switches_with_the_reference(system, reference):
+    """Before the late impact the conventional error compares with the post-impact arc."""
+    policy = ClockTracking(reference, [[[0.0, 0.0]], [[0.0, 5.0]]])
+    impact = np.sqrt(2.0 / G)
+    run = hc.simulate(system, "00", [1.1, 0.0], (0.0, 0.6), policy)
+    before, after = run.input(impact - 1e-6), run.input(impact + 1e-6)
+    assert before == pytest.approx(0.0, abs=1e-9)
+    x = run(impact)
+    # 1e-6 s beside the switch the velocities have changed by about 1e-5 m/s.
+    assert after == pytest.approx(5.0 * (0.64 * -G * impact - x[1]), abs=1e-3)
+
+
+def test_a_good_reference_is_feasible(system, reference):
+    report = feasibility(system, reference)
+    assert report.failures == ()
+    event = report.events[0]
+    impact = np.sqrt(2.0 / G)
+    assert event.guard_rates == pytest.approx({"a": -G * impact, "b": -G * impact})
+    assert event.associativity <= 1e-12
+    assert event.growing
+
+
+def test_wrong_arguments_are_named(system, reference):
+    with pytest.raises(InputError, match=r"gains must have one matrix per arc \(2\), got 1"):
+        hc.ReferenceSpreading(reference, [[[1.0, 1.0]]])
+    with pytest.raises(InputError, match=r"gains\[1\] must have shape \(1, 2\), got \(2, 2\)"):
+        hc.ReferenceSpreading(reference, [[[1.0, 1.0]], np.eye(2)])
+    with pytest.raises(InputError, match="no phantom arc in mode 'zz'"):
+        hc.ReferenceSpreading(reference, [[[1.0, 1.0]]] * 2, {"zz": [[1.0, 1.0]]})
+    with pytest.raises(InputError, match="phantom 'pull' is unknown"):
+        hc.extend(system, reference.nominal, before=0.1, after=0.1, phantom="pull")
+    with pytest.raises(InputError, match="before must be at least 0"):
+        hc.extend(system, reference.nominal, before=-0.1, after=0.1)
+    with pytest.raises(InputError, match="one function per arc"):
+        hc.extend(system, reference.nominal, before=0.1, after=0.1, feedforward=[])
+
+
+def test_leaving_the_extension_is_an_error(system, reference):
+    policy = hc.ReferenceSpreading(reference, [np.zeros((1, 2))] * 2)
+    with pytest.raises(ReferenceRangeError, match="extend it further"):
+        hc.simulate(system, "00", [0.3, 0.0], (0.0, 0.6), policy)

@@ -1,0 +1,113 @@
+"""The layers of the package, kept by a machine: imports go downward only."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hybridctl
+
+PACKAGE = Path(hybridctl.__file__).parent
+LAYERS = [
+    {"errors"},
+    {"checks"},
+    {"files", "spaces"},
+    {"hybrid"},
+    {"sensitivity"},
+    {"mechanics", "symbolic"},
+    {"control", "estimation"},
+    {"plots", "logs", "report"},
+    {"experiments", "robots"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+HOME = {
+    "casadi": "symbolic.py",
+    "matplotlib": "plots.py",
+    "pinocchio": "mechanics/robot.py",
+}
+HEAVY = {"casadi", "matplotlib", "numpy", "pinocchio", "scipy"}
+FILES = sorted(
+    path
+    for path in PACKAGE.rglob("*.py")
+    if path.relative_to(PACKAGE).parts[0] not in ("experiments", "robots")
+)
+
+
+def name_of(path):
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def imported(path):
+    """Dotted names of everything a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)} has a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_file_has_a_layer_and_imports_only_from_below(path):
+    own = part_of(path)
+    assert own in RANK, f"{own} has no layer"
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top != "hybridctl" or rest[0] == "__version__":
+            continue
+        below = rest[0] == own or RANK[rest[0]] < RANK[own]
+        assert below, f"{name_of(path)} imports {name}, which is not below it"
+
+
+@pytest.mark.parametrize("library", sorted(HOME))
+def test_a_heavy_library_has_one_home(library):
+    users = [
+        name_of(path) for path in FILES if library in {n.split(".")[0] for n in imported(path)}
+    ]
+    assert set(users) <= {HOME[library]}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_small(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_and_public_parts_say_what_they_are(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), "the module has no docstring"
+    for node in tree.body:
+        named = isinstance(node, ast.ClassDef | ast.FunctionDef)
+        if named and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    "module", ["hybridctl", *("hybridctl.cli" for path in FILES if name_of(path) == "cli.py")]
+)
+def test_starting_does_not_load_the_numerical_libraries(module):
+    code = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PACKAGE.parent,
+    )
+    assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
+
+
+def test_every_public_name_can_be_imported_and_a_wrong_one_not():
+    for name in hybridctl.__all__:
+        assert getattr(hybridctl, name) is not None
+    assert set(hybridctl.__all__) <= set(dir(hybridctl))
+    with pytest.raises(AttributeError, match="simulat"):
+        hybridctl.simulat  # noqa: B018

@@ -1,0 +1,242 @@
+"""Systems from CasADi expressions: right numbers, exact Jacobians, errors that name the fault."""
+
+import threading
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybrid.samples import ball, impact_times
+
+import hybridctl as hc
+from hybridctl import errors
+from hybridctl.symbolic import Joint, Mode, Transition, hybrid_system
+
+
+def symbolic_ball(kind=ca.SX, restitution=0.9):
+    x = kind.sym("x", 2)
+    return hybrid_system(
+        [Mode("air", state=x, field=[x[1], -9.81])],
+        [Transition("air", "floor", x[0], "air", [x[0], -restitution * x[1]])],
+    )
+
+
+def rich(kind):
+    """A system that uses everything: input, time, outputs, two guards, change of dimension."""
+    x, u, t = kind.sym("x", 3), kind.sym("u", 2), kind.sym("t")
+    y = kind.sym("y", 2)
+    fly = Mode(
+        "fly",
+        state=x,
+        field=[ca.sin(x[1]) * u[0], x[0] * x[2] + t**2, ca.exp(-x[2]) * u[1] * u[0]],
+        input=u,
+        time=t,
+        outputs={"power": u[0] * x[2], "state": x},
+    )
+    slide = Mode("slide", state=y, field=ca.vertcat(y[1], -y[0]))
+    return hybrid_system(
+        [fly, slide],
+        [
+            Transition(
+                "fly", "down", x[0] - ca.cos(t) * x[1] + u[1], "slide", [x[0] * t, x[1] * u[0]]
+            ),
+            Transition("fly", "side", x[2] ** 2, "fly"),
+            Joint("fly", ["side", "down"], "slide", x[:2]),
+            Transition("slide", "up", y[0], "fly", [y[0], y[1], y[0] * y[1]]),
+        ],
+    )
+
+
+KINDS = pytest.mark.parametrize("kind", [ca.SX, ca.MX])
+POINT = (0.7, np.array([0.3, -0.5, 0.9]), np.array([1.1, -0.4]))
+
+
+def central(f, t, x, u):
+    """Central differences of f(t, x, u) in t, x and u; error h^2 + eps / h = 1e-10 at 1e-5."""
+    h = 1e-5
+    time = (f(t + h, x, u) - f(t - h, x, u)) / (2 * h)
+    state = [(f(t, x + d, u) - f(t, x - d, u)) / (2 * h) for d in h * np.eye(len(x))]
+    control = [(f(t, x, u + d) - f(t, x, u - d)) / (2 * h) for d in h * np.eye(len(u))]
+    return time, np.array(state).T, np.array(control).T
+
+
+@KINDS
+def test_jacobians_are_the_central_differences(kind):
+    system = rich(kind)
+    mode, out = system.mode("fly"), system.outgoing("fly")
+    close = {"rtol": 0, "atol": 1e-9}
+    _, state, control = central(mode.field, *POINT)
+    exact = mode.jacobian(*POINT)
+    np.testing.assert_allclose(exact.state, state, **close)
+    np.testing.assert_allclose(exact.input, control, **close)
+    resets = [out.edge(fired).reset for fired in (("down",), ("side",), ("down", "side"))]
+    pairs = [(out.guards.values, out.guards.jacobian)]
+    pairs += [(lambda t, x, u, r=r: r(t, x, u).state, r.jacobian) for r in resets]
+    for f, jacobian in pairs:
+        time, state, control = central(f, *POINT)
+        exact = jacobian(*POINT)
+        np.testing.assert_allclose(exact.time, time, **close)
+        np.testing.assert_allclose(exact.state, state, **close)
+        np.testing.assert_allclose(exact.input, control, **close)
+
+
+@KINDS
+def test_values_and_shapes_are_those_of_the_expressions(kind):
+    system = rich(kind)
+    mode, out = system.mode("fly"), system.outgoing("fly")
+    t, x, u = POINT
+    field = [np.sin(x[1]) * u[0], x[0] * x[2] + t**2, np.exp(-x[2]) * u[1] * u[0]]
+    np.testing.assert_allclose(mode.field(*POINT), field, rtol=1e-15)
+    guards = [x[0] - np.cos(t) * x[1] + u[1], x[2] ** 2]
+    np.testing.assert_allclose(out.guards.values(*POINT), guards, rtol=1e-15)
+    assert out.guards.names == ("down", "side")
+    jump = out.edge(("down",)).reset(*POINT)
+    np.testing.assert_allclose(jump.state, [x[0] * t, x[1] * u[0]], rtol=1e-15)
+    np.testing.assert_array_equal(out.edge(("side", "down")).reset(*POINT).state, x[:2])
+    assert (mode.nu, mode.space.nx, system.mode("slide").space.nx) == (2, 3, 2)
+    assert [a.shape for a in mode.jacobian(*POINT)] == [(3, 3), (3, 2)]
+    assert [a.shape for a in out.guards.jacobian(*POINT)] == [(2,), (2, 3), (2, 2)]
+    jacobian = out.edge(("down",)).reset.jacobian(*POINT)
+    assert [a.shape for a in jacobian] == [(2,), (2, 3), (2, 2)]
+    outputs = mode.outputs(*POINT)
+    np.testing.assert_allclose(outputs["power"], [u[0] * x[2]], rtol=1e-15)
+    np.testing.assert_array_equal(outputs["state"], x)
+
+
+@KINDS
+def test_the_trajectory_is_that_of_the_hand_written_system(kind):
+    ours = hc.simulate(symbolic_ball(kind), "air", [1.0, 0.0], (0.0, 4.0))
+    theirs = hc.simulate(ball(), "air", [1.0, 0.0], (0.0, 4.0))
+    assert len(ours.events) == len(theirs.events) == 6
+    times = [event.time for event in ours.events]
+    np.testing.assert_allclose(times, [e.time for e in theirs.events], atol=1e-13)  # rounding
+    np.testing.assert_allclose(times, impact_times(1.0, 0.9, len(times)), atol=1e-12)
+    np.testing.assert_allclose(ours.final_state, theirs.final_state, atol=1e-12)
+
+
+def test_a_state_may_be_a_list_of_symbols():
+    y, v = ca.SX.sym("y"), ca.SX.sym("v")
+    system = hybrid_system(
+        [Mode("air", [y, v], [v, -9.81])], [Transition("air", "hits", y, "air", [y, -v])]
+    )
+    np.testing.assert_array_equal(
+        system.mode("air").field(0.0, np.array([1.0, 2.0]), np.zeros(0)), [2.0, -9.81]
+    )
+
+
+@KINDS
+def test_results_are_new_arrays(kind):
+    system = rich(kind)
+    t, x, u = POINT
+    mode, out = system.mode("fly"), system.outgoing("fly")
+    calls = [
+        mode.field,
+        lambda *a: mode.jacobian(*a).state,
+        out.guards.values,
+        lambda *a: out.guards.jacobian(*a).state,
+        lambda *a: out.edge(("down",)).reset(*a).state,
+        lambda *a: mode.outputs(*a)["state"],
+    ]
+    for f in calls:
+        first = f(t, x, u)
+        kept = first.copy()
+        f(2 * t, 3 * x, 4 * u)
+        np.testing.assert_array_equal(first, kept)
+        assert first.flags.writeable
+        assert first.flags.owndata
+
+
+def test_threads_do_not_disturb_each_other():
+    x = ca.SX.sym("x", 50)
+    system = hybrid_system([Mode("m", x, ca.sin(x))], [])
+    field, wrong = system.mode("m").field, []
+
+    def work(number):
+        point = np.full(50, float(number))
+        for _ in range(2000):
+            if not np.allclose(field(0.0, point, np.zeros(0)), np.sin(number), atol=1e-15):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 2), (3, 3)])
+def test_arguments_of_the_wrong_size_are_errors_not_broadcast(sizes):
+    field = rich(ca.SX).mode("fly").field
+    with pytest.raises(errors.InputError, match="shapes"):
+        field(0.0, np.ones(sizes[0]), np.ones(sizes[1]))
+
+
+def test_a_mode_without_guards_flows_on():
+    x = ca.SX.sym("x")
+    traj = hc.simulate(hybrid_system([Mode("m", x, -x)], []), "m", [1.0], (0.0, 1.0))
+    assert traj.final_state[0] == pytest.approx(np.exp(-1.0), abs=1e-8)  # tolerance 1e-9, 10 steps
+
+
+X, V, W = ca.SX.sym("x"), ca.SX.sym("v"), ca.SX.sym("wind")
+M = ca.MX.sym("m", 2)
+GOOD = Mode("m", [X, V], [V, -1.0])
+HIT = Transition("m", "hit", X, "m")
+
+
+@pytest.mark.parametrize(
+    ("modes", "transitions", "message"),
+    [
+        ([], [], "at least one mode"),
+        ([GOOD, GOOD], [], "mode keys must differ"),
+        ([Mode("m", [X, V], [V])], [], "field of mode 'm' must have size 2, got 1"),
+        ([Mode("m", [X, V], [V, W])], [], "field of mode 'm' depends on wind"),
+        ([Mode("m", [X, V], [V, X], outputs={"a": W})], [], "output of mode 'm' depends on wind"),
+        ([Mode("m", [X, 2 * V], [V, X])], [], "state of mode 'm' must be symbols"),
+        ([Mode("m", [X, V], [V, X], input=W + 1)], [], "input of mode 'm' must be symbols"),
+        ([Mode("m", X, X, time=[V, W])], [], "time of mode 'm' must be one symbol"),
+        ([Mode("m", [X, V], [V, X], input=V)], [], "declares a symbol twice"),
+        ([Mode("m", [X, X], [V, X])], [], "declares a symbol twice"),
+        ([Mode("m", M, M, input=M)], [], "declares a symbol twice"),
+        ([Mode("m", ca.SX.sym("S", 2, 2), [V, X])], [], "must be a column"),
+        ([Mode("m", M, [V, X])], [], "no MX expression"),
+        ([Mode("m", [X, V], ["fast", X])], [], "no SX expression"),
+        ([Mode("m", [X, V], None)], [], "no SX expression"),
+        ([GOOD], [Transition("m", "hit", W - X, "m")], "guard 'hit' of mode 'm' depends on wind"),
+        ([GOOD], [Transition("m", "hit", [X, V], "m")], "guard 'hit' of mode 'm' must have size 1"),
+        ([GOOD], [Transition("m", "hit", X, "m", [X])], "reset of 'hit' .* size 2, got 1"),
+        ([GOOD], [Transition("m", "hit", X, "m", [X, W])], "reset of 'hit' .* depends on wind"),
+        ([GOOD], [Transition("m", "hit", X, "sea")], "'sea'.*no mode"),
+        ([GOOD], [Transition("sea", "hit", X, "m")], "'sea'.*no mode"),
+        ([GOOD], [HIT, HIT], "differ"),
+        ([GOOD, Mode("n", X, 1)], [Transition("m", "hit", X, "n")], "must have size 1, got 2"),
+    ],
+)
+def test_what_does_not_fit_is_named(modes, transitions, message):
+    with pytest.raises(errors.SystemDefinitionError, match=message):
+        hybrid_system(modes, transitions)
+
+
+def test_a_joint_transition_of_an_unknown_guard_is_an_error():
+    with pytest.raises(errors.UnknownNameError, match="did you mean 'hit'"):
+        hybrid_system([GOOD], [HIT, Joint("m", ["hitt", "hit"], "m")])
+
+
+def test_an_unknown_mode_is_an_error():
+    with pytest.raises(errors.UnknownNameError, match="sea"):
+        symbolic_ball().mode("sea")
+    with pytest.raises(errors.UnknownNameError, match="sea"):
+        symbolic_ball().outgoing("sea")
+
+
+@KINDS
+def test_a_joint_transition_is_taken_when_both_guards_fire(kind):
+    x = kind.sym("x", 2)
+    single = [Transition("go", name, x[i], "stop") for i, name in enumerate("ab")]
+    joint = Joint("go", ["b", "a"], "stop", [7.0, 8.0])
+    system = hybrid_system(
+        [Mode("go", x, [-1.0, -1.0]), Mode("stop", kind.sym("y", 2), [0, 0])], [*single, joint]
+    )
+    (event,) = hc.simulate(system, "go", [0.5, 0.5], (0.0, 1.0)).events
+    np.testing.assert_array_equal(event.state_after, [7.0, 8.0])
+    (event,) = hc.simulate(system, "go", [0.5, 0.6], (0.0, 1.0)).events
+    np.testing.assert_allclose(event.state_after, [0.0, 0.1], atol=1e-15)
