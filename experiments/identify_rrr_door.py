@@ -14,7 +14,6 @@ the robot of the thesis.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -52,6 +51,20 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "hinge_left": (0.05, 0.35),
     "hinge_damping": (4.0, 20.0),
 }
+START: dict[str, float] = {
+    "upper_arm_length": 0.4277,
+    "forearm_length": 0.5141,
+    "foot_length": 0.1021,
+    "upper_arm_mass": 6.273,
+    "forearm_mass": 3.735,
+    "foot_mass": 1.860,
+    "foot_inertia": 0.0062,
+    "foot_center_behind": 0.1113,
+    "corner_1_offset": 0.0551,
+    "foot_width": 0.2365,
+    "hinge_left": 0.121,
+    "hinge_damping": 7.312,
+}
 MARGIN = 1.0  # N, wanted between any contact force and zero
 
 
@@ -76,10 +89,10 @@ def complete(free: dict[str, float]) -> Parameters:
         "forearm_inertia": masses[1] * lengths[1] ** 2 / 12.0,
         "hinge_ahead": Design().impact_y[0] + 0.5 * base.door_thickness,
     }
-    start = replace(base, **free, **links)
+    partial = replace(base, **free, **links)
 
     def with_solved(z: Array) -> Parameters:
-        return replace(start, door_inertia=float(np.exp(z[0])), foot_center_right=float(z[1]))
+        return replace(partial, door_inertia=float(np.exp(z[0])), foot_center_right=float(z[1]))
 
     def residual(z: Array) -> Array:
         return impulses(with_solved(z)) - PUBLISHED_IMPULSES
@@ -155,19 +168,16 @@ def identify(seed: int, generations: int, console: Console) -> Parameters:
     """The best parameters found, rounded to four digits."""
     names = list(BOUNDS)
 
-    def objective(z: Sequence[float]) -> float:
+    def objective(z: Array) -> float:
         return cost(dict(zip(names, map(float, z), strict=True)))
 
     def report(intermediate_result: object) -> None:
         console.print(f"cost {getattr(intermediate_result, 'fun', np.nan):.4f}")
 
-    start = [
-        min(max(getattr(Parameters(), name), low), high) for name, (low, high) in BOUNDS.items()
-    ]
     result = differential_evolution(
         objective,
         list(BOUNDS.values()),
-        x0=start,
+        x0=[START[name] for name in names],
         rng=seed,
         maxiter=generations,
         popsize=4,

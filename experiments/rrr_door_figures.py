@@ -67,9 +67,19 @@ def draw_task_space(parameters: Parameters, runs: Runs, folder: RunFolder) -> No
         _derivative_panel(f"{name} [{unit}]", post[0], values, event, before=False)
         for name, unit, values in (("s along door", "m", slide), ("door angle", "rad", door))
     ]
+    force = Panel(
+        "contact force [N]",
+        [
+            Line(times, forces[:, i], f"corner {i + 1}", color)
+            for times, forces in _forces(runs.plant, runs.reference.nominal, (event, FINAL_TIME))
+            for i, color in enumerate((REFERENCE, TRACKING))
+            if forces.any()
+        ],
+        zero=True,
+    )
     series(
         folder / "figures/reference_task_space.png",
-        [list(row) for row in zip(left, [*right, None], strict=True) if row[1]] + [[left[2]]],
+        [list(row) for row in zip(left, [*right, force], strict=True)],
         title="Reference in task space: before the impact (left), on the door (right)",
     )
 
@@ -159,7 +169,7 @@ def draw_forces(runs: Runs, folder: RunFolder) -> None:
         ("reference", runs.reference.nominal, REFERENCE),
         ("tracking", runs.tracking, TRACKING),
     ):
-        parts = _forces(runs.plant, run)
+        parts = _forces(runs.plant, run, _around_events(run))
         panels = [
             [
                 Panel(
@@ -267,13 +277,15 @@ def _run_lines(
     ]
 
 
-def _forces(plant: HybridSystem, run: HybridTrajectory) -> list[tuple[Array, Array]]:
+def _forces(
+    plant: HybridSystem, run: HybridTrajectory, span: tuple[float, float]
+) -> list[tuple[Array, Array]]:
+    """Times in a span and contact forces (n, 2), per arc."""
     found = []
     for arc, times in run.sampled(2.5e-4):
-        near = times[(times >= _around_events(run)[0]) & (times <= _around_events(run)[1])]
-        if len(near):
-            outputs = plant.mode(arc.mode).outputs
-            assert outputs is not None
+        near = times[(times >= span[0]) & (times <= span[1])]
+        outputs = plant.mode(arc.mode).outputs
+        if len(near) and outputs is not None:
             values = [outputs(t, arc(t), arc.input(t))["normal_force"] for t in map(float, near)]
             found.append((near, np.array(values)))
     return found

@@ -17,7 +17,8 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.joints import skew
-from hybridctl.mechanics.robot import Motion, Robot
+from hybridctl.mechanics.motion import Motion
+from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Surface
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pinocchio as pin
@@ -19,46 +19,12 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.mechanics.joints import UNIT_TOLERANCE, JointKind, kind_of
+from hybridctl.mechanics.motion import Frame, Motion, MotionDerivatives
 
 Root = Literal["fixed", "floating", "sagittal"]
 
 _SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 _ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
-
-
-class Frame(NamedTuple):
-    """A frame fixed to the body of a joint (0 is the world): rotation (3, 3), position (3,)."""
-
-    joint: int
-    rotation: Array
-    position: Array
-
-
-class Motion(NamedTuple):
-    """Kinematics in world coordinates: Jacobian (6, nv), its rate, and poses of joints asked for.
-
-    A spatial velocity is (linear velocity of the point at the world origin, angular velocity).
-    """
-
-    jacobian: Array
-    jacobian_rate: Array
-    rotations: Array
-    positions: Array
-
-
-class MotionDerivatives(NamedTuple):
-    """Spatial velocity and acceleration of joints in world coordinates, and their derivatives.
-
-    velocity, acceleration (k, 6); velocity_q, acceleration_q, acceleration_v, jacobian
-    (k, 6, nv), where D_v of the velocity is the Jacobian.
-    """
-
-    velocity: Array
-    acceleration: Array
-    jacobian: Array
-    velocity_q: Array
-    acceleration_q: Array
-    acceleration_v: Array
 
 
 class Robot:
@@ -382,13 +348,6 @@ class Robot:
                 )
             )
         return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
-
-    def frame_positions(self, q: Array, names: Sequence[str]) -> Array:
-        """Positions of frames in the world, (n, 3) in m."""
-        resolved = [self.frame(name) for name in names]
-        pin.forwardKinematics(self._model, self._data, q)
-        poses = self._data.oMi
-        return np.array([poses[f.joint].act(f.position) for f in resolved])
 
 
 def _on_sagittal_base(model: Any) -> Any:

@@ -25,26 +25,26 @@ class Parameters:
     about the hinge.
     """
 
-    upper_arm_length: float = 0.4277  # L_1
-    forearm_length: float = 0.5141  # L_2
-    foot_length: float = 0.1021  # L_3
-    upper_arm_mass: float = 6.273  # m_1
-    forearm_mass: float = 3.735  # m_2
-    foot_mass: float = 1.860  # m_3
-    upper_arm_inertia: float = 0.2301  # I_1
-    forearm_inertia: float = 0.0597  # I_2
-    foot_inertia: float = 0.0062  # I_3
-    foot_center_behind: float = 0.1113  # c_3x: centre of mass behind the end of the foot
-    foot_center_right: float = -0.0092  # c_3y: towards -y of the foot frame
-    corner_1_offset: float = 0.0551  # d_3: corner 1 towards +y of the foot frame
-    foot_width: float = 0.2365  # w_3: corner 2 is this far from corner 1 towards -y
+    upper_arm_length: float = 0.4605  # L_1
+    forearm_length: float = 0.4503  # L_2
+    foot_length: float = 0.06244  # L_3
+    upper_arm_mass: float = 6.798  # m_1
+    forearm_mass: float = 3.211  # m_2
+    foot_mass: float = 3.864  # m_3
+    upper_arm_inertia: float = 0.12013  # I_1
+    forearm_inertia: float = 0.054258  # I_2
+    foot_inertia: float = 0.0102  # I_3
+    foot_center_behind: float = 0.03307  # c_3x: centre of mass behind the end of the foot
+    foot_center_right: float = -0.0063285  # c_3y: towards -y of the foot frame
+    corner_1_offset: float = 0.04603  # d_3: corner 1 towards +y of the foot frame
+    foot_width: float = 0.1985  # w_3: corner 2 is this far from corner 1 towards -y
     door_thickness: float = 0.0474  # w_4
-    hinge_left: float = 0.121  # Delta x: hinge at x = -Delta x
+    hinge_left: float = 0.05357  # Delta x: hinge at x = -Delta x
     hinge_ahead: float = 0.3037  # Delta y: hinge at y = +Delta y
     door_length: float = 1.0  # for drawing only
-    door_inertia: float = 3.311  # \bar I_4
+    door_inertia: float = 1.9774  # \bar I_4
     hinge_stiffness: float = 3.559  # c_k, N m/rad
-    hinge_damping: float = 7.312  # c_d, N m s/rad
+    hinge_damping: float = 15.84  # c_d, N m s/rad
     restitution: float = 0.0
 
     def __post_init__(self) -> None:
