@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments import rrr_door_figures as figures
 from hybridctl.experiments.rrr_door_reference import FINAL_TIME, OPEN, Design, build
-from hybridctl.robots.rrr_door import Parameters, system
+from hybridctl.robots.rrr_door import Parameters, system, urdf
 from rich.console import Console
 
 from hybridctl.checks import Array, member, number, vector
@@ -104,6 +104,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     for name in ("tracking", "conventional"):
         getattr(runs, name).save(folder / f"{name}.npz")
     runs.reference.nominal.save(folder / "reference.npz")
+    folder.write_text("rrr_door.urdf", urdf(config.robot))
     folder.write_json("summary.json", summary)
     print_tables(console, runs, report, summary)
     with console.status("drawing figures"):

@@ -56,7 +56,7 @@ def draw_task_space(parameters: Parameters, runs: Runs, folder: RunFolder) -> No
     door = np.array([[part[3] for part in motion] for motion in post[1]])
     event = runs.reference.events[0].time
     left = [
-        _derivative_panel(f"{name} [{unit}]", ante[0], values, event, before=True)
+        _derivative_panel(name, unit, ante[0], values, event, before=True)
         for name, unit, values in (
             ("x", "m", z.real),
             ("y", "m", z.imag),
@@ -64,13 +64,13 @@ def draw_task_space(parameters: Parameters, runs: Runs, folder: RunFolder) -> No
         )
     ]
     right = [
-        _derivative_panel(f"{name} [{unit}]", post[0], values, event, before=False)
+        _derivative_panel(name, unit, post[0], values, event, before=False)
         for name, unit, values in (("s along door", "m", slide), ("door angle", "rad", door))
     ]
     force = Panel(
         "contact force [N]",
         [
-            Line(times, forces[:, i], f"corner {i + 1}", color)
+            Line(times, forces[:, i], f"corner {i + 1}", color, "-" if i == 0 else "--")
             for times, forces in _forces(runs.plant, runs.reference.nominal, (event, FINAL_TIME))
             for i, color in enumerate((REFERENCE, TRACKING))
             if forces.any()
@@ -95,23 +95,20 @@ def _motions(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Ar
 
 
 def _derivative_panel(
-    label: str, times: Array, values: Array, event: float, *, before: bool
+    name: str, unit: str, times: Array, values: Array, event: float, *, before: bool
 ) -> Panel:
+    """A coordinate with its velocity and acceleration (n, 3); the extension is dashed."""
     inside = times <= event if before else times >= event
+    kinds = (
+        (f"value [{unit}]", REFERENCE),
+        (f"velocity [{unit}/s]", TRACKING),
+        (f"acceleration [{unit}/s$^2$]", BASELINE),
+    )
     lines = []
-    for k, (suffix, color) in enumerate(
-        (("", REFERENCE), (", rate [/s]", TRACKING), (", acceleration [/s$^2$]", BASELINE))
-    ):
-        lines.append(
-            Line(
-                times[inside],
-                values[inside, k],
-                f"value{suffix}" if not suffix else suffix[2:],
-                color,
-            )
-        )
+    for k, (label, color) in enumerate(kinds):
+        lines.append(Line(times[inside], values[inside, k], label, color))
         lines.append(Line(times[~inside], values[~inside, k], None, color, "--"))
-    return Panel(label, lines)
+    return Panel(name, lines)
 
 
 def draw_states(runs: Runs, folder: RunFolder) -> None:
@@ -197,11 +194,16 @@ def draw_errors(runs: Runs, folder: RunFolder) -> None:
         Line(clock.times, clock.norms, "conventional error, spreading fed back", REFERENCE, "--"),
         Line(spread.times, spread.norms, "spread error, fed back", TRACKING),
     ]
+    panel = Panel("|error| [rad, rad/s]", lines, log=True, legend="lower left")
+    title = "Tracking error with and without reference spreading"
+    bands = _bands(runs.tracking)
+    series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
     series(
-        folder / "figures/errors.png",
-        [[Panel("|error| [rad, rad/s]", lines, log=True)]],
-        title="Tracking error with and without reference spreading",
-        bands=_bands(runs.tracking),
+        folder / "figures/errors_at_impact.png",
+        [[panel]],
+        title=title,
+        bands=bands,
+        span=_around_events(runs.tracking),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from matplotlib.animation import FuncAnimation, PillowWriter
@@ -34,13 +35,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share an axis; `log` for a logarithmic ordinate."""
+    """Curves that share an axis; `log` for a logarithmic ordinate, `zero` for a line there."""
 
     ylabel: str
     lines: Sequence[Line]
     log: bool = False
     zero: bool = False
-    limits: tuple[float, float] | None = None
+    legend: Literal["best", "lower left"] = "best"
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,10 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.axhline(0.0, color="black", lw=0.6)
     if panel.log:
         axes.set_yscale("log")
-    if panel.limits is not None:
-        axes.set_ylim(panel.limits)
     axes.set_ylabel(panel.ylabel)
     axes.grid(alpha=0.3)
     if any(line.label for line in panel.lines):
-        axes.legend(fontsize=7, loc="best")
+        axes.legend(fontsize=7, loc=panel.legend)
 
 
 def snapshots(

@@ -59,8 +59,12 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file; arrays become lists, and infinities and NaN become null."""
+        self.write_text(name, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+    def write_text(self, name: str, content: str) -> None:
+        """Write a text file."""
         with atomic(self / name) as temporary:
-            temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+            temporary.write_text(content)
 
 
 def event_record(event: Event) -> dict[str, Any]:
@@ -123,7 +127,7 @@ def build_configuration(kind: type[C], values: Mapping[str, Any]) -> C:
         if default is not dataclasses.MISSING and dataclasses.is_dataclass(default):
             if not isinstance(value, Mapping):
                 raise InputError(f"setting {key!r} must be an object, got {value!r}")
-            value = build_configuration(default, value)  # type: ignore[arg-type]
+            value = build_configuration(default, value)
         arguments[key] = _tuples(value)
     return kind(**arguments)
 

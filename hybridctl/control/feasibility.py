@@ -142,7 +142,7 @@ def _growing(event: Event, complete: Sequence[Seed], ended: Sequence[Seed]) -> b
 
 
 def _acting(impulses: Array) -> Array:
-    return impulses[impulses != 0.0]
+    return np.asarray(impulses[impulses != 0.0])
 
 
 def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Costs as ratios, measured in one process: `python -m benchmarks`."""
