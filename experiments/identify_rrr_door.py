@@ -17,7 +17,7 @@ import argparse
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from hybridctl.experiments.rrr_door import PERTURBATION, Config, gains
+from hybridctl.experiments.rrr_door import PERTURBATION, Config, gains, least_force
 from hybridctl.experiments.rrr_door_reference import CLOSED, OPEN, Design, build, impact_state
 from hybridctl.robots.rrr_door import Parameters, contacts, robot, system
 from rich.console import Console
@@ -28,8 +28,6 @@ from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import HybridctlError
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.report import table
 
@@ -120,7 +118,7 @@ def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> Outcome
     x0 = reference.nominal(0.0) + np.array(PERTURBATION)
     run = simulate(plant, OPEN, x0, (0.0, 1.5), policy, rtol=rtol, atol=rtol, max_events=4)
     modes = [event.mode_after for event in run.events]
-    split = len(modes) == 2 and modes[1] == CLOSED and run.events[0].mode_after[0] == "closed"
+    split = modes == [("closed", "open"), CLOSED]
     return Outcome(
         tuple(event.time for event in run.events),
         tuple(float(x) for event in run.events for x in event.impulses if x > 0.0),
@@ -128,22 +126,6 @@ def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> Outcome
         tracking_error(reference, run, "spread", 5e-3).peak,
         split,
     )
-
-
-def least_force(plant: HybridSystem, run: HybridTrajectory) -> float:
-    """Smallest normal force of a closed contact over a run, N."""
-    forces = [
-        force
-        for arc, times in run.sampled(2e-3)
-        for t in times
-        for force, mode in zip(
-            plant.mode(arc.mode).outputs(t, arc(t), arc.input(t))["normal_force"],
-            arc.mode,
-            strict=True,
-        )
-        if mode == "closed"
-    ]
-    return min(forces, default=-np.inf)
 
 
 def cost(free: dict[str, float]) -> float:

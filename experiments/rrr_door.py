@@ -28,6 +28,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics import closed_contacts
 from hybridctl.report import RunFolder, event_record, progress, table
 
 PERTURBATION = (-0.05, -0.03, -0.02, 0.0, -0.02, -0.05, 0.03, 0.0)  # (5.31)
@@ -117,7 +118,6 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 def simulate_all(config: Config, begin: Any) -> Runs:
     """The reference, and the run from the perturbed start with either error."""
     plant = system(config.robot)
-    tolerances = {"rtol": config.rtol, "atol": config.atol}
     reference = build(
         plant, config.robot, config.design, phantom=config.phantom, progress=begin("reference")
     )
@@ -130,7 +130,8 @@ def simulate_all(config: Config, begin: Any) -> Runs:
         x0,
         span,
         ReferenceSpreading(reference, per_arc, per_phantom),
-        **tolerances,
+        rtol=config.rtol,
+        atol=config.atol,
         progress=begin("reference spreading"),
     )
     conventional = simulate(
@@ -139,7 +140,8 @@ def simulate_all(config: Config, begin: Any) -> Runs:
         x0,
         span,
         ClockTracking(reference, per_arc),
-        **tolerances,
+        rtol=config.rtol,
+        atol=config.atol,
         progress=begin("conventional error"),
     )
     return Runs(
@@ -245,10 +247,7 @@ def print_tables(
 
 def modes(event: Event) -> str:
     """Modes before and after as the thesis writes them: one digit per corner, corner 1 last."""
-    return " -> ".join(
-        "".join("1" if mode == "closed" else "0" for mode in reversed(key))  # type: ignore[call-overload]
-        for key in (event.mode_before, event.mode_after)
-    )
+    return " -> ".join(figures.digits(key) for key in (event.mode_before, event.mode_after))
 
 
 def least_force(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> float:
@@ -267,12 +266,9 @@ def _of_closed(plant: HybridSystem, run: HybridTrajectory, name: str, period: fl
     """Samples of an output of the contacts that are closed."""
     found = []
     for arc, times in run.sampled(period):
-        mode = plant.mode(arc.mode)
-        closed = [i for i, m in enumerate(arc.mode) if m == "closed"]  # type: ignore[arg-type]
-        if closed:
-            found += [
-                mode.outputs(t, arc(t), arc.input(t))[name][closed] for t in map(float, times)
-            ]
+        outputs, closed = plant.mode(arc.mode).outputs, list(closed_contacts(arc.mode))
+        if closed and outputs is not None:
+            found += [outputs(t, arc(t), arc.input(t))[name][closed] for t in map(float, times)]
     return found
 
 

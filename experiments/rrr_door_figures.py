@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +10,10 @@ from hybridctl.robots.rrr_door import Parameters
 
 from hybridctl.checks import Array
 from hybridctl.control.reference import Reference
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.mechanics import closed_contacts
 from hybridctl.plots import (
     BANDS,
     BASELINE,
@@ -298,11 +299,16 @@ def _around_events(run: HybridTrajectory) -> tuple[float, float]:
     return times[0] - EVENT_WINDOW, times[-1] + EVENT_WINDOW
 
 
-def _bands(run: HybridTrajectory) -> Sequence[Band]:
-    """One shaded band per arc, named as the thesis names modes: corner 2 first."""
-    bands = []
-    for arc in run.arcs:
-        closed = ["1" if mode == "closed" else "0" for mode in arc.mode]  # type: ignore[attr-defined]
-        name = "".join(reversed(closed))
-        bands.append(Band(arc.start, arc.end, name, BANDS[int(name, 2)]))
-    return bands
+def digits(mode: ModeKey) -> str:
+    """A mode as the thesis writes it: one digit per corner, corner 1 last."""
+    closed = closed_contacts(mode)
+    return "".join("1" if i in closed else "0" for i in (1, 0))
+
+
+def _bands(run: HybridTrajectory) -> list[Band]:
+    """One shaded and named band per arc."""
+    names = [digits(arc.mode) for arc in run.arcs]
+    return [
+        Band(arc.start, arc.end, name, BANDS[int(name, 2)])
+        for arc, name in zip(run.arcs, names, strict=True)
+    ]

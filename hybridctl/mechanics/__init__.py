@@ -5,7 +5,7 @@ from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere
-from hybridctl.mechanics.system import contact_system
+from hybridctl.mechanics.system import closed_contacts, contact_system
 
 __all__ = [
     "Contact",
@@ -14,5 +14,6 @@ __all__ = [
     "Robot",
     "RobotStateSpace",
     "Sphere",
+    "closed_contacts",
     "contact_system",
 ]

@@ -192,7 +192,7 @@ class Robot:
         """The configuration with quaternions and unit circles scaled to norm one."""
         if not self._kinds:
             return q
-        result = q.copy()
+        result: Array = q.copy()
         for iq, _, kind in self._kinds:
             part = result[iq][kind.unit]
             part /= np.sqrt(part @ part)

@@ -64,7 +64,7 @@ class _Assembly:
     space: RobotStateSpace
 
     def mode(self, key: ModeKey) -> Mode:
-        closed = _closed(self._checked(key))
+        closed = closed_contacts(self._checked(key))
         dynamics, n = self.dynamics, self.dynamics.robot.nq
 
         def field(t: float, x: Array, u: Array) -> Array:
@@ -107,7 +107,7 @@ class _Assembly:
         return Outgoing(self._guards(modes), lambda fired: self._edge(modes, fired))
 
     def _guards(self, modes: ContactModes) -> GuardSet:
-        closed = _closed(modes)
+        closed = closed_contacts(modes)
         dynamics, n = self.dynamics, self.dynamics.robot.nq
         is_open = np.array([mode == OPEN for mode in modes])
         names = tuple(
@@ -137,7 +137,7 @@ class _Assembly:
         names = [contact.name for contact in self.dynamics.contacts]
         hit = {names.index(guard.removesuffix(" closes")) for guard in fired if " closes" in guard}
         left = {names.index(guard.removesuffix(" opens")) for guard in fired if " opens" in guard}
-        remaining = set(_closed(modes)) - left
+        remaining = set(closed_contacts(modes)) - left
         if not hit:
             return Edge(Reset.identity(), self._key(tuple(sorted(remaining))))
         participating = tuple(sorted(remaining | hit))
@@ -185,5 +185,8 @@ class _Assembly:
         return key
 
 
-def _closed(modes: ContactModes) -> tuple[int, ...]:
-    return tuple(i for i, mode in enumerate(modes) if mode == CLOSED)
+def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
+    """Indices of the contacts that are closed in a mode of a contact system."""
+    if not isinstance(mode, tuple):
+        raise UnknownNameError(f"mode {mode!r} is no tuple of contact modes")
+    return tuple(i for i, contact in enumerate(mode) if contact == CLOSED)
