@@ -136,11 +136,14 @@ class Reset:
         return Jump(np.asarray(result, dtype=np.float64))
 
     @staticmethod
-    def identity() -> Reset:
-        """The reset that leaves the state alone, for events that only change the mode."""
+    def identity(ndx: int | None = None) -> Reset:
+        """The reset that leaves the state alone, for events that only change the mode.
+
+        `ndx` is the dimension of the tangent space, needed where it differs from that of x.
+        """
 
         def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            n = len(x)
+            n = len(x) if ndx is None else ndx
             return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
         return Reset(lambda t, x, u: x, jacobian)

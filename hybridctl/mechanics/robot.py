@@ -233,7 +233,7 @@ class Robot:
 
     def mass_matrix(self, q: Array) -> Array:
         """M(q), symmetric (nv, nv), with armature."""
-        return np.array(pin.crba(self._model, self._data, q))
+        return self._square(pin.crba(self._model, self._data, q))
 
     def bias(self, q: Array, v: Array) -> Array:
         """h(q, v) (nv,), springs and dampers included."""
@@ -282,7 +282,7 @@ class Robot:
     ) -> tuple[Array, Array]:
         if not wrenches:
             d_q, d_v, _ = pin.computeRNEADerivatives(model, data, q, v, a)
-            return np.array(d_q), np.array(d_v)
+            return self._square(d_q), self._square(d_v)
         pin.forwardKinematics(model, data, q)
         forces = pin.StdVec_Force()
         for joint in range(model.njoints):
@@ -290,7 +290,11 @@ class Robot:
             world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
             forces.append(data.oMi[joint].actInv(world))
         d_q, d_v, _ = pin.computeRNEADerivatives(model, data, q, v, a, forces)
-        return np.array(d_q), np.array(d_v)
+        return self._square(d_q), self._square(d_v)
+
+    def _square(self, matrix: Any) -> Array:
+        """A copy of shape (nv, nv); Pinocchio returns vectors for robots of one joint."""
+        return np.array(matrix).reshape(self.nv, self.nv)
 
     # Kinematics
 
@@ -309,8 +313,8 @@ class Robot:
         pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
         poses = [data.oMi[j] for j in joints]
         return Motion(
-            data.J.copy(),
-            data.dJ.copy(),
+            np.array(data.J).reshape(6, self.nv),
+            np.array(data.dJ).reshape(6, self.nv),
             np.array([pose.rotation for pose in poses]),
             np.array([pose.translation for pose in poses]),
         )
@@ -332,7 +336,9 @@ class Robot:
                 parts.append((np.zeros(6), np.zeros(6), *np.zeros((4, 6, nv))))
                 continue
             local = pin.getJointAccelerationDerivatives(model, data, j, pin.ReferenceFrame.LOCAL)
-            velocity_q, acceleration_q, acceleration_v, jacobian = local
+            velocity_q, acceleration_q, acceleration_v, jacobian = (
+                matrix.reshape(6, nv) for matrix in local
+            )
             pose = data.oMi[j]
             turn = pose.action
             world_jacobian = turn @ jacobian

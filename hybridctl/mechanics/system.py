@@ -139,7 +139,7 @@ class _Assembly:
         left = {names.index(guard.removesuffix(" opens")) for guard in fired if " opens" in guard}
         remaining = set(closed_contacts(modes)) - left
         if not hit:
-            return Edge(Reset.identity(), self._key(tuple(sorted(remaining))))
+            return Edge(Reset.identity(self.space.ndx), self._key(tuple(sorted(remaining))))
         participating = tuple(sorted(remaining | hit))
         return Edge(self._impact(participating))
 

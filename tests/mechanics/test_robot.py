@@ -1,0 +1,169 @@
+"""The adapter: configurations on manifolds, energy, names, and what is refused."""
+
+import numpy as np
+import pinocchio as pin
+import pytest
+from differences import assert_derivative
+
+from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, RobotStateSpace, Sphere
+from mechanics.models import PAIR, SLOPE, WHEEL, pair
+
+
+def all_joints() -> Robot:
+    """A chain with every kind of joint that has coordinates of its own."""
+    model = pin.Model()
+    parent = 0
+    for name, joint in (
+        ("fly", pin.JointModelFreeFlyer()),
+        ("ball", pin.JointModelSpherical()),
+        ("plane", pin.JointModelPlanar()),
+        ("wheel", pin.JointModelRUBY()),
+        ("hinge", pin.JointModelRX()),
+    ):
+        parent = model.addJoint(parent, joint, pin.SE3.Identity(), name)
+        model.appendBodyToJoint(
+            parent, pin.Inertia(1.0, np.array([0.1, 0.2, 0.3]), np.eye(3)), pin.SE3.Identity()
+        )
+    return Robot(model)
+
+
+@pytest.fixture(params=["all", "floating", "wheel", "sagittal"])
+def robot(request) -> Robot:
+    if request.param == "all":
+        return all_joints()
+    if request.param == "wheel":
+        return Robot.from_urdf(WHEEL, root="floating")
+    return Robot.from_urdf(PAIR, root=request.param)
+
+
+def test_rate_is_the_derivative_of_the_coordinates_along_a_velocity(robot):
+    rng = np.random.default_rng(0)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    v = rng.normal(size=robot.nv)
+    assert_derivative(lambda s: robot.integrate(q, s[0] * v), robot.rate(q, v)[:, None], 1e-9)
+
+
+def test_difference_undoes_integrate(robot):
+    rng = np.random.default_rng(1)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    dq = 0.5 * rng.normal(size=robot.nv)
+    # Logarithm and exponential of unit-size arguments, a few dozen roundings each.
+    np.testing.assert_allclose(robot.difference(q, robot.integrate(q, dq)), dq, atol=1e-13)
+
+
+def test_perturbations_turn_with_the_motion_by_transport(robot):
+    """z of q(t) = q0 exp(v t), perturbed to q0 exp(z) exp(v t), obeys zdot = transport(v) z."""
+    rng = np.random.default_rng(2)
+    q0 = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    v, z = rng.normal(size=(2, robot.nv))
+
+    def carried(t: float):
+        def moved(dz):
+            start = robot.integrate(q0, dz)
+            return robot.difference(robot.integrate(q0, t * v), robot.integrate(start, t * v))
+
+        h = 1e-5
+        return (moved(h * z) - moved(-h * z)) / (2 * h)
+
+    assert_derivative(lambda s: carried(s[0]), (robot.transport(v) @ z)[:, None], 1e-6)
+
+
+def test_energy_is_kept_without_damping(robot):
+    """Power of the bias: d/dt (T + V) = 0 along free motion, so a . M v + v . h - ... = 0."""
+    rng = np.random.default_rng(3)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    v = rng.normal(size=robot.nv)
+    a = robot.free_acceleration(q, v, np.zeros(robot.nu))
+    damping = np.zeros(robot.nv)
+    if robot.joint_names[-1] == "hip":
+        damping[-1] = 0.05
+
+    def total(s):
+        return np.array([sum(robot.energy(robot.integrate(q, s[0] * v), v + s[0] * a))])
+
+    power = -float(v @ (damping * v))
+    assert_derivative(total, np.array([[power]]), 1e-7)
+
+
+def test_springs_store_what_they_take():
+    robot = Robot.from_urdf(PAIR, stiffness={"hip": 2.0}, rest={"hip": 0.3}, gravity=(0, 0, 0))
+    q = np.array([0.5])
+    assert robot.energy(q, np.zeros(1))[1] == pytest.approx(0.5 * 2.0 * 0.2**2, rel=1e-14)
+    assert robot.bias(q, np.zeros(1)) == pytest.approx([2.0 * 0.2], rel=1e-14)
+    assert robot.bias(q, np.ones(1))[0] - robot.bias(q, np.zeros(1))[0] == pytest.approx(0.05)
+
+
+def test_results_belong_to_the_caller():
+    """A later call does not change an earlier result."""
+    dynamics = pair("floating", SLOPE)
+    robot = dynamics.robot
+    rng = np.random.default_rng(4)
+    q1, q2 = (robot.integrate(robot.neutral(), rng.normal(size=robot.nv)) for _ in range(2))
+    v = rng.normal(size=robot.nv)
+    first = [robot.mass_matrix(q1), robot.bias(q1, v), robot.motion(q1, v, [1]).jacobian]
+    kept = [a.copy() for a in first]
+    robot.mass_matrix(q2)
+    robot.bias(q2, v)
+    robot.motion(q2, v, [1])
+    for a, b in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_state_that_is_no_configuration_is_refused():
+    space = RobotStateSpace(Robot.from_urdf(PAIR, root="floating"))
+    x = np.zeros(space.nx)
+    x[6] = 0.9
+    with pytest.raises(InputError, match=r"x0: entries 3 to 6 must have norm 1 .* norm 0.9"):
+        space.check("x0", x)
+    assert np.linalg.norm(space.normalize(x)[3:7]) == pytest.approx(1.0, abs=1e-15)
+
+
+def test_unknown_names_are_named():
+    robot = Robot.from_urdf(PAIR, root="floating")
+    with pytest.raises(UnknownNameError, match=r"frame 'arn' is unknown.*did you mean 'arm'"):
+        ContactDynamics(robot, [Contact("a", "arn", SLOPE)])
+    with pytest.raises(UnknownNameError, match="joint 'hop' is unknown"):
+        Robot.from_urdf(PAIR, stiffness={"hop": 1.0})
+    with pytest.raises(UnknownNameError, match="joint 'hop' is unknown"):
+        Robot.from_urdf(PAIR, actuated=["hop"])
+    with pytest.raises(UnknownNameError, match="root 'flying' is unknown"):
+        Robot.from_urdf(PAIR, root="flying")
+
+
+def test_bad_arguments_are_named(tmp_path):
+    robot = Robot.from_urdf(PAIR, root="floating")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        Robot.from_urdf(tmp_path / "none.urdf")
+    with pytest.raises(FileFormatError, match="is not a robot description"):
+        Robot.from_urdf("<robot")
+    with pytest.raises(InputError, match="no joint that moves"):
+        Robot.from_urdf('<robot name="r"><link name="l"/></robot>')
+    with pytest.raises(InputError, match=r"damping.*must be at least 0"):
+        Robot.from_urdf(PAIR, damping={"hip": -1.0})
+    with pytest.raises(InputError, match="must have one degree of freedom"):
+        Robot.from_urdf(PAIR, root="floating", stiffness={"root_joint": 1.0})
+    with pytest.raises(InputError, match="at least one contact"):
+        ContactDynamics(robot, [])
+    with pytest.raises(InputError, match="names must differ"):
+        ContactDynamics(robot, [Contact("a", "arm", SLOPE), Contact("a", "cube", SLOPE)])
+    with pytest.raises(InputError, match="restitution must be at most 1"):
+        Contact("a", "arm", SLOPE, restitution=1.5)
+    with pytest.raises(InputError, match="offset must have shape"):
+        Contact("a", "arm", SLOPE, offset=(1.0, 2.0))
+    with pytest.raises(InputError, match="normal must not be zero"):
+        Plane((0, 0, 0), (0, 0, 0))
+    with pytest.raises(InputError, match="radius must be greater than 0"):
+        Sphere((0, 0, 0), -1.0)
+    with pytest.raises(InputError, match="gravity must be finite"):
+        Robot.from_urdf(PAIR, gravity=(0, 0, float("nan")))
+
+
+def test_composite_joints_are_refused():
+    joint = pin.JointModelComposite(2)
+    joint.addJoint(pin.JointModelPX())
+    joint.addJoint(pin.JointModelRY())
+    model = pin.Model()
+    model.addJoint(0, joint, pin.SE3.Identity(), "both")
+    with pytest.raises(InputError, match="JointModelComposite, which is not supported"):
+        Robot(model)
