@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridctl import mechanics as mechanics
     from hybridctl import symbolic as symbolic
+    from hybridctl.control.feasibility import feasibility as feasibility
     from hybridctl.control.reference import Reference as Reference
     from hybridctl.control.reference import extend as extend
+    from hybridctl.control.spreading import ClockTracking as ClockTracking
     from hybridctl.control.spreading import ReferenceSpreading as ReferenceSpreading
+    from hybridctl.control.tracking import tracking_error as tracking_error
     from hybridctl.hybrid.mode import Guard as Guard
     from hybridctl.hybrid.mode import Jump as Jump
     from hybridctl.hybrid.mode import Mode as Mode
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "ClockTracking": "hybridctl.control.spreading",
     "Guard": "hybridctl.hybrid.mode",
     "History": "hybridctl.hybrid.policy",
     "HybridSystem": "hybridctl.hybrid.system",
@@ -42,7 +46,9 @@ _HOME = {
     "Transition": "hybridctl.hybrid.mode",
     "VectorSpace": "hybridctl.spaces",
     "extend": "hybridctl.control.reference",
+    "feasibility": "hybridctl.control.feasibility",
     "simulate": "hybridctl.hybrid.simulate",
+    "tracking_error": "hybridctl.control.tracking",
 }
 _MODULES = ("mechanics", "symbolic")
 
