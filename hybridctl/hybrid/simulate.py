@@ -185,7 +185,9 @@ def _jump(run: _Run, arc: Arc, crossing: Crossing, past: tuple[Event, ...]) -> t
     t = crossing.time
     before, u = arc(t), arc.input(t)
     key, jump = _reset(run, arc.mode, crossing, before, u)
-    after = vector(f"state after the event at t = {t}", jump.state, run.system.mode(key).space.nx)
+    name, space = f"state after the event at t = {t}", run.system.mode(key).space
+    after = vector(name, jump.state, space.nx)
+    space.check(name, after)
 
     def event(mode: ModeKey, u_after: Array) -> Event:
         return Event(

@@ -6,8 +6,10 @@ import json
 import os
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +27,7 @@ Side = Literal["left", "right"]
 FORMAT = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Event:
     """A jump at `time`, from arc `index` to arc `index + 1`.
 
@@ -47,7 +49,7 @@ class Event:
     report: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arc:
     """Flow in one mode from `start` to `end`, dense in time.
 
@@ -75,9 +77,17 @@ class Arc:
 
     def state_and_input(self, t: float) -> tuple[Array, Array]:
         """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
-        k = max(int(self.breaks.searchsorted(t, "right")) - 1, 0)
-        b = basis(float(2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0))
-        return self.space.normalize(b @ self.states[k]), b @ self.inputs[k]
+        starts, scales, series = self._joint
+        k = max(bisect_right(starts, t) - 1, 0)
+        both = basis(float(scales[k] * (t - starts[k]) - 1.0)) @ series[k]
+        nx = self.space.nx
+        return self.space.normalize(both[:nx]), both[nx:]
+
+    @cached_property
+    def _joint(self) -> tuple[list[float], list[float], Array]:
+        """Starts of the steps, 2 / length, and the series of states and inputs side by side."""
+        series = np.concatenate([self.states, self.inputs], axis=2)
+        return self.breaks.tolist(), (2.0 / self.lengths).tolist(), series
 
     @property
     def times(self) -> Array:
@@ -122,7 +132,7 @@ def _frozen(arc: Arc) -> Arc:
     return arc
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HybridTrajectory:
     """Arcs 0..N and the N events between them; event j ends arc j.
 
