@@ -10,14 +10,14 @@ and two contact forces for four equations, the share of the corners is a choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from scipy.interpolate import BPoly
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, number, vector
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
 from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.mode import InputLaw
@@ -66,6 +66,16 @@ class Design:
     final_slide: tuple[float, float, float] = (0.45, 0.0, 0.0)
     final_door: tuple[float, float, float] = (0.33, 0.35, 0.0)
     corner_2_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, tuple):
+                vector(field.name, value, 3)
+            else:
+                number(field.name, value)
+        number("extension", self.extension, above=0.0)
+        number("corner_2_share", self.corner_2_share, at_least=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,7 @@ def _quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]
 
 
 def _approach(d: Design) -> TaskMotion:
-    """The foot before the event and past it, [RS] (5.26)-(5.27)."""
+    """The foot before the event and past it, [RS] (5.26)-(5.27); the end is held."""
     times = [0.0, IMPACT_TIME, IMPACT_TIME + d.extension]
     curves = [
         _quintic(times, values)
@@ -165,6 +175,7 @@ def _approach(d: Design) -> TaskMotion:
     ]
 
     def motion(t: float) -> tuple[Array, Array, Array]:
+        t = min(t, times[-1])
         y, dy, ddy = (np.array([curve(t, nu) for curve in curves]) for nu in range(3))
         return y, dy, ddy
 

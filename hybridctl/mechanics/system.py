@@ -139,9 +139,14 @@ class _Assembly:
         left = {names.index(guard.removesuffix(" opens")) for guard in fired if " opens" in guard}
         remaining = set(closed_contacts(modes)) - left
         if not hit:
-            return Edge(Reset.identity(self.space.ndx), self._key(tuple(sorted(remaining))))
+            return Edge(self._release(self._key(tuple(sorted(remaining)))))
         participating = tuple(sorted(remaining | hit))
         return Edge(self._impact(participating))
+
+    def _release(self, mode: ContactModes) -> Reset:
+        """Contacts open without an impulse."""
+        none = np.zeros(len(self.dynamics.contacts))
+        return Reset(lambda t, x, u: Jump(x, mode, none), Reset.identity(self.space.ndx).jacobian)
 
     def _impact(self, participating: tuple[int, ...]) -> Reset:
         """Impact of the closing contacts with those that are closed already."""

@@ -12,7 +12,12 @@ from rich.console import Console
 
 from hybridctl.cli import cli
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.errors import HybridctlError, InfeasibleReferenceError, InputError
+from hybridctl.errors import (
+    HybridctlError,
+    InfeasibleReferenceError,
+    InputError,
+    ReferenceRangeError,
+)
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, build_configuration, load_configuration
@@ -144,6 +149,11 @@ def test_impossible_references_are_refused():
         build(plant, Parameters(), Design(impact_angle=(1.4, 0.0, 0.0)))
 
 
+def test_an_event_outside_the_extended_reference_is_an_error():
+    with pytest.raises(ReferenceRangeError, match="extend it further"):
+        perturbed(20.0)
+
+
 def test_wrong_settings_are_named():
     with pytest.raises(InputError, match="setting 'scal' is unknown"):
         load_configuration(rrr_door.Config, None, ["scal=1"])
@@ -153,6 +163,10 @@ def test_wrong_settings_are_named():
         load_configuration(rrr_door.Config, None, ["perturbation=[1, 2]"])
     with pytest.raises(InputError, match="foot_mass must be greater than 0"):
         load_configuration(rrr_door.Config, None, ['robot={"foot_mass": -1}'])
+    with pytest.raises(InputError, match="final_door must have shape"):
+        load_configuration(rrr_door.Config, None, ['design={"final_door": [1, 2]}'])
+    with pytest.raises(InputError, match="extension must be greater than 0"):
+        load_configuration(rrr_door.Config, None, ['design={"extension": 0}'])
     with pytest.raises(InputError, match="phantom_feedback 'of' is unknown"):
         load_configuration(rrr_door.Config, None, ["phantom_feedback=of"])
 

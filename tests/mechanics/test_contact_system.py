@@ -90,6 +90,7 @@ def test_a_plastic_ball_stays_and_is_lifted_off_by_a_motor():
     assert landing.guards == ("foot closes",)
     assert landing.mode_after == ("closed",)
     assert liftoff.guards == ("foot opens",)
+    assert liftoff.impulses.tolist() == [0.0]
     # Lift-off where 20 t = m g. The gap is held to the flow's tolerance h = 1e-9, which the
     # stabilisation turns into a force of m (s^2 h + 2 s hdot), some 3 m s^2 h = 2.4e-6 N.
     assert liftoff.time == pytest.approx(2.0 * G / rate, abs=2.4e-6 / rate)
