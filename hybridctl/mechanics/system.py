@@ -135,13 +135,12 @@ class _Assembly:
 
     def _edge(self, modes: ContactModes, fired: tuple[str, ...]) -> Edge:
         names = [contact.name for contact in self.dynamics.contacts]
-        hit = {names.index(guard.removesuffix(" closes")) for guard in fired if " closes" in guard}
-        left = {names.index(guard.removesuffix(" opens")) for guard in fired if " opens" in guard}
-        remaining = set(closed_contacts(modes)) - left
+        hit = {i for i, name in enumerate(names) if f"{name} closes" in fired}
+        left = {i for i, name in enumerate(names) if f"{name} opens" in fired}
+        closed = set(closed_contacts(modes))
         if not hit:
-            return Edge(self._release(self._key(tuple(sorted(remaining)))))
-        participating = tuple(sorted(remaining | hit))
-        return Edge(self._impact(participating))
+            return Edge(self._release(self._key(tuple(sorted(closed - left)))))
+        return Edge(self._impact(tuple(sorted(closed | hit))))
 
     def _release(self, mode: ContactModes) -> Reset:
         """Contacts open without an impulse."""
