@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg.lapack import dpotrf, dtrtrs
 from scipy.optimize import nnls
 
 from hybridctl.checks import Array
@@ -50,8 +50,8 @@ def least_constraint(mass: Array, free: Array, rows: Array, bound: Array) -> Gau
     Solving Least Squares Problems, ch. 23), then polished on the constraints that are tight, and
     certified. Raises `NoContactSolutionError` if no motion satisfies J w >= b.
     """
-    root = cholesky(mass, lower=True)
-    g = solve_triangular(root, rows.T, lower=True).T
+    root, _ = dpotrf(mass, lower=1)
+    g = dtrtrs(root, rows.T, lower=1)[0].T
     lengths = np.sqrt(np.einsum("ij,ij->i", g, g))
     lengths[lengths == 0.0] = 1.0
     h = (bound - rows @ free) / lengths
@@ -70,7 +70,7 @@ def least_constraint(mass: Array, free: Array, rows: Array, bound: Array) -> Gau
         )
     acts = z > _TIE
     return GaussSolution(
-        free + scale * solve_triangular(root, step, lower=True, trans="T"),
+        free + scale * dtrtrs(root, step, lower=1, trans=1)[0],
         scale * z / lengths,
         tuple(np.flatnonzero(acts).tolist()),
         tuple(np.flatnonzero(~acts & (slack <= _TIE)).tolist()),
