@@ -63,14 +63,13 @@ class ContactSet:
         self.joint_b = [frame.joint for frame in bodies]
         self._a = np.array([self.joints.index(j) for j in self.joint_a])
         self._b = np.array([self.joints.index(j) for j in self.joint_b])
-        self._point = np.array(
-            [
-                f.position + f.rotation @ contact.offset
-                for f, contact in zip(points, contacts, strict=True)
-            ]
-        )[:, :, None]
-        self._turn_b = np.array([frame.rotation for frame in bodies])
-        self._origin_b = np.array([frame.position for frame in bodies])[:, :, None]
+        at_points = [
+            _pose(np.eye(3), f.position + f.rotation @ contact.offset)
+            for f, contact in zip(points, contacts, strict=True)
+        ]
+        at_surfaces = [_pose(frame.rotation, frame.position) for frame in bodies]
+        self._local = np.array(at_points + at_surfaces)
+        self._both = np.concatenate((self._a, self._b))
         self._support_a = np.array([robot.supporting(j) for j in self.joint_a])
         support_b = np.array([robot.supporting(j) for j in self.joint_b])
         self._sign = self._support_a - support_b
@@ -83,21 +82,20 @@ class ContactSet:
 
     def gaps(self, q: Array) -> Array:
         """Signed distances (c,), positive when open."""
-        rotations, positions = self._robot.poses(q, self.joints)
-        _, _, r = self._place(rotations, positions)
+        _, _, r = self._place(self._robot.poses(q, self.joints))
         return self._on_surfaces("distance", r)
 
     def jacobian(self, q: Array) -> Array:
         """J_n (c, nv): gap rate = J_n v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
-        p, turn, r = self._place(motion.rotations, motion.positions)
+        p, turn, r = self._place(motion.poses)
         n = _times(turn, self._on_surfaces("normal", r))
         wrench = np.concatenate((n, _cross(p, n)), axis=1)
         return np.asarray(self._sign * (wrench @ motion.jacobian))
 
     def normal_motion(self, motion: Motion, v: Array) -> NormalMotion:
         """Gaps, rates, Jacobian and drift from the kinematics at (q, v)."""
-        p, turn, r = self._place(motion.rotations, motion.positions)
+        p, turn, r = self._place(motion.poses)
         n = _times(turn, self._on_surfaces("normal", r))
         px, nx = skew(np.array((p, n)))
         wrench = np.concatenate((n, _times(px, n)), axis=1)
@@ -123,7 +121,7 @@ class ContactSet:
         that takes e3 to n: a smooth choice wherever n is not -e3, where it is e1 and -e2.
         """
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
-        p, turn, r = self._place(motion.rotations, motion.positions)
+        p, turn, r = self._place(motion.poses)
         local = _tangents(self._on_surfaces("normal", r))
         directions = local @ turn.transpose(0, 2, 1)
         moments = (skew(p) @ directions.transpose(0, 2, 1)).transpose(0, 2, 1)
@@ -132,10 +130,10 @@ class ContactSet:
 
     def derivatives(self, q: Array, v: Array, a: Array) -> NormalDerivatives:
         """Derivatives of rates and normal accelerations at fixed a; see the module's formulas."""
-        rotations, positions = self._robot.poses(q, self.joints)
+        poses = self._robot.poses(q, self.joints)
         d = self._robot.motion_derivatives(q, v, a, self.joints)
         ia, ib = self._a, self._b
-        p, turn, r = self._place(rotations, positions)
+        p, turn, r = self._place(poses)
         n = _times(turn, self._on_surfaces("normal", r))
         velocity = d.velocity[ia] - d.velocity[ib]
         acceleration = d.acceleration[ia] - d.acceleration[ib]
@@ -179,13 +177,12 @@ class ContactSet:
             d.jacobian[ib],
         )
 
-    def _place(self, rotations: Array, positions: Array) -> tuple[Array, Array, Array]:
+    def _place(self, poses: Array) -> tuple[Array, Array, Array]:
         """Contact points in the world, orientation of the surfaces, points in their frames."""
-        p = (rotations[self._a] @ self._point)[:, :, 0] + positions[self._a]
-        turn_joint = rotations[self._b]
-        turn = turn_joint @ self._turn_b
-        origin = (turn_joint @ self._origin_b)[:, :, 0] + positions[self._b]
-        return p, turn, ((p - origin)[:, None, :] @ turn)[:, 0]
+        placed = poses[self._both] @ self._local
+        count = len(self._a)
+        p, turn = placed[:count, :3, 3], placed[count:, :3, :3]
+        return p, turn, ((p - placed[count:, :3, 3])[:, None, :] @ turn)[:, 0]
 
     def _on_surfaces(self, what: str, *arguments: Array) -> Array:
         """A method of each contact's surface at its point."""
@@ -244,6 +241,13 @@ class _Bend:
             + third @ relative
             + world @ (slip_q + skew(slip) @ jacobian_b[:, 3:])
         )
+
+
+def _pose(rotation: Array, position: Array) -> Array:
+    """Homogeneous transform (4, 4)."""
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = rotation, position
+    return pose
 
 
 def _times(matrix: Array, b: Array) -> Array:

@@ -19,12 +19,12 @@ class Motion(NamedTuple):
     """Kinematics in world coordinates: Jacobian (6, nv), its rate, and poses of joints asked for.
 
     A spatial velocity is (linear velocity of the point at the world origin, angular velocity).
+    Poses are homogeneous transforms (k, 4, 4) from joint frames to the world.
     """
 
     jacobian: Array
     jacobian_rate: Array
-    rotations: Array
-    positions: Array
+    poses: Array
 
 
 class MotionDerivatives(NamedTuple):

@@ -298,26 +298,24 @@ class Robot:
 
     # Kinematics
 
-    def poses(self, q: Array, joints: Sequence[int]) -> tuple[Array, Array]:
-        """Rotations (k, 3, 3) and positions (k, 3) of joint frames in the world."""
+    def poses(self, q: Array, joints: Sequence[int]) -> Array:
+        """Homogeneous transforms (k, 4, 4) from joint frames to the world."""
         pin.forwardKinematics(self._model, self._data, q)
-        poses = [self._data.oMi[j] for j in joints]
-        return (
-            np.array([pose.rotation for pose in poses]),
-            np.array([pose.translation for pose in poses]),
-        )
+        return self._poses(joints)
 
     def motion(self, q: Array, v: Array, joints: Sequence[int]) -> Motion:
         """Jacobians of all joints at once (see `Motion`), and the poses of `joints`."""
         data = self._data
         pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
-        poses = [data.oMi[j] for j in joints]
         return Motion(
             np.array(data.J).reshape(6, self.nv),
             np.array(data.dJ).reshape(6, self.nv),
-            np.array([pose.rotation for pose in poses]),
-            np.array([pose.translation for pose in poses]),
+            self._poses(joints),
         )
+
+    def _poses(self, joints: Sequence[int]) -> Array:
+        poses = self._data.oMi
+        return np.array([poses[j].homogeneous for j in joints])
 
     def motion_derivatives(
         self, q: Array, v: Array, a: Array, joints: Sequence[int]

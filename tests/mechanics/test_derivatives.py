@@ -75,8 +75,9 @@ def test_tangents_are_orthogonal_to_the_normal_and_of_unit_length(name):
         body = robot.frame(contact.body)
         joints = [frame.joint, body.joint]
         motion = robot.motion(q, np.zeros(robot.nv), joints)
-        point = motion.rotations[0] @ (frame.position + frame.rotation @ contact.offset)
-        point = point + motion.positions[0]
+        pose = motion.poses[0]
+        point = pose[:3, :3] @ (frame.position + frame.rotation @ contact.offset)
+        point = point + pose[:3, 3]
         cross = np.array(
             [[0, -point[2], point[1]], [point[2], 0, -point[0]], [-point[1], point[0], 0]]
         )
