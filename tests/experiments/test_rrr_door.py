@@ -1,6 +1,8 @@
 """The door experiment shows what the README says it does."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -185,3 +187,12 @@ def test_the_command_line_lists_simulates_and_refuses(tmp_path):
     assert unknown.exit_code == 2
     wrong = runner.invoke(cli, ["simulate", "rrr-door", "--set", "scale=nan"])
     assert isinstance(wrong.exception, HybridctlError)
+
+
+def test_errors_end_the_program_with_one_line(tmp_path):
+    """From a shell: exit code 1, the message on stderr, and no traceback."""
+    command = [sys.executable, "-m", "hybridctl", "simulate", "rrr-door", "--set", "scale=nan"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "error: scale must be finite, got nan\n"
+    assert list(tmp_path.iterdir()) == []
