@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hybridctl.experiments.rrr_door_reference import Design, build
+from hybridctl.robots import rrr_door
 
 import hybridctl as hc
 from hybridctl.control.feasibility import feasibility
@@ -180,6 +182,46 @@ def test_a_good_reference_is_feasible(system, reference):
     assert event.guard_rates == pytest.approx({"a": -G * impact, "b": -G * impact})
     assert event.associativity <= 1e-12
     assert event.growing
+
+
+def test_resets_whose_order_matters_are_reported():
+    """Floor b adds 0.1 m/s: before or after the scaling by 0.8 this differs by 0.02 m/s."""
+
+    def guard(name):
+        row = GuardJacobian(np.zeros(()), np.array([1.0, 0.0]), np.zeros(0))
+        return hc.Guard(name, lambda t, x, u: x[0], lambda t, x, u: row)
+
+    a, b = guard("a"), guard("b")
+    scale = hc.Reset(lambda t, x, u: np.array([x[0], 0.8 * x[1]]))
+    shift = hc.Reset(lambda t, x, u: np.array([x[0], x[1] + 0.1]))
+    both = hc.Reset(lambda t, x, u: np.array([x[0], 0.8 * x[1] + 0.1]))
+    modes = [
+        hc.Mode(key, SPACE, lambda t, x, u: np.array([x[1], -G]))
+        for key in ("00", "01", "10", "11")
+    ]
+    plant = hc.HybridSystem(
+        modes,
+        [
+            hc.Transition("00", a, scale, "01"),
+            hc.Transition("00", b, shift, "10"),
+            hc.Transition("00", [a, b], both, "11"),
+            hc.Transition("01", b, shift, "11"),
+            hc.Transition("10", a, scale, "11"),
+        ],
+    )
+    nominal = hc.simulate(plant, "00", [1.0, 0.0], (0.0, 0.6))
+    report = feasibility(plant, hc.extend(plant, nominal, before=0.1, after=0.1))
+    assert report.events[0].associativity == pytest.approx(0.02, abs=1e-12)
+    assert report.failures == ("event 0: the order of resets changes the state by 0.02",)
+
+
+def test_a_pulling_contact_is_reported():
+    """With the withdrawing feedforward the phantom arc of corner 1 begins with a pulling force."""
+    plant = rrr_door.system()
+    reference = build(plant, rrr_door.Parameters(), Design(), phantom="withdrawing")
+    failures = feasibility(plant, reference).failures
+    assert len(failures) >= 1
+    assert all("phantom mode" in failure for failure in failures)
 
 
 def test_wrong_arguments_are_named(system, reference):
