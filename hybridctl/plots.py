@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -62,7 +62,6 @@ class Pose:
     time: float = 0.0
     color: str = TRACKING
     alpha: float = 1.0
-    markers: Array = field(default_factory=lambda: np.zeros((0, 2)))
 
 
 def series(
@@ -205,10 +204,6 @@ def _draw_pose(axes: Axes, pose: Pose) -> None:
             alpha=pose.alpha,
             lw=2.2,
             solid_capstyle="round",
-        )
-    if len(pose.markers):
-        axes.plot(
-            pose.markers[:, 0], pose.markers[:, 1], "o", color=pose.color, alpha=pose.alpha, ms=4
         )
 
 

@@ -34,11 +34,6 @@ class KKT:
             else None
         )
 
-    @property
-    def redundant(self) -> bool:
-        """Whether the constraints are linearly dependent, so that forces are of least norm."""
-        return self._inverse is not None
-
     def solve(self, upper: Array, lower: Array) -> tuple[Array, Array]:
         """Accelerations and forces for right-hand sides (nv,) and (k,), or with m columns."""
         rhs = np.concatenate((upper, lower))
