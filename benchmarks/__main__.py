@@ -24,6 +24,7 @@ from hybridctl.hybrid.mode import InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import ContactDynamics
+from hybridctl.mechanics.impact import impact
 from hybridctl.report import table
 
 
@@ -75,6 +76,7 @@ class Bare:
         self.free()
 
 
+ONE, BOTH = ("closed", "open"), ("closed", "closed")
 COLUMNS = ["what", "us", "Pinocchio us", "multiple", "outside", "max/min"]
 
 
@@ -95,16 +97,16 @@ def calls_table(effort: dict[str, float], bare: Bare) -> Table:
     dynamics = ContactDynamics(rrr_door.robot(), rrr_door.contacts())
     q, v, u = bare.q, bare.v, bare.u
     cases = [
-        ("acceleration, open", lambda: dynamics.acceleration(q, v, u, ()), bare.free),
-        ("acceleration, one closed", lambda: dynamics.acceleration(q, v, u, (0,)), bare.contact),
-        ("acceleration, both closed", lambda: dynamics.acceleration(q, v, u, (0, 1)), bare.contact),
+        ("acceleration, open", lambda: dynamics.acceleration(q, v, u, OPEN), bare.free),
+        ("acceleration, one closed", lambda: dynamics.acceleration(q, v, u, ONE), bare.contact),
+        ("acceleration, both closed", lambda: dynamics.acceleration(q, v, u, BOTH), bare.contact),
         (
             "derivatives, both closed",
-            lambda: dynamics.acceleration_derivatives(q, v, u, (0, 1)),
+            lambda: dynamics.acceleration_derivatives(q, v, u, BOTH),
             bare.derivatives,
         ),
         ("gaps", lambda: dynamics.gaps(q), bare.positions),
-        ("impact, both", lambda: dynamics.impact(q, v, (0, 1)), bare.impact),
+        ("impact, both", lambda: impact(dynamics, q, v, (0, 1)), bare.impact),
     ]
     rows = [row(name, measure(o, **effort), measure(b, **effort)) for name, o, b in cases]
     return table("Door, one call", COLUMNS, rows)

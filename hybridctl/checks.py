@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from hybridctl.errors import InputError, UnknownNameError
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 
 def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None) -> Array:

@@ -6,6 +6,8 @@ argument, `RuntimeError` for a run that cannot go on), so existing handlers keep
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class HybridctlError(Exception):
     """Base of all errors raised on purpose by hybridctl."""
@@ -64,4 +66,22 @@ class ReferenceRangeError(SimulationError):
 
 
 class NoContactSolutionError(SimulationError):
-    """The contact problem has no solution, or no mode is consistent with its own forces."""
+    """The contact problem has no solution, or no mode is consistent with its own forces.
+
+    `problem` is the contact problem, where one was solved.
+    """
+
+    def __init__(self, message: str, *, problem: Any = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class SeveralContactSolutionsError(SimulationError):
+    """The contact problem has more than one solution: friction and coupling are too strong.
+
+    `problem` is the contact problem, `solutions` all that were found.
+    """
+
+    def __init__(self, message: str, *, problem: Any, solutions: tuple[Any, ...]) -> None:
+        super().__init__(message)
+        self.problem, self.solutions = problem, solutions

@@ -1,43 +1,51 @@
-r"""Dynamics of a robot in contact, without friction: accelerations, impacts, and derivatives.
+r"""Dynamics of a robot in contact with Coulomb friction: accelerations, forces, derivatives.
 
-Sign conventions: a contact force pushes, :math:`\lambda \ge 0`, and
+Sign conventions: a contact force pushes, :math:`\lambda_n \ge 0`, and friction opposes sliding,
 
-.. math:: M a + h = S u + J^T \lambda, \qquad M (v^+ - v^-) = J^T \Lambda.
+.. math:: M a + h = S u + J_n^T \lambda_n + J_t^T \lambda_t, \qquad
+          \lambda_t = -\mu \lambda_n v_t / |v_t| \text{ in slip}.
 
-Methods take q (nq,), v (nv,), u (nu,) and the indices of the contacts that are closed. They do
-not validate: that is done where a simulation starts.
+Methods take q (nq,), v (nv,), u (nu,) and the mode of every contact (see `phase`). They do not
+validate: that is done where a simulation starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
-from hybridctl.mechanics.complementarity import GaussSolution, least_constraint
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.geometry import ContactSet, NormalDerivatives
+from hybridctl.mechanics.coulomb.law import OPEN, CoulombProblem, Modes, polish, unit
+from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.phase import STANDSTILL, Phase
 from hybridctl.mechanics.robot import Robot
 
-Closed = tuple[int, ...]
+_LEAST_WEIGHT = 1e-6
 
 
 @dataclass(frozen=True)
 class ContactAcceleration:
-    """Acceleration (nv,), and normal forces in N of all contacts (c,), zero where open."""
+    """Acceleration (nv,), and forces in N of all contacts, zero where open.
+
+    `forces` (c,) are normal, `friction` (c, 2) tangential, along the tangents of each surface
+    (in a plane of motion the second is zero).
+    """
 
     acceleration: Array
     forces: Array
+    friction: Array
 
 
 @dataclass(frozen=True)
 class AccelerationDerivatives:
-    """Derivatives of acceleration (nv, .) and of all normal forces (c, .) by q, v and u."""
+    """Derivatives of acceleration (nv, .), normal (c, .) and friction forces (c, 2, .)."""
 
     acceleration_q: Array
     acceleration_v: Array
@@ -45,43 +53,32 @@ class AccelerationDerivatives:
     forces_q: Array
     forces_v: Array
     forces_u: Array
+    friction_q: Array
+    friction_v: Array
+    friction_u: Array
 
 
-@dataclass(frozen=True)
-class ImpactResult:
-    """An impact: velocity after it (nv,), impulses of all contacts (c,) in N s.
+class _Solution(NamedTuple):
+    """One solve: rows, sliding directions, mix E, system, acceleration, multipliers."""
 
-    active: contacts with a positive impulse; weakly_active: contacts at the border of taking
-    part. momentum_residual: largest entry of M (v+ - v-) - J^T Lambda; complementarity_residual:
-    largest violation of 0 <= v_n+ + e v_n- perp Lambda >= 0, relative to its scale;
-    energy_loss: kinetic energy lost in J.
-    """
-
-    velocity_after: Array
-    impulses: Array
-    active: Closed
-    weakly_active: Closed
-    momentum_residual: float
-    complementarity_residual: float
-    energy_loss: float
-
-
-@dataclass(frozen=True)
-class ImpactDerivatives:
-    """Derivatives of the post-impact velocity (nv, nv) and all impulses (c, nv) by q and v-."""
-
-    velocity_q: Array
-    velocity_v: Array
-    impulses_q: Array
-    impulses_v: Array
+    rows: RowMotion
+    directions: dict[int, Array]
+    mix: Array
+    kkt: KKT
+    acceleration: Array
+    multipliers: Array
 
 
 class ContactDynamics:
-    r"""The dynamics of `robot` with any subset of `contacts` closed.
+    r"""The dynamics of `robot` with its `contacts` in any modes.
 
-    A closed contact obeys :math:`\ddot h + 2 s \dot h + s^2 h = 0`, so that a gap left by
-    rounding or by the integrator decays with rate s = `stabilization` (in 1/s) and does not
-    grow; on the constraint itself this changes nothing. s = 0 switches it off.
+    A closed contact obeys :math:`\ddot h + 2 s \dot h + s^2 h = 0`, and a sticking one
+    :math:`\dot v_t + 2 s v_t = 0`, so that a gap or speed left by rounding or by the integrator
+    decays with rate s = `stabilization` (in 1/s) and does not grow; on the constraint itself
+    this changes nothing. s = 0 switches it off.
+
+    Redundant contacts have least-norm normal forces; friction is shared among those that stick
+    in proportion to their normal forces, so that they reach their limits together.
 
     Raises `InputError` for contacts of equal names or none, `UnknownNameError` for a frame.
     """
@@ -98,146 +95,233 @@ class ContactDynamics:
             raise InputError(f"contact names must differ, got {names}")
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
         self.restitution = np.array([contact.restitution for contact in self.contacts])
-        self._all = ContactSet(robot, self.contacts)
-        self._sets: dict[Closed, ContactSet] = {}
+        self.friction = np.array([contact.friction for contact in self.contacts])
+        self.static_friction = np.array(
+            [contact.static_friction for contact in self.contacts], dtype=np.float64
+        )
+        self.all = ContactSet(robot, self.contacts)
+        self._phases: dict[Modes, Phase] = {}
 
     def gaps(self, q: Array) -> Array:
         """Signed distances h of all contacts (c,), in m, positive when open."""
-        return self._all.gaps(q)
+        return self.all.gaps(q)
 
     def gap_jacobian(self, q: Array) -> Array:
         """J_n of all contacts (c, nv)."""
-        return self._all.jacobian(q)
+        return self.all.jacobian(q)[: len(self.contacts)]
 
     def gap_rates(self, q: Array, v: Array) -> Array:
         """Normal velocities of all contacts (c,), in m/s."""
-        return np.asarray(self._all.jacobian(q) @ v)
+        return np.asarray(self.gap_jacobian(q) @ v)
 
     def tangent_jacobian(self, q: Array) -> Array:
-        """J_t of all contacts (c, 2, nv), along two orthonormal tangents of each surface."""
-        return self._all.tangent_jacobian(q)
+        """J_t of all contacts (c, 2, nv); zero where there is no friction or no such motion."""
+        rows = self.all.jacobian(q)
+        result = np.zeros((len(self.contacts), 2, self.robot.nv))
+        for i, tangents in enumerate(self.all.tangents):
+            result[i, : len(tangents)] = rows[tangents]
+        return result
+
+    def slip_velocities(self, q: Array, v: Array) -> Array:
+        """Sliding velocities v_t of all contacts (c, 2), in m/s, closed or not."""
+        return np.asarray(self.tangent_jacobian(q) @ v)
 
     def drift_acceleration(self, q: Array, v: Array) -> Array:
         """Normal accelerations Jdot_n v of all contacts (c,) at zero acceleration, in m/s^2."""
-        return self._all.normal_motion(self.robot.motion(q, v, self._all.joints), v).drift
+        motion = self.all.motion(self.robot.motion(q, v, self.all.joints), v)
+        return motion.drift[: len(self.contacts)]
 
-    def acceleration(self, q: Array, v: Array, u: Array, closed: Closed) -> ContactAcceleration:
-        """Acceleration and forces with the given contacts closed, [RS] (2.38)-(2.39)."""
-        forces = np.zeros(len(self.contacts))
-        if not closed:
-            return ContactAcceleration(self.robot.free_acceleration(q, v, u), forces)
-        contacts = self._set(closed)
-        normal = contacts.normal_motion(self.robot.motion(q, v, contacts.joints), v)
-        kkt = KKT(self.robot.mass_matrix(q), normal.jacobian.T, normal.jacobian)
-        drive = self.robot.actuation @ u - self.robot.bias(q, v)
-        s = self.stabilization
-        a, force = kkt.solve(drive, -normal.drift - s * (2.0 * normal.rate + s * normal.gap))
-        forces[list(closed)] = force
-        return ContactAcceleration(a, forces)
+    def phase(self, modes: Modes) -> Phase:
+        """The meaning of these modes of all contacts, made once."""
+        if modes not in self._phases:
+            self._phases[modes] = Phase(self.robot, self.contacts, modes)
+        return self._phases[modes]
+
+    def acceleration(self, q: Array, v: Array, u: Array, modes: Modes) -> ContactAcceleration:
+        """Acceleration and forces in the given modes, [RS] (2.38)-(2.41)."""
+        phase, count = self.phase(modes), len(self.contacts)
+        forces, friction = np.zeros(count), np.zeros((count, 2))
+        if not phase.closed:
+            return ContactAcceleration(self.robot.free_acceleration(q, v, u), forces, friction)
+        solution = self._solve(phase, q, v, u)
+        m = solution.multipliers
+        rows = m if phase.identity else solution.mix @ m
+        closed = list(phase.closed)
+        forces[closed] = rows[: len(closed)]
+        if len(rows) > len(closed):
+            friction[closed] = phase.spread(rows)[1]
+        return ContactAcceleration(solution.acceleration, forces, friction)
+
+    def _solve(self, phase: Phase, q: Array, v: Array, u: Array) -> _Solution:
+        contacts, robot = phase.contacts, self.robot
+        rows = contacts.motion(robot.motion(q, v, contacts.joints), v)
+        mass = robot.mass_matrix(q)
+        drive = robot.actuation @ u - robot.bias(q, v)
+        target = self.targets(rows)
+        directions = self._directions(phase, rows, mass, drive, target)
+        mix = phase.mix(directions)
+        force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
+        constraint = rows.jacobian if phase.identity else rows.jacobian[phase.constrained]
+        lower = target if phase.identity else target[phase.constrained]
+        kkt = KKT(mass, force, constraint)
+        a, multipliers = kkt.solve(drive, lower)
+        if kkt.redundant and len(phase.sticking):
+            kkt = KKT(mass, force, constraint, self._weights(phase, multipliers))
+            a, multipliers = kkt.solve(drive, lower)
+        return _Solution(rows, directions, mix, kkt, a, multipliers)
+
+    def targets(self, rows: RowMotion) -> Array:
+        """The part of J a (r,) that keeps contacts closed and sticking, stabilisation included."""
+        s, count = self.stabilization, len(rows.gap)
+        target = -rows.drift - 2.0 * s * rows.rate
+        target[:count] -= s * s * rows.gap
+        return np.asarray(target)
+
+    def _weights(self, phase: Phase, multipliers: Array) -> Array:
+        """Weights of redundant forces: a sticking contact's friction by its normal force."""
+        normal = multipliers[: len(phase.closed)]
+        least = _LEAST_WEIGHT * float(np.abs(normal).max(initial=0.0)) or 1.0
+        weights = np.ones(len(multipliers))
+        owner = phase.contacts.owner[phase.sticking]
+        weights[len(normal) :] = np.maximum(normal, least)[owner]
+        return weights
+
+    def _directions(
+        self, phase: Phase, rows: RowMotion, mass: Array, drive: Array, target: Array
+    ) -> dict[int, Array]:
+        """Unit sliding velocities of contacts that slide in a surface, by closed contact.
+
+        From a standstill it is the direction in which friction lets the contact accelerate.
+        """
+        found: dict[int, Array] = {}
+        starting = False
+        for slide in phase.spatial:
+            velocity = rows.rate[slide.rows]
+            speed = float(np.linalg.norm(velocity))
+            starting |= speed <= STANDSTILL
+            found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
+        if starting:
+            problem = self.problem(phase, rows, mass, drive, target)
+            modes = tuple(phase.modes[i] for i in phase.closed)
+            guesses = [unit(problem.free[tangents], None) for tangents in problem.tangents]
+            solution = polish(problem, modes, guesses, np.zeros(len(target)))
+            for k, s in enumerate(solution.directions if solution is not None else ()):
+                if k in found and s is not None:
+                    found[k] = s
+        return found
+
+    def problem(
+        self, phase: Phase, rows: RowMotion, mass: Array, drive: Array, target: Array
+    ) -> CoulombProblem:
+        """Coulomb's law for the accelerations of the closed contacts of a phase."""
+        both = np.linalg.solve(mass, np.column_stack((rows.jacobian.T, drive)))
+        sliding = []
+        for tangents in phase.contacts.tangents:
+            speed = float(np.linalg.norm(rows.rate[tangents]))
+            moves = len(tangents) > 0 and speed > STANDSTILL
+            sliding.append(rows.rate[tangents] / speed if moves else None)
+        closed = list(phase.closed)
+        return CoulombProblem(
+            rows.jacobian @ both[:, :-1],
+            rows.jacobian @ both[:, -1] - target,
+            phase.contacts.tangents,
+            self.static_friction[closed],
+            self.friction[closed],
+            tuple(sliding),
+        )
 
     def acceleration_derivatives(
-        self, q: Array, v: Array, u: Array, closed: Closed
+        self, q: Array, v: Array, u: Array, modes: Modes
     ) -> AccelerationDerivatives:
-        """Derivatives of `acceleration`, from the differentiated equations and constraints."""
-        robot, c = self.robot, len(self.contacts)
-        now = self.acceleration(q, v, u, closed)
-        mass = robot.mass_matrix(q)
-        if not closed:
-            e_q, e_v = robot.bias_derivatives(q, v, now.acceleration, {})
-            both = np.linalg.solve(mass, np.hstack([-e_q, -e_v, robot.actuation]))
-            a_q, a_v, a_u = np.split(both, [robot.nv, 2 * robot.nv], axis=1)
-            zero = np.zeros((c, robot.nv))
-            return AccelerationDerivatives(a_q, a_v, a_u, zero, zero, np.zeros((c, robot.nu)))
-        contacts = self._set(closed)
-        d = contacts.derivatives(q, v, now.acceleration)
-        force = now.forces[list(closed)]
+        """Derivatives of `acceleration`, from the differentiated equations and constraints.
+
+        For a contact that slides in a surface they grow as 1 / |v_t|; at a standstill, where
+        they do not exist, its direction is held.
+        """
+        robot, nv, phase = self.robot, self.robot.nv, self.phase(modes)
+        cuts = [nv, 2 * nv]
+        if not phase.closed:
+            a = robot.free_acceleration(q, v, u)
+            e_q, e_v = robot.bias_derivatives(q, v, a, {})
+            both = np.hstack([-e_q, -e_v, robot.actuation])
+            a_z = np.linalg.solve(robot.mass_matrix(q), both)
+            f_z, t_z = np.zeros((len(modes), a_z.shape[1])), None
+        else:
+            a_z, f_z, t_z = self._closed_derivatives(phase, q, v, u)
+        friction = np.zeros((len(modes), 2, a_z.shape[1])) if t_z is None else t_z
+        return AccelerationDerivatives(
+            *np.split(a_z, cuts, axis=1),
+            *np.split(f_z, cuts, axis=1),
+            *np.split(friction, cuts, axis=2),
+        )
+
+    def _closed_derivatives(
+        self, phase: Phase, q: Array, v: Array, u: Array
+    ) -> tuple[Array, Array, Array]:
+        """By z = (q, v, u): acceleration (nv, .), normal forces (c, .), friction (c, 2, .)."""
+        robot, nv, s = self.robot, self.robot.nv, self.stabilization
+        now = self._solve(phase, q, v, u)
+        d = phase.contacts.derivatives(q, v, now.acceleration)
+        forces = now.mix @ now.multipliers
         e_q, e_v = robot.bias_derivatives(
-            q, v, now.acceleration, _wrenches(contacts, d.wrench, force)
+            q, v, now.acceleration, wrenches(phase.contacts, d.wrench, forces)
         )
-        e_q = e_q - _turning_wrenches(d, force)
-        s = self.stabilization
-        c_q = d.acceleration_q + s * (2.0 * d.rate_q + s * d.jacobian)
+        e_q = e_q - turning_wrenches(d, forces)
+        turning = phase.turning(now.directions, now.rows.rate, now.multipliers)
+        turn_q, turn_v = -turning @ d.rate_q, -turning @ d.jacobian
+        upper = np.hstack(
+            [d.jacobian.T @ turn_q - e_q, d.jacobian.T @ turn_v - e_v, robot.actuation]
+        )
+        c_q = d.acceleration_q + 2.0 * s * d.rate_q
+        c_q[: len(phase.closed)] += s * s * d.jacobian[: len(phase.closed)]
         c_v = d.acceleration_v + 2.0 * s * d.jacobian
-        upper = np.hstack([-e_q, -e_v, robot.actuation])
-        lower = np.hstack([-c_q, -c_v, np.zeros((len(closed), robot.nu))])
-        a, f = KKT(mass, d.jacobian.T, d.jacobian).solve(upper, lower)
-        forces = np.zeros((c, f.shape[1]))
-        forces[list(closed)] = f
-        cuts = [robot.nv, 2 * robot.nv]
-        return AccelerationDerivatives(*np.split(a, cuts, axis=1), *np.split(forces, cuts, axis=1))
+        held = phase.constrained
+        lower = np.hstack([-c_q[held], -c_v[held], np.zeros((len(held), robot.nu))])
+        a_z, m_z = now.kkt.solve(upper, lower)
+        if now.kkt.redundant:
+            m_z = m_z + self._redundant_change(phase, q, now, d.rate_q, m_z)
+        rows_z = now.mix @ m_z
+        rows_z[:, :nv] += turn_q
+        rows_z[:, nv : 2 * nv] += turn_v
+        normal, tangential = phase.spread(rows_z)
+        closed = list(phase.closed)
+        f_z = np.zeros((len(self.contacts), a_z.shape[1]))
+        t_z = np.zeros((len(self.contacts), 2, a_z.shape[1]))
+        f_z[closed], t_z[closed] = normal, tangential
+        return a_z, f_z, t_z
 
-    def impact(self, q: Array, v: Array, participating: Closed) -> ImpactResult:
-        """Newton impact of contacts at zero gap, [RS] (2.25)-(2.28) without friction.
+    def _redundant_change(
+        self, phase: Phase, q: Array, now: _Solution, rate_q: Array, m_z: Array
+    ) -> Array:
+        """How the least-norm multipliers move within what the equations leave open.
 
-        `participating` are all contacts at zero gap, those that were closed before included;
-        which of them act is part of the result.
+        With G^T y = W^-1 lambda they change by P (W dG^T y + dW W^-1 lambda): the rows that
+        share the load turn, and the weights change.
         """
-        at = list(participating)
-        mass = self.robot.mass_matrix(q)
-        rows = self.gap_jacobian(q)[at]
-        solution = least_constraint(mass, v, rows, -self.restitution[at] * (rows @ v))
-        after = solution.motion
-        momentum = mass @ (after - v)
-        impulses = np.zeros(len(self.contacts))
-        impulses[at] = solution.multipliers
-        return ImpactResult(
-            after,
-            impulses,
-            tuple(at[i] for i in solution.active),
-            tuple(at[i] for i in solution.weakly_active),
-            float(np.abs(momentum - rows.T @ solution.multipliers).max()),
-            solution.residual,
-            float(-0.5 * momentum @ (after + v)),
-        )
-
-    def impact_derivatives(self, q: Array, v: Array, active: Closed) -> ImpactDerivatives:
-        """Derivatives of `impact` while the set of contacts that act stays the same."""
-        robot, nv, c = self.robot, self.robot.nv, len(self.contacts)
-        if not active:
-            zero = np.zeros((c, nv))
-            return ImpactDerivatives(np.zeros((nv, nv)), np.eye(nv), zero, zero)
-        contacts, at = self._set(active), list(active)
-        mass = robot.mass_matrix(q)
-        rows = self.gap_jacobian(q)[at]
-        kkt = KKT(mass, rows.T, rows)
-        e = self.restitution[at][:, None]
-        bounce = -e * rows
-        after, impulse = kkt.solve(mass @ v, bounce @ v)
-        rest = np.zeros(nv)
-        d_after = contacts.derivatives(q, after, rest)
-        d_before = contacts.derivatives(q, v, rest)
-        e_q = robot.impulse_derivative(
-            q, after - v, _wrenches(contacts, d_after.wrench, impulse)
-        ) - _turning_wrenches(d_after, impulse)
-        c_q = d_after.rate_q + e * d_before.rate_q
-        w, f = kkt.solve(np.hstack([-e_q, mass]), np.hstack([-c_q, bounce]))
-        impulses = np.zeros((c, 2 * nv))
-        impulses[at] = f
-        return ImpactDerivatives(w[:, :nv], w[:, nv:], impulses[:, :nv], impulses[:, nv:])
-
-    def select_closed(self, q: Array, v: Array, u: Array, candidates: Closed) -> Closed:
-        """Which of the touching contacts stay closed under input u: 0 <= a_n perp force >= 0.
-
-        Contacts at the border (no force, no separation) stay closed. [RS] 2.3.4.
-        """
-        solution = self._touching(q, v, u, candidates)
-        staying = {*solution.active, *solution.weakly_active}
-        return tuple(contact for i, contact in enumerate(candidates) if i in staying)
-
-    def _touching(self, q: Array, v: Array, u: Array, candidates: Closed) -> GaussSolution:
-        contacts, s = self._set(candidates), self.stabilization
-        normal = contacts.normal_motion(self.robot.motion(q, v, contacts.joints), v)
-        bound = -normal.drift - s * (2.0 * normal.rate + s * normal.gap)
-        free = self.robot.free_acceleration(q, v, u)
-        return least_constraint(self.robot.mass_matrix(q), free, normal.jacobian, bound)
-
-    def _set(self, closed: Closed) -> ContactSet:
-        if closed not in self._sets:
-            self._sets[closed] = ContactSet(self.robot, [self.contacts[i] for i in closed])
-        return self._sets[closed]
+        nv, kkt, held = self.robot.nv, now.kkt, phase.constrained
+        y = np.zeros(len(phase.contacts.owner))
+        y[held] = kkt.adjoint(now.multipliers)
+        z = kkt.by_mass(now.rows.jacobian.T @ y)
+        d = phase.contacts.derivatives(q, z, np.zeros(nv))
+        inertia = self.robot.impulse_derivative(q, z, wrenches(phase.contacts, d.wrench, y))
+        inertia = inertia - turning_wrenches(d, y)
+        force = d.jacobian.T @ now.mix
+        change = np.zeros_like(m_z)
+        change[:, :nv] = now.mix.T @ d.rate_q - force.T @ kkt.by_mass(inertia)
+        along = phase.turning(now.directions, now.rows.rate, np.ones(len(held)))
+        for slide in phase.spatial:
+            pull = (d.rate @ along)[slide.rows]
+            change[slide.contact, :nv] -= pull @ rate_q[slide.rows]
+            change[slide.contact, nv : 2 * nv] -= pull @ d.jacobian[slide.rows]
+        change *= kkt.weights[:, None]
+        owner = phase.contacts.owner[phase.sticking]
+        normals = len(phase.closed)
+        share = now.multipliers[normals:] / kkt.weights[normals:]
+        change[normals:] += share[:, None] * m_z[owner]
+        return np.asarray(kkt.indeterminate() @ change)
 
 
-def _wrenches(contacts: ContactSet, wrench: Array, force: Array) -> dict[int, Array]:
+def wrenches(contacts: ContactSet, wrench: Array, force: Array) -> dict[int, Array]:
     """Total spatial force on the body of each joint, in the world."""
     total: dict[int, Array] = {}
     for a, b, w in zip(contacts.joint_a, contacts.joint_b, force[:, None] * wrench, strict=True):
@@ -247,7 +331,7 @@ def _wrenches(contacts: ContactSet, wrench: Array, force: Array) -> dict[int, Ar
     return total
 
 
-def _turning_wrenches(d: NormalDerivatives, force: Array) -> Array:
+def turning_wrenches(d: RowDerivatives, force: Array) -> Array:
     r"""What D_q (J^T lambda) has beyond wrenches that are fixed in the frames of their bodies.
 
     A wrench held fixed in a body turns with it, by J x* w; the true one changes by D_q w. So
@@ -261,3 +345,8 @@ def _turning_wrenches(d: NormalDerivatives, force: Array) -> Array:
         change = force[:, None, None] * (d.wrench_q - turned)
         total += sign * np.einsum("cki,ckj->ij", jacobian, change)
     return total
+
+
+def closed_modes(modes: Modes) -> tuple[int, ...]:
+    """Indices of the contacts that are not open."""
+    return tuple(i for i, mode in enumerate(modes) if mode != OPEN)

@@ -1,10 +1,14 @@
 r"""Kinematics of a set of contacts: gaps, Jacobians, drift, and their derivatives.
 
-A contact's normal motion is the power of a unit wrench. With p the contact point, n the unit
-normal (both in the world) and w = (n, p x n), the gap rate is w . (V_A - V_B), where V are
-spatial velocities (linear at the world origin, angular) of the body with the point (A) and of
-the one with the surface (B). Its time derivative is w . (A_A - A_B) + wdot . (V_A - V_B).
-All contacts of a set are evaluated together; arrays have a leading axis for the contact.
+Each row of a contact's motion is the power of a unit wrench. With p the contact point, d a unit
+direction (both in the world) and w = (d, p x d), the rate of the row is w . (V_A - V_B), where V
+are spatial velocities (linear at the world origin, angular) of the body with the point (A) and
+of the one with the surface (B). Its time derivative is w . (A_A - A_B) + wdot . (V_A - V_B).
+
+The rows of a set are the normals of all its contacts, then the tangents of those with friction:
+two in space, one where the robot can only move in a plane. A normal turns with its surface and
+as the point moves over it; a tangent turns with its surface only, which is the same wherever the
+point sticks, and elsewhere only names the direction in which a sliding velocity is written.
 """
 
 from __future__ import annotations
@@ -20,10 +24,13 @@ from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.motion import Motion
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Surface
+from hybridctl.mechanics.tangents import TangentFrames, plane_of_motion
+
+_LOOKS = 3
 
 
-class NormalMotion(NamedTuple):
-    """gap (c,), rate (c,), Jacobian J_n (c, nv), and drift Jdot_n v (c,)."""
+class RowMotion(NamedTuple):
+    """gap (c,), and for each of r rows: rate (r,), Jacobian (r, nv), drift Jdot v (r,)."""
 
     gap: Array
     rate: Array
@@ -31,11 +38,11 @@ class NormalMotion(NamedTuple):
     drift: Array
 
 
-class NormalDerivatives(NamedTuple):
-    """At given (q, v, a): the wrenches, and derivatives of rate and normal acceleration.
+class RowDerivatives(NamedTuple):
+    """At given (q, v, a): the wrenches of the rows, and derivatives of rates and accelerations.
 
-    wrench (c, 6), wrench_q (c, 6, nv); rate (c,), rate_q (c, nv); acceleration (c,),
-    acceleration_q and acceleration_v (c, nv); Jacobians of both bodies (c, 6, nv).
+    wrench (r, 6), wrench_q (r, 6, nv); rate (r,), rate_q and jacobian (r, nv); acceleration
+    (r,), acceleration_q and acceleration_v (r, nv); Jacobians of both bodies (r, 6, nv).
     """
 
     gap: Array
@@ -52,17 +59,20 @@ class NormalDerivatives(NamedTuple):
 
 
 class ContactSet:
-    """Contacts of a robot with their names resolved to joints."""
+    """Contacts of a robot with their names resolved to joints.
+
+    `owner` (r,) is the contact of each row, `tangents` the rows of each contact's tangents.
+    """
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact]) -> None:
         self._robot = robot
         points = [robot.frame(contact.frame) for contact in contacts]
         bodies = [robot.frame(contact.body) for contact in contacts]
-        self.joints = sorted({frame.joint for frame in (*points, *bodies)})
-        self.joint_a = [frame.joint for frame in points]
-        self.joint_b = [frame.joint for frame in bodies]
-        self._a = np.array([self.joints.index(j) for j in self.joint_a])
-        self._b = np.array([self.joints.index(j) for j in self.joint_b])
+        joint_a = [frame.joint for frame in points]
+        joint_b = [frame.joint for frame in bodies]
+        self.joints = sorted({*joint_a, *joint_b})
+        self._a = np.array([self.joints.index(j) for j in joint_a])
+        self._b = np.array([self.joints.index(j) for j in joint_b])
         at_points = [
             _pose(np.eye(3), f.position + f.rotation @ contact.offset)
             for f, contact in zip(points, contacts, strict=True)
@@ -70,15 +80,45 @@ class ContactSet:
         at_surfaces = [_pose(frame.rotation, frame.position) for frame in bodies]
         self._local = np.array(at_points + at_surfaces)
         self._both = np.concatenate((self._a, self._b))
-        self._support_a = np.array([robot.supporting(j) for j in self.joint_a])
-        support_b = np.array([robot.supporting(j) for j in self.joint_b])
-        self._sign = self._support_a - support_b
+        self._support_a = np.array([robot.supporting(j) for j in joint_a])
+        self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b])
         surfaces = {id(contact.surface): contact.surface for contact in contacts}
         self._surfaces: list[tuple[Surface, Array]] = [
             (surface, np.array([c.surface is surface for c in contacts]))
             for surface in surfaces.values()
         ]
         self._curved = any(surface.curved for surface in surfaces.values())
+        self._frames = self._tangent_frames([contact.rough for contact in contacts])
+        self.owner = np.array([*range(len(contacts)), *self._frames.owner], dtype=np.intp)
+        self.tangents = tuple(
+            np.flatnonzero(self.owner[len(contacts) :] == i) + len(contacts)
+            for i in range(len(contacts))
+        )
+        self.joint_a = [joint_a[i] for i in self.owner]
+        self.joint_b = [joint_b[i] for i in self.owner]
+        self._row_sign = self._sign[self.owner]
+
+    def _tangent_frames(self, rough: Sequence[bool]) -> TangentFrames:
+        """Two tangents for each rough contact, one where it can only move in a plane.
+
+        Whether it can is found by looking at its motion at three configurations.
+        """
+        robot, rng = self._robot, np.random.default_rng(0)
+        moves, normals = [], []
+        for _ in range(_LOOKS if any(rough) else 0):
+            q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+            motion = robot.motion(q, np.zeros(robot.nv), self.joints)
+            p, turn, r = self._place(motion.poses)
+            linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
+            moves.append(turn.transpose(0, 2, 1) @ (self._sign[:, None, :] * linear))
+            normals.append(self._on_surfaces("normal", r))
+        axes = [
+            plane_of_motion(np.hstack([m[i] for m in moves]), np.array([n[i] for n in normals]))
+            if is_rough
+            else None
+            for i, is_rough in enumerate(rough)
+        ]
+        return TangentFrames([i for i, is_rough in enumerate(rough) if is_rough], axes)
 
     def gaps(self, q: Array) -> Array:
         """Signed distances (c,), positive when open."""
@@ -86,79 +126,81 @@ class ContactSet:
         return self._on_surfaces("distance", r)
 
     def jacobian(self, q: Array) -> Array:
-        """J_n (c, nv): gap rate = J_n v."""
+        """J of all rows (r, nv): rates = J v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place(motion.poses)
-        n = _times(turn, self._on_surfaces("normal", r))
-        wrench = np.concatenate((n, _cross(p, n)), axis=1)
-        return np.asarray(self._sign * (wrench @ motion.jacobian))
+        p, directions, _ = self._directions(p, turn, self._on_surfaces("normal", r))
+        wrench = np.concatenate((directions, _cross(p, directions)), axis=1)
+        return np.asarray(self._row_sign * (wrench @ motion.jacobian))
 
-    def normal_motion(self, motion: Motion, v: Array) -> NormalMotion:
-        """Gaps, rates, Jacobian and drift from the kinematics at (q, v)."""
+    def motion(self, motion: Motion, v: Array) -> RowMotion:
+        """Gaps, rates, Jacobian and drift from the robot's kinematics at (q, v)."""
         p, turn, r = self._place(motion.poses)
-        n = _times(turn, self._on_surfaces("normal", r))
-        px, nx = skew(np.array((p, n)))
-        wrench = np.concatenate((n, _times(px, n)), axis=1)
-        jacobian = self._sign * (wrench @ motion.jacobian)
         moving = self._sign * v
         relative = moving @ motion.jacobian.T
         velocity_a = (self._support_a * v) @ motion.jacobian.T
+        relative_rate = moving @ motion.jacobian_rate.T
+        count, rows = len(p), self.owner
+        points, directions, _ = self._directions(p, turn, self._on_surfaces("normal", r))
+        if len(rows) > count:
+            relative, relative_rate = relative[rows], relative_rate[rows]
+            velocity_a = velocity_a[rows]
+        px, dx = skew(np.array((points, directions)))
+        wrench = np.concatenate((directions, _times(px, directions)), axis=1)
+        jacobian = self._row_sign * (wrench @ motion.jacobian)
         spin_a = velocity_a[:, 3:]
         p_rate = velocity_a[:, :3] - _times(px, spin_a)
-        n_rate = _times(nx, relative[:, 3:] - spin_a)
+        rate = _times(dx, relative[:, 3:] - spin_a)
         if self._curved:
-            slip = relative[:, :3] - _times(px, relative[:, 3:])
+            slip = relative[:count, :3] - _times(px[:count], relative[:count, 3:])
             local = _times(turn.transpose(0, 2, 1), slip)
-            n_rate = n_rate + _times(turn, _times(self._on_surfaces("curvature", r), local))
-        wrench_rate = np.concatenate((n_rate, _times(px, n_rate) - _times(nx, p_rate)), axis=1)
-        drift = _dot(wrench, moving @ motion.jacobian_rate.T) + _dot(wrench_rate, relative)
-        return NormalMotion(self._on_surfaces("distance", r), jacobian @ v, jacobian, drift)
+            rate[:count] += _times(turn, _times(self._on_surfaces("curvature", r), local))
+        wrench_rate = np.concatenate((rate, _times(px, rate) - _times(dx, p_rate)), axis=1)
+        drift = _dot(wrench, relative_rate) + _dot(wrench_rate, relative)
+        return RowMotion(self._on_surfaces("distance", r), jacobian @ v, jacobian, drift)
 
-    def tangent_jacobian(self, q: Array) -> Array:
-        """J_t (c, 2, nv): sliding velocity along two orthonormal directions of the surface.
-
-        With n = (a, b, c) in the surface's frame they are e1 and e2 reflected by the reflection
-        that takes e3 to n: a smooth choice wherever n is not -e3, where it is e1 and -e2.
-        """
-        motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
-        p, turn, r = self._place(motion.poses)
-        local = _tangents(self._on_surfaces("normal", r))
-        directions = local @ turn.transpose(0, 2, 1)
-        moments = (skew(p) @ directions.transpose(0, 2, 1)).transpose(0, 2, 1)
-        wrenches = np.concatenate((directions, moments), axis=2)
-        return np.asarray(self._sign[:, None, :] * (wrenches @ motion.jacobian))
-
-    def derivatives(self, q: Array, v: Array, a: Array) -> NormalDerivatives:
-        """Derivatives of rates and normal accelerations at fixed a; see the module's formulas."""
+    def derivatives(self, q: Array, v: Array, a: Array) -> RowDerivatives:
+        """Derivatives of rates and accelerations at fixed a; see the module's formulas."""
         poses = self._robot.poses(q, self.joints)
-        d = self._robot.motion_derivatives(q, v, a, self.joints)
-        ia, ib = self._a, self._b
-        p, turn, r = self._place(poses)
-        n = _times(turn, self._on_surfaces("normal", r))
-        velocity = d.velocity[ia] - d.velocity[ib]
-        acceleration = d.acceleration[ia] - d.acceleration[ib]
-        jacobian = d.jacobian[ia] - d.jacobian[ib]
-        velocity_q = d.velocity_q[ia] - d.velocity_q[ib]
-        px, nx = skew(p), skew(n)
-        spin_a, spin_b = d.velocity[ia][:, 3:], d.velocity[ib][:, 3:]
-        p_rate = d.velocity[ia][:, :3] + _cross(spin_a, p)
-        n_rate = _cross(spin_b, n)
-        p_q = d.jacobian[ia][:, :3] - px @ d.jacobian[ia][:, 3:]
-        n_q = -nx @ d.jacobian[ib][:, 3:]
-        p_rate_q = d.velocity_q[ia][:, :3] - px @ d.velocity_q[ia][:, 3:] + skew(spin_a) @ p_q
-        n_rate_q = -nx @ d.velocity_q[ib][:, 3:]
+        k = self._robot.motion_derivatives(q, v, a, self.joints)
+        count, rows = len(self._a), self.owner
+        ia, ib = self._a[rows], self._b[rows]
+        point, turn, r = self._place(poses)
+        p, d, local_slope = self._directions(point, turn, self._on_surfaces("normal", r))
+        velocity = k.velocity[ia] - k.velocity[ib]
+        acceleration = k.acceleration[ia] - k.acceleration[ib]
+        jacobian = k.jacobian[ia] - k.jacobian[ib]
+        velocity_q = k.velocity_q[ia] - k.velocity_q[ib]
+        px, dx = skew(p), skew(d)
+        spin_a, spin_b = k.velocity[ia][:, 3:], k.velocity[ib][:, 3:]
+        p_rate = k.velocity[ia][:, :3] + _cross(spin_a, p)
+        d_rate = _cross(spin_b, d)
+        p_q = k.jacobian[ia][:, :3] - px @ k.jacobian[ia][:, 3:]
+        d_q = -dx @ k.jacobian[ib][:, 3:]
+        p_rate_q = k.velocity_q[ia][:, :3] - px @ k.velocity_q[ia][:, 3:] + skew(spin_a) @ p_q
+        d_rate_q = -dx @ k.velocity_q[ib][:, 3:]
+        d_v = d_q
         if self._curved:
-            bend = _Bend(self, turn, r, p, velocity, jacobian, velocity_q, p_q, d.jacobian[ib])
-            n_q = n_q + bend.normal_q
-            n_rate = n_rate + bend.rate
-            n_rate_q = n_rate_q + bend.rate_q
-        n_rate_q = n_rate_q + skew(spin_b) @ n_q
-        wrench = np.concatenate((n, _cross(p, n)), axis=1)
-        wrench_q = np.concatenate((n_q, px @ n_q - nx @ p_q), axis=1)
-        rate = np.concatenate((n_rate, _cross(p_rate, n) + _cross(p, n_rate)), axis=1)
-        moment_rate_q = skew(p_rate) @ n_q - nx @ p_rate_q + px @ n_rate_q - skew(n_rate) @ p_q
-        rate_q = np.concatenate((n_rate_q, moment_rate_q), axis=1)
-        return NormalDerivatives(
+            first = slice(0, count)
+            bend = _Bend(
+                self, turn, r, p[first], velocity[first], jacobian[first], velocity_q[first],
+                p_q[first], k.jacobian[ib][first],
+            )  # fmt: skip
+            owner = rows[count:]
+            world = turn[owner] @ local_slope @ turn[owner].transpose(0, 2, 1)
+            d_q[first] += bend.normal_q
+            d_v = d_q.copy()
+            d_q[count:] += world @ bend.normal_q[owner]
+            d_rate[first] += bend.rate
+            d_rate_q[first] += bend.rate_q
+        d_rate_q = d_rate_q + skew(spin_b) @ d_q
+        wrench = np.concatenate((d, _cross(p, d)), axis=1)
+        wrench_q = np.concatenate((d_q, px @ d_q - dx @ p_q), axis=1)
+        wrench_v = np.concatenate((d_v, px @ d_v - dx @ p_q), axis=1)
+        rate = np.concatenate((d_rate, _cross(p_rate, d) + _cross(p, d_rate)), axis=1)
+        moment_rate_q = skew(p_rate) @ d_q - dx @ p_rate_q + px @ d_rate_q - skew(d_rate) @ p_q
+        rate_q = np.concatenate((d_rate_q, moment_rate_q), axis=1)
+        return RowDerivatives(
             self._on_surfaces("distance", r),
             wrench,
             wrench_q,
@@ -167,15 +209,28 @@ class ContactSet:
             _apply(wrench, jacobian),
             _dot(wrench, acceleration) + _dot(rate, velocity),
             _apply(acceleration, wrench_q)
-            + _apply(wrench, d.acceleration_q[ia] - d.acceleration_q[ib])
+            + _apply(wrench, k.acceleration_q[ia] - k.acceleration_q[ib])
             + _apply(velocity, rate_q)
             + _apply(rate, velocity_q),
-            _apply(wrench, d.acceleration_v[ia] - d.acceleration_v[ib])
-            + _apply(velocity, wrench_q)
+            _apply(wrench, k.acceleration_v[ia] - k.acceleration_v[ib])
+            + _apply(velocity, wrench_v)
             + _apply(rate, jacobian),
-            d.jacobian[ia],
-            d.jacobian[ib],
+            k.jacobian[ia],
+            k.jacobian[ib],
         )
+
+    def _directions(self, p: Array, turn: Array, normals: Array) -> tuple[Array, Array, Array]:
+        """Points and directions of all rows (r, 3), from normals in the surfaces' frames.
+
+        Also the derivatives of the tangents by the normal (r - c, 3, 3), in those frames.
+        """
+        n = _times(turn, normals)
+        if len(self.owner) == len(n):
+            return p, n, np.zeros((0, 3, 3))
+        owner = self.owner[len(n) :]
+        tangents, slope = self._frames.at(normals[owner])
+        directions = np.concatenate((n, _times(turn[owner], tangents)))
+        return p[self.owner], directions, slope
 
     def _place(self, poses: Array) -> tuple[Array, Array, Array]:
         """Contact points in the world, orientation of the surfaces, points in their frames."""
@@ -192,7 +247,7 @@ class ContactSet:
             (mask, getattr(surface, what)(*(argument[mask] for argument in arguments)))
             for surface, mask in self._surfaces
         ]
-        result = np.empty((len(self.joint_a), *parts[0][1].shape[1:]))
+        result = np.empty((len(self._a), *parts[0][1].shape[1:]))
         for mask, part in parts:
             result[mask] = part
         return result
@@ -266,15 +321,3 @@ def _dot(a: Array, b: Array) -> Array:
 def _apply(row: Array, matrix: Array) -> Array:
     """Row vectors (c, 6) times matrices (c, 6, nv)."""
     return np.asarray((row[:, None, :] @ matrix)[:, 0])
-
-
-def _tangents(n: Array) -> Array:
-    """Two orthonormal tangents (c, 2, 3) of normals (c, 3)."""
-    result = np.empty((len(n), 2, 3))
-    below = n[:, 2] < -1.0 + 1e-12
-    scale = 1.0 / np.where(below, 1.0, 1.0 + n[:, 2])
-    middle = n + np.array([0.0, 0.0, 1.0])
-    for k in range(2):
-        result[:, k] = np.eye(3)[k] - (scale * n[:, k])[:, None] * middle
-        result[below, k] = (1.0 - 2.0 * k) * np.eye(3)[k]
-    return result

@@ -1,9 +1,19 @@
 r"""The hybrid system of a robot with contacts; its modes are enumerated as they are entered.
 
-A mode is a tuple with "open" or "closed" per contact. Guards ([RS] 2.3.3): the gap of an open
-contact, the normal force of a closed one. When gaps close, the impact law decides which contacts
-take part; which of them then stay closed is decided at acceleration level with the post-event
-input ([RS] 2.3.4, Fig. 2.6).
+A mode is a tuple with the mode of every contact: "open" and, without friction, "closed"; with
+friction "stick", and "slip+" and "slip-" where the contact slides along one direction (the sign
+is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.3.3):
+
+- "<contact> closes": the gap h of an open contact, m;
+- "<contact> opens": the normal force of a closed one, N;
+- "<contact> slips": mu_s lambda_n - |lambda_t| of a sticking one, N; where there is one direction
+  "<contact> slips+" and "<contact> slips-", mu_s lambda_n + lambda_t and mu_s lambda_n - lambda_t;
+- "<contact> sticks": the signed speed of "slip+" and "slip-", m/s. In a surface |v_t| - 1e-9 m/s,
+  whose gradient is that of s . v_t with s the direction at the event: |v_t| itself has no
+  derivative at zero.
+
+When gaps close, the impact law decides which contacts take part; which of them then stay closed,
+stick or slip is decided at acceleration level with the post-event input ([RS] 2.3.4, Fig. 2.6).
 """
 
 from __future__ import annotations
@@ -18,8 +28,6 @@ from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
-    GuardJacobian,
-    GuardSet,
     Jump,
     Mode,
     ModeKey,
@@ -29,25 +37,36 @@ from hybridctl.hybrid.mode import (
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.coulomb.law import (
+    CLOSED,
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    SLIPS,
+    STICK,
+    Modes,
+)
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.guards import contact_guards
+from hybridctl.mechanics.impact import impact, impact_derivatives
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.state import RobotStateSpace
 
-OPEN, CLOSED = "open", "closed"
-ContactModes = tuple[str, ...]
-
-_SEPARATION_SPEED = 1e-9
+_AFTER = {"slips": SLIP, "slips+": SLIP_PLUS, "slips-": SLIP_MINUS, "sticks": STICK, "opens": OPEN}
 
 
 def contact_system(
     robot: Robot, contacts: Sequence[Contact], *, stabilization: float | None = None
 ) -> HybridSystem:
-    """The hybrid system of a robot with unilateral frictionless contacts.
+    """The hybrid system of a robot with unilateral contacts with friction.
 
-    State x = (q, v), input u the actuated joint torques or forces. Mode keys are tuples of
-    "open" and "closed" in the order of `contacts`; guards are named "<contact> closes" (the gap,
-    in m) and "<contact> opens" (the normal force, in N). `stabilization` is the rate in 1/s at
-    which a closed contact's residual gap decays (see `ContactDynamics`).
+    State x = (q, v), input u the actuated joint torques or forces. Mode keys and guards are
+    those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
+    "normal_force" (c,) N, "friction_force" (c, 2) N and "slip_velocity" (c, 2) m/s along the
+    tangents of each surface. `stabilization` is the rate in 1/s at which a closed contact's
+    residual gap and a sticking one's residual speed decay (see `ContactDynamics`).
 
     Raises `InputError` for contacts that do not fit the robot.
     """
@@ -64,15 +83,15 @@ class _Assembly:
     space: RobotStateSpace
 
     def mode(self, key: ModeKey) -> Mode:
-        closed = closed_contacts(self._checked(key))
+        modes = self._checked(key)
         dynamics, n = self.dynamics, self.dynamics.robot.nq
 
         def field(t: float, x: Array, u: Array) -> Array:
             v = x[n:]
-            return np.concatenate((v, dynamics.acceleration(x[:n], v, u, closed).acceleration))
+            return np.concatenate((v, dynamics.acceleration(x[:n], v, u, modes).acceleration))
 
         def jacobian(t: float, x: Array, u: Array) -> FieldJacobian:
-            d = dynamics.acceleration_derivatives(x[:n], x[n:], u, closed)
+            d = dynamics.acceleration_derivatives(x[:n], x[n:], u, modes)
             nv = d.acceleration_q.shape[0]
             upper = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
             lower = np.hstack([d.acceleration_q, d.acceleration_v])
@@ -83,14 +102,16 @@ class _Assembly:
 
         def outputs(t: float, x: Array, u: Array) -> Mapping[str, Array]:
             q, v = x[:n], x[n:]
+            now = dynamics.acceleration(q, v, u, modes)
             return {
-                "normal_force": dynamics.acceleration(q, v, u, closed).forces,
                 "gap": dynamics.gaps(q),
+                "normal_force": now.forces,
+                "friction_force": now.friction,
+                "slip_velocity": dynamics.slip_velocities(q, v),
             }
 
         def select(t: float, x: Array, u: Array) -> ModeKey:
-            staying = dynamics.select_closed(x[:n], x[n:], u, closed)
-            return self._key(staying)
+            return select_modes(dynamics, x[:n], x[n:], u, modes)
 
         return Mode(
             key,
@@ -99,98 +120,75 @@ class _Assembly:
             self.dynamics.robot.nu,
             jacobian,
             outputs,
-            select if closed else None,
+            select if closed_contacts(modes) else None,
         )
 
     def outgoing(self, key: ModeKey) -> Outgoing:
         modes = self._checked(key)
-        return Outgoing(self._guards(modes), lambda fired: self._edge(modes, fired))
+        guards = contact_guards(self.dynamics, modes)
+        return Outgoing(guards, lambda fired: self._edge(modes, fired))
 
-    def _guards(self, modes: ContactModes) -> GuardSet:
-        closed = closed_contacts(modes)
-        dynamics, n = self.dynamics, self.dynamics.robot.nq
-        is_open = np.array([mode == OPEN for mode in modes])
-        names = tuple(
-            f"{contact.name} {'closes' if mode == OPEN else 'opens'}"
-            for contact, mode in zip(dynamics.contacts, modes, strict=True)
-        )
-
-        def values(t: float, x: Array, u: Array) -> Array:
-            q = x[:n]
-            if not closed:
-                return dynamics.gaps(q)
-            forces = dynamics.acceleration(q, x[n:], u, closed).forces
-            return np.where(is_open, dynamics.gaps(q), forces)
-
-        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
-            q, v = x[:n], x[n:]
-            d = dynamics.acceleration_derivatives(q, v, u, closed)
-            gap = dynamics.gap_jacobian(q)
-            gap_rows = np.hstack([gap, np.zeros_like(gap)])
-            force_rows = np.hstack([d.forces_q, d.forces_v])
-            state = np.where(is_open[:, None], gap_rows, force_rows)
-            return GuardJacobian(np.zeros(len(names)), state, d.forces_u)
-
-        return GuardSet(names, values, jacobian)
-
-    def _edge(self, modes: ContactModes, fired: tuple[str, ...]) -> Edge:
-        names = [contact.name for contact in self.dynamics.contacts]
-        hit = {i for i, name in enumerate(names) if f"{name} closes" in fired}
-        left = {i for i, name in enumerate(names) if f"{name} opens" in fired}
-        closed = set(closed_contacts(modes))
+    def _edge(self, modes: Modes, fired: tuple[str, ...]) -> Edge:
+        after, hit = list(modes), []
+        for name in fired:
+            contact, what = name.rsplit(" ", 1)
+            i = [c.name for c in self.dynamics.contacts].index(contact)
+            if what == "closes":
+                hit.append(i)
+            elif after[i] != OPEN:
+                after[i] = _AFTER[what]
         if not hit:
-            return Edge(self._release(self._key(tuple(sorted(closed - left)))))
-        return Edge(self._impact(tuple(sorted(closed | hit))))
+            return Edge(self._change(tuple(after)))
+        return Edge(self._impact(tuple(sorted({*closed_contacts(modes), *hit}))))
 
-    def _release(self, mode: ContactModes) -> Reset:
-        """Contacts open without an impulse."""
+    def _change(self, modes: Modes) -> Reset:
+        """Contacts open, stick or slip without an impulse."""
         none = np.zeros(len(self.dynamics.contacts))
-        return Reset(lambda t, x, u: Jump(x, mode, none), Reset.identity(self.space.ndx).jacobian)
+        return Reset(lambda t, x, u: Jump(x, modes, none), Reset.identity(self.space.ndx).jacobian)
 
-    def _impact(self, participating: tuple[int, ...]) -> Reset:
+    def _impact(self, at: tuple[int, ...]) -> Reset:
         """Impact of the closing contacts with those that are closed already."""
         dynamics, n = self.dynamics, self.dynamics.robot.nq
 
         def jump(t: float, x: Array, u: Array) -> Jump:
             q = x[:n]
-            result = dynamics.impact(q, x[n:], participating)
-            separation = dynamics.gap_rates(q, result.velocity_after)
-            touching = tuple(i for i in participating if separation[i] <= _SEPARATION_SPEED)
+            result = impact(dynamics, q, x[n:], at)
             after = np.concatenate([q, result.velocity_after])
-            return Jump(after, self._key(touching), result.impulses, result)
+            return Jump(after, result.modes, result.impulses, result)
 
         def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
             q, v = x[:n], x[n:]
-            active = dynamics.impact(q, v, participating).active
-            d = dynamics.impact_derivatives(q, v, active)
+            d = impact_derivatives(dynamics, q, v, impact(dynamics, q, v, at))
             nv = len(v)
             state = np.block([[np.eye(nv), np.zeros((nv, nv))], [d.velocity_q, d.velocity_v]])
             return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
 
         return Reset(jump, jacobian)
 
-    def _key(self, closed: tuple[int, ...]) -> ContactModes:
-        inside = set(closed)
-        count = len(self.dynamics.contacts)
-        return tuple(CLOSED if i in inside else OPEN for i in range(count))
-
-    def _checked(self, key: ModeKey) -> ContactModes:
+    def _checked(self, key: ModeKey) -> Modes:
         contacts = self.dynamics.contacts
+        known = [self._known(i) for i in range(len(contacts))]
         if (
             not isinstance(key, tuple)
             or len(key) != len(contacts)
-            or any(mode not in (OPEN, CLOSED) for mode in key)
+            or any(mode not in modes for mode, modes in zip(key, known, strict=True))
         ):
-            names = [contact.name for contact in contacts]
             raise UnknownNameError(
-                f"mode {key!r} is unknown, expected a tuple with 'open' or 'closed' for each of "
-                f"the contacts {names}"
+                f"mode {key!r} is unknown, expected a tuple with one of these for each contact: "
+                + ", ".join(f"{c.name} {modes}" for c, modes in zip(contacts, known, strict=True))
             )
         return key
+
+    def _known(self, i: int) -> Modes:
+        """The modes of contact i."""
+        tangents = len(self.dynamics.all.tangents[i])
+        return {0: (OPEN, CLOSED), 1: (OPEN, STICK, SLIP_PLUS, SLIP_MINUS)}.get(
+            tangents, (OPEN, STICK, SLIP)
+        )
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
     """Indices of the contacts that are closed in a mode of a contact system."""
     if not isinstance(mode, tuple):
         raise UnknownNameError(f"mode {mode!r} is no tuple of contact modes")
-    return tuple(i for i, contact in enumerate(mode) if contact == CLOSED)
+    return tuple(i for i, contact in enumerate(mode) if contact in (CLOSED, STICK, *SLIPS))

@@ -1,5 +1,7 @@
 """Robots for the tests: a pair of bodies on any base, an arm that carries a surface, the door."""
 
+from dataclasses import replace
+
 import numpy as np
 from hybridctl.robots import rrr_door
 
@@ -18,28 +20,50 @@ PAIR = f"""
 """
 WHEEL = PAIR.replace('"revolute"', '"continuous"').replace('axis xyz="1 0.3 0"', 'axis xyz="0 1 0"')
 
+PLANAR_PAIR = PAIR.replace('axis xyz="1 0.3 0"', 'axis xyz="0 1 0"')
+
 SLOPE = Plane((0.0, 0.0, -0.1), (0.1, 0.2, 1.0))
 HILL = Sphere((0.0, 0.1, -0.4), 0.3)
+HILL_IN_THE_PLANE = Sphere((0.0, 0.05, -0.4), 0.3)
 BOWL = Sphere((0.0, 0.1, 1.1), 2.0, inside=True)
 
 
-def pair(root: str, ground, urdf: str = PAIR) -> ContactDynamics:
+def pair(root: str, ground, urdf: str = PAIR, mu: float = 0.0) -> ContactDynamics:
     """Two bodies that touch the ground with three points, and each other with a fourth."""
     robot = Robot.from_urdf(urdf, root=root, stiffness={} if urdf is WHEEL else {"hip": 2.0})
     knob = Sphere((0.0, 0.0, -0.2), 0.05)
     return ContactDynamics(
         robot,
         [
-            Contact("a", "cube", ground, offset=(0.05, 0.05, -0.05), restitution=0.3),
-            Contact("b", "cube", ground, offset=(-0.05, 0.05, -0.05)),
-            Contact("c", "arm", ground, offset=(0.0, 0.0, 0.1), restitution=1.0),
-            Contact("d", "arm", knob, body="cube", offset=(0.0, 0.1, 0.1), restitution=0.5),
+            Contact("a", "cube", ground, offset=(0.05, 0.05, -0.05), restitution=0.3, friction=mu),
+            Contact("b", "cube", ground, offset=(-0.05, 0.05, -0.05), friction=mu),
+            Contact("c", "arm", ground, offset=(0.0, 0.0, 0.1), restitution=1.0, friction=2.0 * mu),
+            Contact(
+                "d",
+                "arm",
+                knob,
+                body="cube",
+                offset=(0.0, 0.1, 0.1),
+                restitution=0.5,
+                friction=0.25 * mu,
+                static_friction=0.5 * mu,
+            ),
         ],
     )
 
 
 def door() -> ContactDynamics:
     return ContactDynamics(rrr_door.robot(), rrr_door.contacts())
+
+
+def rough_door() -> ContactDynamics:
+    contacts = [replace(c, friction=0.3, static_friction=None) for c in rrr_door.contacts()]
+    return ContactDynamics(rrr_door.robot(), contacts)
+
+
+def modes_of(dynamics: ContactDynamics, closed) -> tuple[str, ...]:
+    """The modes of contacts without friction of which these are closed."""
+    return tuple("closed" if i in closed else "open" for i in range(len(dynamics.contacts)))
 
 
 def random_state(dynamics: ContactDynamics, seed: int):
@@ -58,3 +82,41 @@ CASES = {
     "wheel on a slope": (lambda: pair("floating", SLOPE, WHEEL), [(2,), (0, 2)]),
 }
 FLAT = [(name, closed) for name, (_, subsets) in CASES.items() for closed in subsets]
+
+_MU = 0.4
+ROUGH = {
+    "door": (rough_door, [("stick", "open"), ("slip+", "open"), ("slip-", "slip+")]),
+    "floating on a slope": (
+        lambda: pair("floating", SLOPE, mu=_MU),
+        [
+            ("stick",) + ("open",) * 3,
+            ("slip", "slip", "open", "slip"),
+            ("slip", "open", "open", "slip"),
+        ],
+    ),
+    "floating on a hill": (
+        lambda: pair("floating", HILL, mu=_MU),
+        [
+            ("open", "open", "slip", "open"),
+            ("stick", "slip", "open", "open"),
+            ("slip", "open", "open", "slip"),
+        ],
+    ),
+    "floating in a bowl": (
+        lambda: pair("floating", BOWL, mu=_MU),
+        [("slip", "slip", "open", "open"), ("stick", "slip", "open", "open")],
+    ),
+    "sagittal on a hill": (
+        lambda: pair("sagittal", HILL_IN_THE_PLANE, PLANAR_PAIR, mu=_MU),
+        [
+            ("stick",) + ("open",) * 3,
+            ("slip+", "slip-", "open", "open"),
+            ("open", "open", "open", "slip+"),
+        ],
+    ),
+    "wheel on a slope": (
+        lambda: pair("floating", SLOPE, WHEEL, mu=_MU),
+        [("open", "stick", "slip", "open")],
+    ),
+}
+ROUGH_FLAT = [(name, modes) for name, (_, sets) in ROUGH.items() for modes in sets]

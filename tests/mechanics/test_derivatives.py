@@ -4,50 +4,70 @@ import numpy as np
 import pytest
 from differences import assert_derivative
 
-from mechanics.models import CASES, FLAT, random_state
+from hybridctl.mechanics.impact import impact, impact_derivatives
+from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 
 # A configuration, a velocity and an input are drawn of unit scale, and derivatives are compared
 # relative to their largest entry (at least 1), so 1e-7 is far above eps^(2/3) and below any
 # error of substance.
 
 
-@pytest.mark.parametrize(("name", "closed"), FLAT)
-def test_acceleration_and_forces(name, closed):
-    dynamics = CASES[name][0]()
+ALL = [(CASES[name][0], modes_of(CASES[name][0](), closed)) for name, closed in FLAT]
+ROUGH_ALL = [(ROUGH[name][0], modes) for name, modes in ROUGH_FLAT]
+
+
+@pytest.mark.parametrize(("make", "modes"), ALL + ROUGH_ALL)
+def test_acceleration_and_forces(make, modes):
+    dynamics = make()
     robot = dynamics.robot
     q, v, u = random_state(dynamics, seed=3)
-    d = dynamics.acceleration_derivatives(q, v, u, closed)
+    d = dynamics.acceleration_derivatives(q, v, u, modes)
 
     def result(q, v, u):
-        r = dynamics.acceleration(q, v, u, closed)
-        return np.concatenate([r.acceleration, r.forces])
+        r = dynamics.acceleration(q, v, u, modes)
+        return np.concatenate([r.acceleration, r.forces, r.friction.ravel()])
+
+    def expected(a, normal, friction):
+        return np.vstack([a, normal, friction.reshape(-1, friction.shape[2])])
 
     assert_derivative(
-        lambda z: result(robot.integrate(q, z), v, u), np.vstack([d.acceleration_q, d.forces_q])
+        lambda z: result(robot.integrate(q, z), v, u),
+        expected(d.acceleration_q, d.forces_q, d.friction_q),
     )
-    assert_derivative(lambda z: result(q, v + z, u), np.vstack([d.acceleration_v, d.forces_v]))
-    assert_derivative(lambda z: result(q, v, u + z), np.vstack([d.acceleration_u, d.forces_u]))
+    assert_derivative(
+        lambda z: result(q, v + z, u), expected(d.acceleration_v, d.forces_v, d.friction_v)
+    )
+    assert_derivative(
+        lambda z: result(q, v, u + z), expected(d.acceleration_u, d.forces_u, d.friction_u)
+    )
 
 
-@pytest.mark.parametrize(("name", "closed"), [case for case in FLAT if case[1]])
-def test_impact_on_a_fixed_set(name, closed):
-    dynamics = CASES[name][0]()
-    robot = dynamics.robot
-    q, v, _ = random_state(dynamics, seed=4)
-    d = dynamics.impact_derivatives(q, v, closed)
-    at, e = list(closed), dynamics.restitution[list(closed)]
+@pytest.mark.parametrize("make", [case[0] for case in [*CASES.values(), *ROUGH.values()]])
+@pytest.mark.parametrize("seed", range(6))
+def test_impacts(make, seed):
+    """The derivative on the active set against differences of the whole impact law."""
+    dynamics = make()
+    robot, count = dynamics.robot, len(dynamics.contacts)
+    q, v, _ = random_state(dynamics, seed)
+    at = tuple(np.flatnonzero(np.random.default_rng(seed).integers(0, 2, count)).tolist())
+    result = impact(dynamics, q, v, at)
+    d = impact_derivatives(dynamics, q, v, result)
 
-    def result(q, v):
-        """The same impact through the Delassus matrix, all contacts of the set acting."""
-        mass, rows = robot.mass_matrix(q), dynamics.gap_jacobian(q)[at]
-        delassus = rows @ np.linalg.solve(mass, rows.T)
-        impulse = np.linalg.solve(delassus, -(1.0 + e) * (rows @ v))
-        return np.concatenate([v + np.linalg.solve(mass, rows.T @ impulse), impulse])
+    def outcome(q, v):
+        r = impact(dynamics, q, v, at)
+        return np.concatenate([r.velocity_after, r.impulses, r.friction_impulses.ravel()])
+
+    def expected(w, normal, friction):
+        return np.vstack([w, normal, friction.reshape(2 * count, -1)])
 
     assert_derivative(
-        lambda z: result(robot.integrate(q, z), v), np.vstack([d.velocity_q, d.impulses_q[at]])
+        lambda z: outcome(robot.integrate(q, z), v),
+        expected(d.velocity_q, d.impulses_q, d.friction_impulses_q),
     )
-    assert_derivative(lambda z: result(q, v + z), np.vstack([d.velocity_v, d.impulses_v[at]]))
+    assert_derivative(
+        lambda z: outcome(q, v + z),
+        expected(d.velocity_v, d.impulses_v, d.friction_impulses_v),
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -63,10 +83,10 @@ def test_gap_jacobian_and_drift(name):
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ROUGH)
 def test_tangents_are_orthogonal_to_the_normal_and_of_unit_length(name):
     """J_t and J_n of a contact are three rows of one orthogonal frame times a point Jacobian."""
-    dynamics = CASES[name][0]()
+    dynamics = ROUGH[name][0]()
     q, _, _ = random_state(dynamics, seed=6)
     rows = np.concatenate([dynamics.gap_jacobian(q)[:, None], dynamics.tangent_jacobian(q)], axis=1)
     robot = dynamics.robot

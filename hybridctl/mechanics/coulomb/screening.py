@@ -1,0 +1,192 @@
+r"""Which sets of contact states obey Coulomb's law, found for all sets together.
+
+Every set of states gives linear equations A f = b once the directions in which contacts begin to
+slide in space are known. Those directions, as angles, are the roots of the perpendicular
+velocities s'w with s' perpendicular to s, found by Newton's method from several starts:
+
+.. math:: A f' = -\mu f_n s^\perp, \qquad D\phi = s^\perp \cdot w' - (s \cdot w).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.coulomb.law import (
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    SLIPS,
+    STICK,
+    CoulombProblem,
+    Modes,
+)
+
+_REGULAR = 1e-10
+_SCREEN = 1e-6
+_ITERATIONS = 25
+_MOST_TURN = 0.5
+_ALONE = 12
+
+Mask = NDArray[np.bool_]
+
+
+def candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, list[Array | None]]]:
+    """Sets of states whose solution obeys the law to about six digits, with directions found."""
+    sets = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
+    plain = [m for m in sets if not _turning(problem, m)]
+    yield from _passing(Batch(problem, plain, np.zeros((len(plain), len(problem.free)))))
+    for number in range(1, len(problem.static) + 1):
+        chosen = [m for m in sets if len(_turning(problem, m)) == number]
+        if not chosen:
+            continue
+        angles = _starts(number)
+        many, directions = [], []
+        for modes in chosen:
+            for row in angles:
+                direction = np.zeros(len(problem.free))
+                for i, angle in zip(_turning(problem, modes), row, strict=True):
+                    direction[problem.tangents[i]] = np.cos(angle), np.sin(angle)
+                many.append(modes)
+                directions.append(direction)
+        batch = Batch(problem, many, np.array(directions))
+        batch.turn()
+        yield from _passing(batch)
+
+
+def _turning(problem: CoulombProblem, modes: Modes) -> list[int]:
+    return [i for i, mode in enumerate(modes) if problem.turns(i, mode)]
+
+
+def _starts(number: int) -> Array:
+    """Angles (m, number) to start from: a circle for one contact, seeded points for more."""
+    circle = 2.0 * np.pi * np.arange(_ALONE) / _ALONE
+    if number == 1:
+        return circle[:, None]
+    common = np.repeat(circle[::2, None], number, axis=1)
+    scattered = np.random.default_rng(0).uniform(0.0, 2.0 * np.pi, (_ALONE, number))
+    return np.vstack([common, scattered])
+
+
+def _passing(batch: Batch) -> Iterator[tuple[Modes, list[Array | None]]]:
+    problem = batch.problem
+    for index in np.flatnonzero(batch.obeys()).tolist():
+        modes = batch.sets[index]
+        turning = _turning(problem, modes)
+        rows = problem.tangents
+        yield (
+            modes,
+            [batch.directions[index, r] if i in turning else None for i, r in enumerate(rows)],
+        )
+
+
+class Batch:
+    """Many sets of states of one problem; arrays have a leading axis for the set."""
+
+    def __init__(self, problem: CoulombProblem, sets: Sequence[Modes], directions: Array) -> None:
+        self.problem, self.sets = problem, sets
+        k, r = len(problem.static), len(problem.free)
+        states = np.array(sets).reshape(len(sets), k)
+        owner = np.arange(r)
+        for i, rows in enumerate(problem.tangents):
+            owner[rows] = i
+        self.owner, self.is_tangent = owner, np.arange(r) >= k
+        self.open, self.stick = states == OPEN, states == STICK
+        self.slip = np.isin(states, list(SLIPS))
+        begins = np.array([direction is None for direction in problem.sliding])
+        two = np.array([len(rows) == 2 for rows in problem.tangents])
+        self.begins = self.slip & begins
+        turning = (states == SLIP) & begins & two
+        self.turning_contacts = turning
+        self.turning: Mask = turning[:, owner] & self.is_tangent
+        for i, rows in enumerate(problem.tangents):
+            given = problem.sliding[i]
+            if given is not None:
+                directions[:, rows] = given
+            elif len(rows) == 1:
+                plus, minus = states[:, i] == SLIP_PLUS, states[:, i] == SLIP_MINUS
+                directions[:, rows[0]] = plus * 1.0 - minus
+        self.directions = directions
+        self.held = np.where(self.is_tangent, self.stick[:, owner], ~self.open[:, owner])
+        self._regular = problem.delassus + _REGULAR * np.eye(r)
+        self._cross = np.zeros((r, r))
+        for rows in problem.tangents:
+            if len(rows) == 2:
+                self._cross[rows[0], rows[1]], self._cross[rows[1], rows[0]] = -1.0, 1.0
+
+    def turn(self) -> None:
+        """Newton's method in the angles of the contacts that begin to slide."""
+        active = np.arange(len(self.sets))
+        for _ in range(_ITERATIONS):
+            step = self._angle_steps(active)
+            size = np.abs(step).max(axis=1)
+            step *= np.minimum(1.0, _MOST_TURN / np.maximum(size, _MOST_TURN))[:, None]
+            angles = step[:, self.owner] * self.turning[active]
+            s = self.directions[active]
+            turned = np.cos(angles) * s + np.sin(angles) * (s @ self._cross.T)
+            self.directions[active] = np.where(self.turning[active], turned, s)
+            active = active[size > _SCREEN]
+            if not len(active):
+                return
+
+    def _angle_steps(self, active: NDArray[np.intp]) -> Array:
+        """Newton steps (n, k) of the angles, zero for contacts that do not turn."""
+        problem, k = self.problem, len(self.problem.static)
+        s = self.directions[active]
+        across = (s @ self._cross.T) * self.turning[active]
+        matrix, target = self._equations(active)
+        forces = _solved(matrix, target[:, :, None])
+        owns = self.owner[:, None] == np.arange(k)
+        push = -(problem.kinetic * forces[:, :k, 0])[:, None, :] * owns * across[:, :, None]
+        rates = forces[:, :, 0] @ problem.delassus.T + problem.free
+        rates_by_angle = problem.delassus @ _solved(matrix, push)
+        residual = (across * rates) @ owns
+        along = (s * self.turning[active] * rates) @ owns
+        slope = np.einsum("nr,ri,nrj->nij", across, owns * 1.0, rates_by_angle)
+        idle = ~self.turning_contacts[active]
+        diagonal = np.arange(k)
+        slope[:, diagonal, diagonal] += np.where(idle, 1.0, -along)
+        return -_solved(slope, residual[:, :, None])[:, :, 0]
+
+    def _equations(self, active: NDArray[np.intp] | slice) -> tuple[Array, Array]:
+        """Matrices (n, r, r) and right-hand sides (n, r) at the present directions."""
+        problem, owner, r = self.problem, self.owner, len(self.problem.free)
+        held = self.held[active]
+        matrix = np.where(held[:, :, None], self._regular, np.eye(r))
+        sliding = self.slip[active][:, owner] & self.is_tangent
+        pull = np.where(sliding, problem.kinetic[owner] * self.directions[active], 0.0)
+        matrix[:, np.arange(r), owner] += pull
+        return matrix, np.where(held, -problem.free, 0.0)
+
+    def obeys(self) -> Mask:
+        """Which of the solutions at the present directions obey the law roughly: (n,)."""
+        problem, k = self.problem, len(self.problem.static)
+        if not len(self.sets):
+            return np.zeros(0, dtype=np.bool_)
+        matrix, target = self._equations(slice(None))
+        forces = _solved(matrix, target[:, :, None])[:, :, 0]
+        rates = forces @ problem.delassus.T + problem.free
+        owns = (self.owner[:, None] == np.arange(k)) & self.is_tangent[:, None]
+        slack = np.where(self.open, rates[:, :k], forces[:, :k])
+        tangential = np.sqrt(forces**2 @ owns)
+        cone = np.where(self.stick, problem.static * forces[:, :k] - tangential, 0.0)
+        along = np.where(self.begins, (self.directions * rates) @ owns, 0.0)
+        across = (self.directions @ self._cross.T) * rates * self.turning
+        tolerance = _SCREEN * np.maximum(1.0, np.abs(forces).max(axis=1))
+        worst = np.minimum(np.minimum(slack, cone), along).min(axis=1)
+        return np.asarray(np.minimum(worst, -np.abs(across @ owns).max(axis=1)) >= -tolerance)
+
+
+def _solved(matrix: Array, target: Array) -> Array:
+    """Stacks of linear systems; those that are singular come out as zero."""
+    try:
+        return np.asarray(np.linalg.solve(matrix, target))
+    except np.linalg.LinAlgError:
+        singular = np.linalg.matrix_rank(matrix) < matrix.shape[1]
+        safe = np.where(singular[:, None, None], np.eye(matrix.shape[1]), matrix)
+        return np.where(singular[:, None, None], 0.0, np.linalg.solve(safe, target))

@@ -1,0 +1,191 @@
+"""Solving Coulomb's law: all sets of states where they are few, an iterative solver otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.mechanics.coulomb.law import (
+    CLOSED,
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    STICK,
+    CoulombProblem,
+    CoulombSolution,
+    Modes,
+    polish,
+)
+from hybridctl.mechanics.coulomb.screening import candidates
+
+IterativeSolver = Callable[[Array, Array, Array], Array]
+
+MOST_SETS = 256
+_SAME = 1e-7
+_ACTIVE = (1e-6, 1e-4, 1e-8, 1e-3)
+
+
+def solve(problem: CoulombProblem, iterative: IterativeSolver) -> CoulombSolution:
+    """The one solution of the problem.
+
+    Sets of states are all tried where they are few; otherwise, and where the impulses of least
+    norm of redundant contacts leave their cones, `iterative` proposes impulses, which are then
+    polished on the states they show. Redundant contacts that slide can have a continuum of
+    solutions; of these the one of least norm is taken, and `family` says so.
+
+    Raises `NoContactSolutionError` if none is found, `SeveralContactSolutionsError` if the
+    enumeration finds more than one that are not connected; both carry the data.
+    """
+    if count_sets(problem) <= MOST_SETS:
+        found = enumerate_solutions(problem)
+        if len(found) > 1:
+            found = [least_of_family(problem, found)]
+        if found:
+            return found[0]
+    solution = from_iterations(problem, iterative)
+    if solution is None:
+        raise NoContactSolutionError(
+            "Coulomb's law has no solution here" + describe(problem), problem=problem
+        )
+    return solution
+
+
+def least_of_family(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> CoulombSolution:
+    """The solution of least norm, if all others are connected to it by a path of solutions.
+
+    Raises `SeveralContactSolutionsError` if they are not.
+    """
+    least = min(found, key=lambda s: float(np.linalg.norm(s.forces)))
+    others = [s for s in found if s is not least]
+    if all(_connected(problem, least, other) for other in others):
+        return replace(least, family=True)
+    raise several(problem, found)
+
+
+def _connected(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolution) -> bool:
+    """Whether there is a solution near the middle of two, in the states of both."""
+    modes, directions = [], []
+    for i, (a, b) in enumerate(zip(one.modes, other.modes, strict=True)):
+        if a != b and OPEN not in (a, b):
+            return False
+        modes.append(b if a == OPEN else a)
+        directions.append(other.directions[i] if a == OPEN else one.directions[i])
+    scaled, (force, _) = _scaled(problem)
+    middle = 0.5 * (one.forces + other.forces) / force
+    between = polish(scaled, tuple(modes), directions, middle)
+    far = 0.5 * float(np.linalg.norm(one.forces - other.forces)) / force
+    return between is not None and float(np.linalg.norm(between.forces - middle)) < far
+
+
+def several(
+    problem: CoulombProblem, found: Sequence[CoulombSolution]
+) -> SeveralContactSolutionsError:
+    """The error for a problem with more than one solution."""
+    states = ", ".join(str(solution.modes) for solution in found)
+    return SeveralContactSolutionsError(
+        f"Coulomb's law has {len(found)} solutions here: {states}" + describe(problem),
+        problem=problem,
+        solutions=tuple(found),
+    )
+
+
+def describe(problem: CoulombProblem) -> str:
+    """The data of a problem, for an error message."""
+    return (
+        f"; W = {problem.delassus.tolist()}, c = {problem.free.tolist()}, friction "
+        f"{problem.static.tolist()} (static), {problem.kinetic.tolist()} (kinetic)"
+    )
+
+
+def count_sets(problem: CoulombProblem) -> int:
+    """How many sets of states there are."""
+    total = 1
+    for i in range(len(problem.static)):
+        total *= len(problem.choices(i))
+    return total
+
+
+def enumerate_solutions(problem: CoulombProblem) -> list[CoulombSolution]:
+    """All solutions with different velocities, from every set of states.
+
+    Of several sets with the same velocities, the one in which most contacts stick and fewest
+    are open stands for all.
+    """
+    scaled, unit = _scaled(problem)
+    distinct: list[CoulombSolution] = []
+    for modes, directions in candidates(scaled):
+        solution = polish(scaled, modes, directions, np.zeros(len(scaled.free)))
+        if solution is None:
+            continue
+        same = [k for k, s in enumerate(distinct) if np.allclose(s.rates, solution.rates, 0, _SAME)]
+        if not same:
+            distinct.append(solution)
+        elif _rank(solution) > _rank(distinct[same[0]]):
+            distinct[same[0]] = solution
+    return [_unscaled(solution, unit) for solution in distinct]
+
+
+def _rank(solution: CoulombSolution) -> tuple[int, int]:
+    return solution.modes.count(STICK), -solution.modes.count(OPEN)
+
+
+def from_iterations(problem: CoulombProblem, iterative: IterativeSolver) -> CoulombSolution | None:
+    """The solution on the states shown by an iterative solver's impulses, if it is one."""
+    if any(direction is not None for direction in problem.sliding):
+        return None
+    scaled, unit = _scaled(problem)
+    k = len(scaled.static)
+    rows = [[*scaled.tangents[i], *[-1] * (2 - len(scaled.tangents[i])), i] for i in range(k)]
+    index = np.array(rows).ravel()
+    padded = np.pad(scaled.delassus, (0, 1))[np.ix_(index, index)]
+    impulses = iterative(padded, np.append(scaled.free, 0.0)[index], scaled.kinetic)
+    forces = np.zeros(len(scaled.free) + 1)
+    forces[index] = impulses
+    forces = forces[:-1]
+    for threshold in _ACTIVE:
+        modes, directions = _shown(scaled, forces, threshold)
+        solution = polish(scaled, modes, directions, forces)
+        if solution is not None:
+            least = polish(scaled, modes, solution.directions, np.zeros(len(forces)))
+            return _unscaled(least or solution, unit)
+    return None
+
+
+def _shown(
+    problem: CoulombProblem, forces: Array, threshold: float
+) -> tuple[Modes, list[Array | None]]:
+    """The states that impulses show."""
+    rates = problem.delassus @ forces + problem.free
+    modes: list[str] = []
+    directions: list[Array | None] = []
+    for i, rows in enumerate(problem.tangents):
+        w = rates[rows]
+        speed = float(np.linalg.norm(w))
+        sliding = len(rows) > 0 and speed > threshold
+        directions.append(w / speed if sliding else None)
+        if forces[i] <= threshold:
+            modes.append(OPEN)
+        elif len(rows) == 0:
+            modes.append(CLOSED)
+        elif not sliding:
+            modes.append(STICK)
+        else:
+            modes.append(SLIP if len(rows) == 2 else SLIP_PLUS if w[0] > 0.0 else SLIP_MINUS)
+    return tuple(modes), directions
+
+
+def _scaled(problem: CoulombProblem) -> tuple[CoulombProblem, tuple[float, float]]:
+    """The problem with W and c of order one, and the units of forces and rates."""
+    size = float(problem.delassus.diagonal().mean()) or 1.0
+    rate = float(np.abs(problem.free).max()) or 1.0
+    scaled = replace(problem, delassus=problem.delassus / size, free=problem.free / rate)
+    return scaled, (rate / size, rate)
+
+
+def _unscaled(solution: CoulombSolution, unit: tuple[float, float]) -> CoulombSolution:
+    return replace(solution, forces=unit[0] * solution.forces, rates=unit[1] * solution.rates)

@@ -1,0 +1,119 @@
+"""The guards of a mode of a contact system, evaluated together; see `system` for their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.mode import GuardJacobian, GuardSet
+from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.phase import STANDSTILL
+
+
+class _Guard(NamedTuple):
+    """One guard: contact, event, and the sign of the direction (0 in a surface)."""
+
+    contact: int
+    event: str
+    sign: float = 0.0
+
+
+def contact_guards(dynamics: ContactDynamics, modes: Modes) -> GuardSet:
+    """All guards of a mode, with their exact derivatives."""
+    guards = list(_guards(dynamics, modes))
+    names = tuple(f"{dynamics.contacts[g.contact].name} {g.event}" for g in guards)
+    n = dynamics.robot.nq
+    resting = all(mode == OPEN for mode in modes)
+    sliding = any(mode in SLIPS for mode in modes)
+
+    def values(t: float, x: Array, u: Array) -> Array:
+        q, v = x[:n], x[n:]
+        gaps = dynamics.gaps(q)
+        if resting:
+            return gaps
+        now = dynamics.acceleration(q, v, u, modes)
+        slip = dynamics.slip_velocities(q, v) if sliding else now.friction
+        return np.array([_value(dynamics, g, gaps, now.forces, now.friction, slip) for g in guards])
+
+    def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
+        q, v = x[:n], x[n:]
+        d = dynamics.acceleration_derivatives(q, v, u, modes)
+        gap = dynamics.gap_jacobian(q)
+        gap_z = np.hstack([gap, np.zeros_like(gap), np.zeros((len(gap), len(u)))])
+        force_z = np.hstack([d.forces_q, d.forces_v, d.forces_u])
+        friction_z = np.concatenate([d.friction_q, d.friction_v, d.friction_u], axis=2)
+        friction = dynamics.acceleration(q, v, u, modes).friction
+        slip, slip_z = _slip_derivatives(dynamics, q, v, len(u))
+        rows = []
+        for g in guards:
+            i = g.contact
+            if g.event == "closes":
+                rows.append(gap_z[i])
+            elif g.event == "opens":
+                rows.append(force_z[i])
+            elif g.event == "sticks":
+                rows.append(_along(g, slip[i]) @ slip_z[i])
+            else:
+                limit = dynamics.static_friction[i] * force_z[i]
+                rows.append(limit - _along(g, friction[i], -1.0) @ friction_z[i])
+        z = np.array(rows)
+        cut = 2 * dynamics.robot.nv
+        return GuardJacobian(np.zeros(len(rows)), z[:, :cut], z[:, cut:])
+
+    return GuardSet(names, values, jacobian)
+
+
+def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[_Guard]:
+    for i, mode in enumerate(modes):
+        if mode == OPEN:
+            yield _Guard(i, "closes")
+            continue
+        yield _Guard(i, "opens")
+        if mode == STICK and len(dynamics.all.tangents[i]) == 1:
+            yield _Guard(i, "slips+", 1.0)
+            yield _Guard(i, "slips-", -1.0)
+        elif mode == STICK:
+            yield _Guard(i, "slips")
+        elif mode in SLIPS:
+            yield _Guard(i, "sticks", SLIPS[mode])
+
+
+def _value(
+    dynamics: ContactDynamics, g: _Guard, gaps: Array, forces: Array, friction: Array, slip: Array
+) -> float:
+    i = g.contact
+    if g.event == "closes":
+        return float(gaps[i])
+    if g.event == "opens":
+        return float(forces[i])
+    if g.event == "sticks":
+        return float(g.sign * slip[i, 0] if g.sign else np.hypot(*slip[i]) - STANDSTILL)
+    pull = -g.sign * friction[i, 0] if g.sign else np.hypot(*friction[i])
+    return float(dynamics.static_friction[i] * forces[i] - pull)
+
+
+def _along(g: _Guard, vector: Array, side: float = 1.0) -> Array:
+    """The unit direction (2,) in which a guard looks at sliding velocity or friction."""
+    if g.sign:
+        return np.array([side * g.sign, 0.0])
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0.0 else np.zeros(2)
+
+
+def _slip_derivatives(
+    dynamics: ContactDynamics, q: Array, v: Array, nu: int
+) -> tuple[Array, Array]:
+    """Sliding velocities (c, 2) and their derivatives by (q, v, u): (c, 2, 2 nv + nu)."""
+    contacts, nv = dynamics.all, dynamics.robot.nv
+    d = contacts.derivatives(q, v, np.zeros(nv))
+    count = len(dynamics.contacts)
+    slip, slip_z = np.zeros((count, 2)), np.zeros((count, 2, 2 * nv + nu))
+    for i, tangents in enumerate(contacts.tangents):
+        m = len(tangents)
+        slip[i, :m] = d.rate[tangents]
+        slip_z[i, :m, : 2 * nv] = np.hstack([d.rate_q[tangents], d.jacobian[tangents]])
+    return slip, slip_z

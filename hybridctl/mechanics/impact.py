@@ -1,0 +1,332 @@
+r"""Impacts with Newton restitution and Coulomb friction, and their derivatives.
+
+.. math:: M (v^+ - v^-) = J_n^T \Lambda_n + J_t^T \Lambda_t, \qquad
+          0 \le v_n^+ + e v_n^- \perp \Lambda_n \ge 0, \qquad |\Lambda_t| \le \mu \Lambda_n,
+
+with friction against v_t^+, [RS] (2.25)-(2.28). The kinetic coefficient is used. Newton's rule
+with friction can gain energy when e > 0; `energy_loss` tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.mechanics.complementarity import least_constraint
+from hybridctl.mechanics.coulomb import CoulombProblem, solve
+from hybridctl.mechanics.coulomb.law import (
+    CLOSED,
+    OPEN,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    SLIPS,
+    STICK,
+    Modes,
+)
+from hybridctl.mechanics.dynamics import (
+    ContactDynamics,
+    closed_modes,
+    turning_wrenches,
+    wrenches,
+)
+from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.phase import STANDSTILL, Phase, default_slip
+from hybridctl.mechanics.robot import coulomb_iterations
+
+_SEPARATION_SPEED = 1e-9
+
+
+@dataclass(frozen=True)
+class ImpactResult:
+    """An impact: velocity after it (nv,), impulses of all contacts in N s.
+
+    impulses (c,): normal; friction_impulses (c, 2): tangential, along the tangents of each
+    surface. states: what each contact did during the impact ("open" without an impulse),
+    modes: what it does after it, by its velocity. border: contacts at the border of another
+    state, where the derivative is piecewise linear. momentum_residual: largest entry of
+    M (v+ - v-) - J^T Lambda; law_residual: largest violation of the other equations, relative
+    to their scale; energy_loss: kinetic energy lost in J. family: redundant contacts leave the
+    velocity undetermined, and this is the solution whose impulses have the least norm.
+    """
+
+    velocity_after: Array
+    impulses: Array
+    friction_impulses: Array
+    states: Modes
+    modes: Modes
+    border: tuple[int, ...]
+    momentum_residual: float
+    law_residual: float
+    energy_loss: float
+    family: bool
+
+
+@dataclass(frozen=True)
+class ImpactDerivatives:
+    """Derivatives of the velocity after an impact (nv, nv) and of all impulses by q and v-.
+
+    impulses (c, nv), friction_impulses (c, 2, nv), while each contact does what `states` say.
+    """
+
+    states: Modes
+    velocity_q: Array
+    velocity_v: Array
+    impulses_q: Array
+    impulses_v: Array
+    friction_impulses_q: Array
+    friction_impulses_v: Array
+
+
+def impact(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
+    """The impact of the contacts `at` zero gap, those that were closed before included.
+
+    Which of them act, and whether they stick or slip, is part of the result.
+
+    Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
+    """
+    robot, count = dynamics.robot, len(dynamics.contacts)
+    touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
+    phase = dynamics.phase(touching)
+    mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
+    k, closed = len(phase.closed), list(phase.closed)
+    bounce = (1.0 + dynamics.restitution[closed]) * (rows[:k] @ v)
+    free = np.concatenate((bounce, rows[k:] @ v))
+    if len(rows) == k:
+        law = least_constraint(mass, v, rows, rows @ v - bounce)
+        after, forces, residual, family = law.motion, law.multipliers, law.residual, False
+        acting, border = law.active, law.weakly_active
+        states = tuple(CLOSED if i in acting else OPEN for i in range(k))
+    else:
+        friction = dynamics.friction[closed]
+        delassus = rows @ np.linalg.solve(mass, rows.T)
+        tangents = phase.contacts.tangents
+        problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * k)
+        solution = solve(problem, coulomb_iterations)
+        forces, states, border = solution.forces, solution.modes, solution.border
+        residual, family = solution.residual, solution.family
+        after = v + np.linalg.solve(mass, rows.T @ forces)
+    momentum = mass @ (after - v)
+    impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
+    impulses[closed], friction_impulses[closed] = phase.spread(forces)
+    all_states, modes = [OPEN] * count, [OPEN] * count
+    for j, i in enumerate(closed):
+        all_states[i] = states[j]
+        modes[i] = _mode_after(rows[j] @ after, rows[phase.contacts.tangents[j]] @ after)
+    return ImpactResult(
+        after,
+        impulses,
+        friction_impulses,
+        tuple(all_states),
+        tuple(modes),
+        tuple(closed[j] for j in border),
+        float(np.abs(momentum - rows.T @ forces).max()),
+        residual,
+        float(-0.5 * momentum @ (after + v)),
+        family,
+    )
+
+
+def _provisional(dynamics: ContactDynamics, i: int) -> str:
+    return STICK if dynamics.contacts[i].rough else CLOSED
+
+
+def _mode_after(separation: float, slip: Array) -> str:
+    """The mode of a touching contact by its velocity."""
+    if separation > _SEPARATION_SPEED:
+        return OPEN
+    if len(slip) == 0:
+        return CLOSED
+    return STICK if np.linalg.norm(slip) <= STANDSTILL else default_slip(len(slip), slip)
+
+
+def impact_derivatives(
+    dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult, states: Modes | None = None
+) -> ImpactDerivatives:
+    """Derivatives of `impact` at its `result`, while every contact does what `states` say.
+
+    states: by default those of the result; at a border (see `impact_pieces`) there are others.
+    The equations of these states are differentiated. Friction of a contact that slides in a
+    surface turns with the velocity after the impact, which adds mu Lambda_n / |v_t+| J_t' (I -
+    s s') J_t to the mass matrix; at v_t+ = 0 that holds the perpendicular velocity at zero.
+    """
+    robot, nv, count = dynamics.robot, dynamics.robot.nv, len(dynamics.contacts)
+    states = result.states if states is None else states
+    w_z = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
+    f_z, t_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
+    if closed_modes(states):
+        phase, after = dynamics.phase(states), result.velocity_after
+        closed = list(phase.closed)
+        mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
+        forces = _row_values(phase, result)
+        directions = _directions(phase, rows @ after, forces)
+        mix = phase.mix(directions)
+        turning = phase.turning(directions, rows @ after, forces)
+        select = np.eye(len(rows))[phase.constrained]
+        mix, select = _standing(phase, directions, rows @ after, mix, select)
+        e = np.zeros(len(rows))
+        e[: len(closed)] = dynamics.restitution[closed]
+        rest = np.zeros(nv)
+        d_after = phase.contacts.derivatives(q, after, rest)
+        d_before = phase.contacts.derivatives(q, v, rest)
+        e_q = robot.impulse_derivative(
+            q, after - v, wrenches(phase.contacts, d_after.wrench, forces)
+        ) - turning_wrenches(d_after, forces)
+        turn_q = -turning @ d_after.rate_q
+        c_q = select @ (d_after.rate_q + e[:, None] * d_before.rate_q)
+        system = KKT(mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows)
+        w_z, m_z = system.solve(
+            np.hstack([rows.T @ turn_q - e_q, mass]),
+            np.hstack([-c_q, -select @ (e[:, None] * rows)]),
+        )
+        rows_z = mix @ m_z - turning @ rows @ w_z
+        rows_z[:, :nv] += turn_q
+        f_z[closed], t_z[closed] = phase.spread(rows_z)
+    return ImpactDerivatives(
+        states,
+        w_z[:, :nv],
+        w_z[:, nv:],
+        f_z[:, :nv],
+        f_z[:, nv:],
+        t_z[:, :, :nv],
+        t_z[:, :, nv:],
+    )
+
+
+def _row_values(phase: Phase, result: ImpactResult) -> Array:
+    """Impulses along the rows of a phase (r,)."""
+    values = np.zeros(len(phase.contacts.owner))
+    for k, (i, tangents) in enumerate(zip(phase.closed, phase.contacts.tangents, strict=True)):
+        values[k] = result.impulses[i]
+        values[tangents] = result.friction_impulses[i, : len(tangents)]
+    return values
+
+
+def _directions(phase: Phase, rates: Array, forces: Array) -> dict[int, Array]:
+    """Sliding directions in surfaces: of the velocity or, at a standstill, against friction."""
+    found = {}
+    for slide in phase.spatial:
+        along = rates[slide.rows]
+        if np.linalg.norm(along) <= STANDSTILL:
+            along = -forces[slide.rows]
+        length = float(np.linalg.norm(along))
+        if length == 0.0:
+            raise InputError(
+                "states must not have a contact slip in a surface where it has neither velocity "
+                "nor friction: its direction is not determined"
+            )
+        found[slide.contact] = along / length
+    return found
+
+
+def _standing(
+    phase: Phase, directions: dict[int, Array], rates: Array, mix: Array, select: Array
+) -> tuple[Array, Array]:
+    """Constraints of contacts that begin to slide at v_t+ = 0: no velocity across s."""
+    for slide in phase.spatial:
+        if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
+            s = directions[slide.contact]
+            across = np.zeros(len(rates))
+            across[slide.rows] = -s[1], s[0]
+            mix, select = np.column_stack((mix, across)), np.vstack((select, across))
+    return mix, select
+
+
+@dataclass(frozen=True)
+class ImpactPiece:
+    """One linear piece of the first-order change of an impact at a border between states.
+
+    `slack` (m, 2 nv): it holds for perturbations z = (dq, dv) with slack @ z >= 0, and, for a
+    contact that only just touches and does not slide, with friction inside its cone.
+    """
+
+    derivatives: ImpactDerivatives
+    slack: Array
+    cones: tuple[tuple[float, Array], ...]
+
+    def holds(self, dq: Array, dv: Array, tolerance: float = 1e-12) -> bool:
+        """Whether this piece is the derivative in the direction (dq, dv)."""
+        z = np.concatenate((dq, dv))
+        inside = all(
+            mu * (rows[0] @ z) - np.linalg.norm(rows[1:] @ z) >= -tolerance
+            for mu, rows in self.cones
+        )
+        return inside and bool((self.slack @ z >= -tolerance).all())
+
+
+def impact_pieces(
+    dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult
+) -> tuple[ImpactPiece, ...]:
+    """All linear pieces of the derivative of an impact; one where no contact is at a border.
+
+    Between stick and slip, and between taking part and staying out, the impact has a one-sided
+    derivative in every direction, linear on cones. Raises `InputError` in the one case that is
+    not piecewise linear: a contact that slides in a surface from rest without an impulse.
+    """
+    choices = [
+        _alternatives(dynamics, q, result, i) if i in result.border else (state,)
+        for i, state in enumerate(result.states)
+    ]
+    pieces = []
+    for states in product(*choices):
+        d = impact_derivatives(dynamics, q, v, result, states)
+        slack, cones = _slack(dynamics, q, v, result, d)
+        pieces.append(ImpactPiece(d, slack, cones))
+    return tuple(pieces)
+
+
+def _alternatives(dynamics: ContactDynamics, q: Array, result: ImpactResult, i: int) -> Modes:
+    """The states that a contact at a border may take."""
+    if not dynamics.contacts[i].rough:
+        return (OPEN, CLOSED)
+    tangents = dynamics.all.tangents[i]
+    slip = (dynamics.all.jacobian(q) @ result.velocity_after)[tangents]
+    friction = result.friction_impulses[i, : len(tangents)]
+    moves = np.linalg.norm(slip) > STANDSTILL
+    if moves:
+        return (OPEN, default_slip(len(slip), slip))
+    if result.impulses[i] > _SEPARATION_SPEED * max(1.0, float(result.impulses.max())):
+        return (STICK, default_slip(len(slip), -friction))
+    if len(slip) == 1:
+        return (OPEN, STICK, SLIP_PLUS, SLIP_MINUS)
+    raise InputError(
+        f"contact {dynamics.contacts[i].name!r} touches without impulse or sliding velocity: "
+        "the derivative of the impact is not piecewise linear there"
+    )
+
+
+def _slack(
+    dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult, d: ImpactDerivatives
+) -> tuple[Array, tuple[tuple[float, Array], ...]]:
+    """What must not decrease for a piece to hold, and cones that its friction must not leave."""
+    rest, all_rows = np.zeros(dynamics.robot.nv), dynamics.all
+    after = all_rows.derivatives(q, result.velocity_after, rest)
+    before = all_rows.derivatives(q, v, rest)
+    rates_z = np.hstack([after.rate_q, np.zeros_like(after.rate_q)])
+    rates_z += after.jacobian @ np.hstack([d.velocity_q, d.velocity_v])
+    bounce_z = np.hstack([before.rate_q, before.jacobian])
+    normal_z = np.hstack([d.impulses_q, d.impulses_v])
+    friction_z = np.concatenate([d.friction_impulses_q, d.friction_impulses_v], axis=2)
+    slack, cones = [], []
+    for i in result.border:
+        state, mu, tangents = d.states[i], dynamics.friction[i], all_rows.tangents[i]
+        pressed = result.impulses[i] > _SEPARATION_SPEED * max(1.0, float(result.impulses.max()))
+        if state == OPEN:
+            slack.append(rates_z[i] + dynamics.restitution[i] * bounce_z[i])
+        elif not pressed:
+            slack.append(normal_z[i])
+        if state == STICK and pressed:
+            direction = result.friction_impulses[i] / np.linalg.norm(result.friction_impulses[i])
+            slack.append(mu * normal_z[i] - direction @ friction_z[i])
+        elif state == STICK:
+            cones.append((float(mu), np.vstack([normal_z[i], friction_z[i]])))
+        elif state in SLIPS and np.linalg.norm(after.rate[tangents]) <= STANDSTILL:
+            s = np.array([SLIPS[state]]) if len(tangents) == 1 else None
+            if s is None:
+                against = -result.friction_impulses[i]
+                s = against / np.linalg.norm(against)
+            slack.append(s @ rates_z[tangents])
+    return np.array(slack).reshape(len(slack), 2 * dynamics.robot.nv), tuple(cones)

@@ -1,0 +1,114 @@
+r"""Which mode really flows on: consistent with its own forces and accelerations.
+
+[RS] 2.3.4, Fig. 2.6. A mode proposed by an event stays if its contacts push, its sticking ones
+hold, and its sliding ones that stand still begin to move the way they are meant to. Otherwise
+Coulomb's law is solved for the accelerations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import SeveralContactSolutionsError
+from hybridctl.mechanics.complementarity import least_constraint
+from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, solve
+from hybridctl.mechanics.coulomb.law import (
+    CLOSED,
+    OPEN,
+    SLIPS,
+    STICK,
+    Modes,
+)
+from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.phase import STANDSTILL, default_slip
+from hybridctl.mechanics.robot import coulomb_iterations
+
+_TOLERANCE = 1e-8
+
+
+def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, proposed: Modes) -> Modes:
+    """The modes in which the closed contacts of `proposed` flow on under input u.
+
+    Contacts at the border of separating stay closed, and where static friction exceeds kinetic
+    friction a contact at rest sticks if it can.
+
+    Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
+    """
+    if consistent(dynamics, q, v, u, proposed):
+        return proposed
+    phase = dynamics.phase(proposed)
+    robot = dynamics.robot
+    rows = phase.contacts.motion(robot.motion(q, v, phase.contacts.joints), v)
+    target, mass = dynamics.targets(rows), robot.mass_matrix(q)
+    drive = robot.actuation @ u - robot.bias(q, v)
+    result = [OPEN] * len(proposed)
+    k = len(phase.closed)
+    if len(rows.jacobian) == k:
+        free = np.asarray(np.linalg.solve(mass, drive), dtype=np.float64)
+        solution = least_constraint(mass, free, rows.jacobian, target)
+        for j in (*solution.active, *solution.weakly_active):
+            result[phase.closed[j]] = CLOSED
+        return tuple(result)
+    problem = dynamics.problem(phase, rows, mass, drive, target)
+    found = _solved(problem)
+    scale = max(1.0, float(np.abs(found.rates).max()))
+    for j, i in enumerate(phase.closed):
+        tangents = phase.contacts.tangents[j]
+        rates = found.rates[tangents]
+        if found.rates[j] > _TOLERANCE * scale:
+            continue
+        if len(tangents) == 0:
+            result[i] = CLOSED
+        elif problem.sliding[j] is not None:
+            result[i] = default_slip(len(tangents), rows.rate[tangents])
+        elif np.linalg.norm(rates) <= _TOLERANCE * scale:
+            result[i] = STICK
+        else:
+            result[i] = default_slip(len(tangents), rates)
+    return tuple(result)
+
+
+def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:
+    """Whether contacts in these modes push, hold, and begin to slide as the modes say."""
+    phase = dynamics.phase(modes)
+    now = dynamics.acceleration(q, v, u, modes)
+    rows = phase.contacts.motion(dynamics.robot.motion(q, v, phase.contacts.joints), v)
+    relative = rows.jacobian @ now.acceleration - dynamics.targets(rows)
+    scale = _TOLERANCE * max(1.0, float(np.abs(now.forces).max()))
+    fast = _TOLERANCE * max(1.0, float(np.abs(relative).max(initial=0.0)))
+    for k, i in enumerate(phase.closed):
+        tangents = phase.contacts.tangents[k]
+        slip, change = rows.rate[tangents], relative[tangents]
+        if now.forces[i] < -scale:
+            return False
+        if modes[i] == STICK:
+            limit = dynamics.static_friction[i] * now.forces[i]
+            if np.linalg.norm(now.friction[i]) > limit + scale:
+                return False
+        elif modes[i] in SLIPS and np.linalg.norm(slip) <= STANDSTILL:
+            sign = SLIPS[modes[i]]
+            if sign and sign * change[0] < -fast:
+                return False
+            if sign == 0.0 and now.friction[i] @ change > fast * scale / _TOLERANCE:
+                return False
+        elif modes[i] in SLIPS and SLIPS[modes[i]] * float(slip.sum()) < 0.0:
+            return False
+    return True
+
+
+def _solved(problem: CoulombProblem) -> CoulombSolution:
+    """The solution of Coulomb's law; of several, the one in which most contacts stick.
+
+    That rule is for static friction above kinetic friction, where sticking and sliding can
+    both be possible.
+    """
+    try:
+        return solve(problem, coulomb_iterations)
+    except SeveralContactSolutionsError as error:
+        count = [solution.modes.count(STICK) for solution in error.solutions]
+        most = max(count)
+        if count.count(most) > 1 or not (problem.static > problem.kinetic).any():
+            raise
+        most_sticking: CoulombSolution = error.solutions[count.index(most)]
+        return most_sticking
