@@ -150,35 +150,6 @@ class Reset:
 
 
 @dataclass(frozen=True)
-class Transition:
-    """An edge of the mode graph: what happens when `guards` fire in mode `source`.
-
-    One guard in the ordinary case; several where an event of simultaneous guards has a reset of
-    its own. `target` None leaves the post-event mode to the reset.
-    """
-
-    source: ModeKey
-    guards: tuple[Guard, ...]
-    reset: Reset
-    target: ModeKey | None
-
-    def __init__(
-        self,
-        source: ModeKey,
-        guard: Guard | Sequence[Guard],
-        reset: Reset,
-        target: ModeKey | None = None,
-    ) -> None:
-        guards = (guard,) if isinstance(guard, Guard) else tuple(guard)
-        if not guards:
-            raise SystemDefinitionError(f"the transition from {source!r} has no guard")
-        object.__setattr__(self, "source", source)
-        object.__setattr__(self, "guards", guards)
-        object.__setattr__(self, "reset", reset)
-        object.__setattr__(self, "target", target)
-
-
-@dataclass(frozen=True)
 class Edge:
     """A reset and where it leads; `target` None leaves the mode to the reset."""
 
@@ -187,12 +158,47 @@ class Edge:
 
 
 @dataclass(frozen=True)
+class Transition:
+    """An edge of the mode graph: what happens when `guards` fire in mode `source`.
+
+    One guard in the ordinary case; several where an event of simultaneous guards has a reset of
+    its own. `target` None leaves the post-event mode to the reset. `rest` is the edge to take
+    instead where events of these guards accumulate (see `simulate`).
+    """
+
+    source: ModeKey
+    guards: tuple[Guard, ...]
+    reset: Reset
+    target: ModeKey | None
+    rest: Edge | None
+
+    def __init__(
+        self,
+        source: ModeKey,
+        guard: Guard | Sequence[Guard],
+        reset: Reset,
+        target: ModeKey | None = None,
+        rest: Edge | None = None,
+    ) -> None:
+        guards = (guard,) if isinstance(guard, Guard) else tuple(guard)
+        if not guards:
+            raise SystemDefinitionError(f"the transition from {source!r} has no guard")
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "guards", guards)
+        object.__setattr__(self, "reset", reset)
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "rest", rest)
+
+
+@dataclass(frozen=True)
 class Outgoing:
     """The ways out of a mode: its guards, and the edge for a set of them that fire together.
 
     `edge` returns None where this set has no edge of its own; the single edges are then
-    applied one after the other.
+    applied one after the other. `rest` gives the edge to take where events of these guards
+    accumulate: the state they tend to, and the mode that flows on from there.
     """
 
     guards: GuardSet
     edge: Callable[[tuple[str, ...]], Edge | None]
+    rest: Callable[[tuple[str, ...]], Edge | None] = lambda fired: None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import permutations
 from typing import Literal
 
 import numpy as np
@@ -26,10 +26,13 @@ from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.zeno import Accumulation, instant, predict, repeated
 
 _ALL_ORDERS = 4
 _SELECTIONS = 8
 _INSTANT_EVENTS = 10
+_RESTING_EVENTS = 3
+_RECENT = 16
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class _Run:
     event_window: float
     guard_tolerance: float
     min_dwell: float
+    rests: bool
+    zeno_horizon: float
     progress: Callable[[float], None] | None
 
 
@@ -68,7 +73,8 @@ def simulate(
     rtol: float = 1e-9,
     atol: float = 1e-9,
     max_events: int = 1000,
-    on_zeno: Literal["raise"] = "raise",
+    on_zeno: Literal["raise", "rest"] = "raise",
+    zeno_horizon: float = 1e-5,
     method: str = "DOP853",
     max_step: float = math.inf,
     event_window: float = 1e-8,
@@ -88,6 +94,10 @@ def simulate(
     guard_tolerance: a guard is armed once above this value (in the guard's own unit), which
     has to exceed the rounding of a guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
+    on_zeno: "raise", or "rest": where a repeating sequence of events shrinks geometrically and
+    is predicted to end within `zeno_horizon` (s), the state it tends to is taken at once, if
+    the system knows it (contacts close; a `Transition` says it with `rest`). The predicted time
+    is the event's `accumulation`.
     progress: called with the time reached after each step.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
@@ -95,7 +105,7 @@ def simulate(
     `NoContactSolutionError` where the run cannot go on.
     """
     start, end = interval("t_span", t_span)
-    member("on_zeno", on_zeno, ("raise",))
+    member("on_zeno", on_zeno, ("raise", "rest"))
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)
@@ -113,6 +123,8 @@ def simulate(
         number("event_window", event_window, at_least=0.0),
         number("guard_tolerance", guard_tolerance, above=0.0),
         number("min_dwell", min_dwell, at_least=0.0),
+        on_zeno == "rest",
+        number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
     )
     law = input_law(run.policy, History(mode, start, state), first.nu)
@@ -134,9 +146,9 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
                 f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
                 f"in mode {point.mode.key!r}; the last guards were {crossing.guards}"
             )
-        event, point = _jump(run, arc, crossing, tuple(events))
+        end = _accumulation(run, arc.mode, crossing, events)
+        event, point = _jump(run, arc, crossing, tuple(events), end)
         events.append(event)
-        _check_dwell(run, events)
 
 
 def _check_start(run: _Run, point: _Point) -> None:
@@ -180,11 +192,21 @@ def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
     return arc, crossing
 
 
-def _jump(run: _Run, arc: Arc, crossing: Crossing, past: tuple[Event, ...]) -> tuple[Event, _Point]:
-    """Apply the resets of an event and select the mode that flows on."""
+def _jump(
+    run: _Run,
+    arc: Arc,
+    crossing: Crossing,
+    past: tuple[Event, ...],
+    end: Accumulation | None,
+) -> tuple[Event, _Point]:
+    """Apply the resets of an event, or come to rest, and select the mode that flows on."""
     t = crossing.time
     before, u = arc(t), arc.input(t)
-    key, jump = _reset(run, arc.mode, crossing, before, u)
+    resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
+    if resting is not None:
+        key, jump = _landing(resting.target, resting.reset(t, before, u))
+    else:
+        key, jump = _reset(run, arc.mode, crossing, before, u)
     name, space = f"state after the event at t = {t}", run.system.mode(key).space
     after = vector(name, jump.state, space.nx)
     space.check(name, after)
@@ -202,6 +224,7 @@ def _jump(run: _Run, arc: Arc, crossing: Crossing, past: tuple[Event, ...]) -> t
             _frozen(u_after),
             _frozen(jump.impulses),
             jump.report,
+            None if end is None else end.time,
         )
 
     tried = []
@@ -275,17 +298,30 @@ def _landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
     return key, jump
 
 
-def _check_dwell(run: _Run, events: list[Event]) -> None:
-    recent = events[-_INSTANT_EVENTS:]
-    if len(recent) == _INSTANT_EVENTS and all(
-        b.time - a.time < run.min_dwell for a, b in pairwise(recent)
-    ):
-        last = recent[-1]
+def _accumulation(
+    run: _Run, mode: ModeKey, crossing: Crossing, events: Sequence[Event]
+) -> Accumulation | None:
+    """Where events end that accumulate right now, if the system can come to rest there.
+
+    Events before the last rest do not count.
+    """
+    last = max((i for i, e in enumerate(events) if e.accumulation is not None), default=-1)
+    recent = [(e.time, e.guards) for e in events[last + 1 :][-_RECENT:]]
+    recent.append((crossing.time, crossing.guards))
+    end = predict(recent) if run.rests else None
+    if end is not None and end.time - crossing.time > run.zeno_horizon:
+        end = None
+    if end is None and run.rests:
+        end = repeated(recent, _RESTING_EVENTS, run.min_dwell)
+    if end is not None and run.system.outgoing(mode).rest(end.guards) is not None:
+        return end
+    if instant(recent, _INSTANT_EVENTS, run.min_dwell):
         raise ZenoError(
             f"{_INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
-            f"{last.time:.12g} s, the last of guards {last.guards} from mode "
-            f"{last.mode_before!r} to {last.mode_after!r}: events accumulate there"
+            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
+            "events accumulate there"
         )
+    return None
 
 
 def _frozen(a: Array) -> Array:

@@ -68,7 +68,9 @@ def _listed(
         raise SystemDefinitionError(f"mode keys must differ, got {[m.key for m in modes]}")
     leaving: dict[ModeKey, list[Transition]] = {key: [] for key in by_key}
     for transition in transitions:
-        for end, key in (("source", transition.source), ("target", transition.target)):
+        resting = None if transition.rest is None else transition.rest.target
+        ends = ("source", transition.source), ("target", transition.target), ("target", resting)
+        for end, key in ends:
             if key not in by_key and not (end == "target" and key is None):
                 raise SystemDefinitionError(
                     f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
@@ -87,6 +89,7 @@ def _listed(
 def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
     guards: dict[str, Guard] = {}
     edges: dict[tuple[str, ...], Edge] = {}
+    rests: dict[tuple[str, ...], Edge | None] = {}
     for transition in transitions:
         for guard in transition.guards:
             if guards.setdefault(guard.name, guard) is not guard:
@@ -95,9 +98,12 @@ def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
         if names in edges:
             raise SystemDefinitionError(f"mode {key!r} has two transitions for guards {names}")
         edges[names] = Edge(transition.reset, transition.target)
+        rests[names] = transition.rest
     for name in guards:
         if (name,) not in edges:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
     return Outgoing(
-        GuardSet.of(list(guards.values())), lambda fired: edges.get(tuple(sorted(fired)))
+        GuardSet.of(list(guards.values())),
+        lambda fired: edges.get(tuple(sorted(fired))),
+        lambda fired: rests.get(tuple(sorted(fired))),
     )

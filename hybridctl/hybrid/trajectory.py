@@ -24,7 +24,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
 
 Side = Literal["left", "right"]
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,8 @@ class Event:
 
     `guards` are those that fired, in the order of their declaration; `impulses` the normal impulse
     per contact in N s (empty for systems without contacts); `report` what the reset certifies (not
-    saved).
+    saved). `accumulation`: the predicted time at which events of these guards accumulate, where
+    the system came to rest instead of going through all of them; otherwise None.
     """
 
     index: int
@@ -47,6 +48,7 @@ class Event:
     input_after: Array
     impulses: Array
     report: Any = None
+    accumulation: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +209,7 @@ class HybridTrajectory:
                     "mode_before": e.mode_before,
                     "mode_after": e.mode_after,
                     "guards": e.guards,
+                    "accumulation": e.accumulation,
                 }
                 for e in self.events
             ],
@@ -248,7 +251,8 @@ class HybridTrajectory:
                         _key(meta["mode_before"]),
                         _key(meta["mode_after"]),
                         tuple(meta["guards"]),
-                        *(_read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS),
+                        **{n: _read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS},
+                        accumulation=meta["accumulation"],
                     )
                     for i, meta in enumerate(header["events"])
                 ]

@@ -24,7 +24,7 @@ from hybridctl.mechanics.coulomb.law import OPEN, CoulombProblem, Modes, polish,
 from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import STANDSTILL, Phase
+from hybridctl.mechanics.phase import NO_DIRECTION, STANDSTILL, Phase
 from hybridctl.mechanics.robot import Robot
 
 _LEAST_WEIGHT = 1e-6
@@ -198,7 +198,7 @@ class ContactDynamics:
         for slide in phase.spatial:
             velocity = rows.rate[slide.rows]
             speed = float(np.linalg.norm(velocity))
-            starting |= speed <= STANDSTILL
+            starting |= speed <= NO_DIRECTION
             found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
         if starting:
             problem = self.problem(phase, rows, mass, drive, target)

@@ -130,6 +130,34 @@ def impact(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -
     )
 
 
+@dataclass(frozen=True)
+class Settling:
+    """Where bouncing ends: velocity (nv,), normal impulses (c,) in N s, modes by velocity."""
+
+    velocity_after: Array
+    impulses: Array
+    modes: Modes
+
+
+def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> Settling:
+    """The limit of impacts of the contacts `at` that accumulate: none of them moves normally.
+
+    M (v+ - v) = J_n' Lambda, J_n v+ = 0: impulses of either sign, as small as what is left of
+    the bouncing.
+    """
+    rows = dynamics.all.jacobian(q)
+    normals = rows[list(at)]
+    mass = dynamics.robot.mass_matrix(q)
+    after, impulse = KKT(mass, normals.T, normals).solve(mass @ v, np.zeros(len(at)))
+    impulses = np.zeros(len(dynamics.contacts))
+    impulses[list(at)] = impulse
+    modes = [
+        _mode_after(0.0, rows[dynamics.all.tangents[i]] @ after) if i in at else OPEN
+        for i in range(len(impulses))
+    ]
+    return Settling(after, impulses, tuple(modes))
+
+
 def _provisional(dynamics: ContactDynamics, i: int) -> str:
     return STICK if dynamics.contacts[i].rough else CLOSED
 

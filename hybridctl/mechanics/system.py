@@ -18,7 +18,7 @@ stick or slip is decided at acceleration level with the post-event input ([RS] 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +49,12 @@ from hybridctl.mechanics.coulomb.law import (
 )
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import contact_guards
-from hybridctl.mechanics.impact import impact, impact_derivatives
+from hybridctl.mechanics.impact import impact, impact_derivatives, settle
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.state import RobotStateSpace
 
+_TOUCH = 1e-9
 _AFTER = {"slips": SLIP, "slips+": SLIP_PLUS, "slips-": SLIP_MINUS, "sticks": STICK, "opens": OPEN}
 
 
@@ -126,39 +127,69 @@ class _Assembly:
     def outgoing(self, key: ModeKey) -> Outgoing:
         modes = self._checked(key)
         guards = contact_guards(self.dynamics, modes)
-        return Outgoing(guards, lambda fired: self._edge(modes, fired))
+        return Outgoing(
+            guards,
+            lambda fired: self._edge(modes, fired),
+            lambda fired: self._rest(modes, fired),
+        )
+
+    def _rest(self, modes: Modes, fired: tuple[str, ...]) -> Edge | None:
+        """Contacts whose impacts accumulate close without bouncing."""
+        hit = {i for i, what in self._events(fired) if what == "closes"}
+        if not hit:
+            return None
+        dynamics, n = self.dynamics, self.dynamics.robot.nq
+        known = hit.union(closed_contacts(modes))
+
+        def jump(t: float, x: Array, u: Array) -> Jump:
+            settled = settle(dynamics, x[:n], x[n:], self._touching(x[:n], known))
+            after = np.concatenate([x[:n], settled.velocity_after])
+            return Jump(after, settled.modes, settled.impulses, settled)
+
+        return Edge(Reset(jump))
+
+    def _events(self, fired: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+        """Contact and event of guards."""
+        names = [contact.name for contact in self.dynamics.contacts]
+        for name in fired:
+            contact, what = name.rsplit(" ", 1)
+            yield names.index(contact), what
 
     def _edge(self, modes: Modes, fired: tuple[str, ...]) -> Edge:
         after, hit = list(modes), []
-        for name in fired:
-            contact, what = name.rsplit(" ", 1)
-            i = [c.name for c in self.dynamics.contacts].index(contact)
+        for i, what in self._events(fired):
             if what == "closes":
                 hit.append(i)
             elif after[i] != OPEN:
                 after[i] = _AFTER[what]
         if not hit:
             return Edge(self._change(tuple(after)))
-        return Edge(self._impact(tuple(sorted({*closed_contacts(modes), *hit}))))
+        return Edge(self._impact({*closed_contacts(modes), *hit}))
 
     def _change(self, modes: Modes) -> Reset:
         """Contacts open, stick or slip without an impulse."""
         none = np.zeros(len(self.dynamics.contacts))
         return Reset(lambda t, x, u: Jump(x, modes, none), Reset.identity(self.space.ndx).jacobian)
 
-    def _impact(self, at: tuple[int, ...]) -> Reset:
-        """Impact of the closing contacts with those that are closed already."""
+    def _touching(self, q: Array, known: set[int]) -> tuple[int, ...]:
+        """These contacts, and all others whose gap is zero."""
+        touching = np.flatnonzero(np.abs(self.dynamics.gaps(q)) <= _TOUCH).tolist()
+        return tuple(sorted(known.union(touching)))
+
+    def _impact(self, known: set[int]) -> Reset:
+        """Impact of the closing contacts with those that touch already."""
         dynamics, n = self.dynamics, self.dynamics.robot.nq
 
         def jump(t: float, x: Array, u: Array) -> Jump:
             q = x[:n]
-            result = impact(dynamics, q, x[n:], at)
+            result = impact(dynamics, q, x[n:], self._touching(q, known))
             after = np.concatenate([q, result.velocity_after])
             return Jump(after, result.modes, result.impulses, result)
 
         def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
             q, v = x[:n], x[n:]
-            d = impact_derivatives(dynamics, q, v, impact(dynamics, q, v, at))
+            result = impact(dynamics, q, v, self._touching(q, known))
+            d = impact_derivatives(dynamics, q, v, result)
             nv = len(v)
             state = np.block([[np.eye(nv), np.zeros((nv, nv))], [d.velocity_q, d.velocity_v]])
             return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))

@@ -1,0 +1,64 @@
+r"""Events that accumulate: recognised by their geometric decay, and where they end.
+
+A sequence of guards that repeats with period m at times t_k has windows of length
+D_k = t_k - t_{k-m}. If they shrink by a ratio r < 1, the events accumulate at
+
+.. math:: t_\infty = t_n + D_n \frac{r}{1 - r}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_LONGEST_PERIOD = 4
+_SLOWEST = 0.98
+_STEADY = 0.1
+
+
+class Accumulation(NamedTuple):
+    """The predicted end of an infinite sequence of events: its time, and the guards in it."""
+
+    time: float
+    guards: tuple[str, ...]
+
+
+def predict(events: Sequence[tuple[float, tuple[str, ...]]]) -> Accumulation | None:
+    """Where events (time, guards) accumulate, if their last three windows shrink steadily.
+
+    Ratios of successive windows are at most 0.98, and agree to 0.1.
+    """
+    for period in range(1, _LONGEST_PERIOD + 1):
+        if len(events) <= 3 * period:
+            return None
+        guards = [fired for _, fired in events[-3 * period :]]
+        if guards[:period] * 3 != guards:
+            continue
+        times = [events[-1 - k * period][0] for k in range(4)]
+        last, middle, first = (times[k] - times[k + 1] for k in range(3))
+        if middle <= 0.0 or first <= 0.0:
+            continue
+        ratio, before = last / middle, middle / first
+        if max(ratio, before) <= _SLOWEST and abs(ratio - before) <= _STEADY:
+            return Accumulation(times[0] + last * ratio / (1.0 - ratio), _union(guards[:period]))
+    return None
+
+
+def instant(events: Sequence[tuple[float, tuple[str, ...]]], count: int, dwell: float) -> bool:
+    """Whether the last `count` events follow each other closer than `dwell`."""
+    times = [time for time, _ in events[-count:]]
+    return len(times) == count and all(b - a < dwell for a, b in pairwise(times))
+
+
+def repeated(
+    events: Sequence[tuple[float, tuple[str, ...]]], count: int, dwell: float
+) -> Accumulation | None:
+    """The accumulation of `count` equal events that leave no time between them."""
+    if not instant(events, count, dwell) or len({fired for _, fired in events[-count:]}) > 1:
+        return None
+    return Accumulation(*events[-1])
+
+
+def _union(sets: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for names in sets for name in names))

@@ -1,0 +1,74 @@
+"""A ball in a vertical plane that falls on a slope; the example of the saltation tutorial.
+
+q = (x, z) of its centre, a point mass that touches with its centre, as in the tutorial, where
+the slope is sin(theta) x + cos(theta) z >= 0. Both coordinates are actuated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from hybridctl.checks import number
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.system import contact_system
+
+CONTACT = "slope"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Mass in kg, slope in rad (downwards along +x), gravity in m/s^2."""
+
+    mass: float = 1.0
+    slope: float = 0.3
+    gravity: float = 9.81
+    friction: float = 0.0
+    restitution: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number(field.name, getattr(self, field.name))
+        number("mass", self.mass, above=0.0)
+
+
+def urdf(parameters: Parameters | None = None) -> str:
+    """Two prismatic joints, x and z."""
+    p = parameters or Parameters()
+    inertia = '<inertia ixx="1e-3" iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/>'
+    limit = '<limit lower="-1000" upper="1000" effort="1000" velocity="1000"/>'
+    return f"""<?xml version="1.0"?>
+<robot name="ball">
+  <link name="world"/>
+  <link name="carriage"/>
+  <link name="ball"><inertial><mass value="{p.mass:.17g}"/>{inertia}</inertial></link>
+  <joint name="x" type="prismatic"><parent link="world"/><child link="carriage"/>
+    <axis xyz="1 0 0"/>{limit}</joint>
+  <joint name="z" type="prismatic"><parent link="carriage"/><child link="ball"/>
+    <axis xyz="0 0 1"/>{limit}</joint>
+</robot>
+"""
+
+
+def robot(parameters: Parameters | None = None) -> Robot:
+    """The Pinocchio model."""
+    p = parameters or Parameters()
+    return Robot.from_urdf(urdf(p), gravity=(0.0, 0.0, -p.gravity))
+
+
+def contacts(parameters: Parameters | None = None) -> tuple[Contact]:
+    """The ball against the slope."""
+    p = parameters or Parameters()
+    normal = (np.sin(p.slope), 0.0, np.cos(p.slope))
+    slope = Plane(point=(0.0, 0.0, 0.0), normal=normal)
+    touch = Contact(CONTACT, "ball", slope, friction=p.friction, restitution=p.restitution)
+    return (touch,)
+
+
+def system(parameters: Parameters | None = None) -> HybridSystem:
+    """The hybrid system; its modes are tuples of one contact mode."""
+    return contact_system(robot(parameters), contacts(parameters))

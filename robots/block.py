@@ -1,0 +1,80 @@
+"""A block in a vertical plane above a horizontal surface that it touches with two corners.
+
+q = (x, z, pitch) of its centre; pitch turns about +y, so a positive one lowers the right corner
+(+x). With high friction it rocks from corner to corner: `ROCKING`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from hybridctl.robots.bodies import cuboid_inertia, free_body
+
+from hybridctl.checks import number
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.system import contact_system
+
+CORNERS = ("left", "right")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Sides in m, mass in kg, friction of both corners; a solid block."""
+
+    width: float = 0.2
+    height: float = 0.1
+    mass: float = 1.0
+    friction: float = 0.3
+    static_friction: float | None = None
+    restitution: float = 0.0
+    gravity: float = 9.81
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "static_friction":
+                number(field.name, getattr(self, field.name), at_least=0.0)
+        for name in ("width", "height", "mass"):
+            number(name, getattr(self, name), above=0.0)
+
+    @property
+    def pitch_inertia(self) -> float:
+        """About the centre, kg m^2."""
+        return cuboid_inertia(self.mass, (self.width, 1.0, self.height))[1]
+
+
+ROCKING = Parameters(width=0.1, height=0.4, friction=5.0)
+
+
+def robot(parameters: Parameters | None = None) -> Robot:
+    """The Pinocchio model, on a base that slides along x and z and turns about y."""
+    p = parameters or Parameters()
+    inertia = cuboid_inertia(p.mass, (p.width, p.width, p.height))
+    return Robot.from_urdf(
+        free_body("block", p.mass, inertia), root="sagittal", gravity=(0.0, 0.0, -p.gravity)
+    )
+
+
+def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
+    """Its lower corners against the surface z = 0."""
+    p = parameters or Parameters()
+    surface = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
+    return tuple(
+        Contact(
+            name,
+            "block",
+            surface,
+            offset=(side * p.width, 0.0, -0.5 * p.height),
+            restitution=p.restitution,
+            friction=p.friction,
+            static_friction=p.static_friction,
+        )
+        for name, side in zip(CORNERS, (-0.5, 0.5), strict=True)
+    )
+
+
+def system(parameters: Parameters | None = None) -> HybridSystem:
+    """The hybrid system; modes are tuples of "open", "stick", "slip+", "slip-" per corner."""
+    return contact_system(robot(parameters), contacts(parameters))

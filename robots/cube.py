@@ -1,0 +1,72 @@
+"""A cube above a table that it touches with eight corners.
+
+State: position of its centre, quaternion (x, y, z, w), linear and angular velocity in the frame
+of the cube. The defaults are the cube of the ContactNets recordings (DAIRLab) with the friction
+and restitution published for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import product
+
+from hybridctl.robots.bodies import free_body
+
+from hybridctl.checks import number
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.system import contact_system
+
+CORNERS = tuple("".join(signs) for signs in product("-+", repeat=3))
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Half width in m, mass in kg, moment of inertia about each axis in kg m^2."""
+
+    half_width: float = 0.0524
+    mass: float = 0.37
+    inertia: float = 0.00081
+    friction: float = 0.18
+    restitution: float = 0.125
+    gravity: float = 9.81
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number(field.name, getattr(self, field.name), at_least=0.0)
+        for name in ("half_width", "mass", "inertia"):
+            number(name, getattr(self, name), above=0.0)
+
+
+def robot(parameters: Parameters | None = None) -> Robot:
+    """The Pinocchio model, on a floating base."""
+    p = parameters or Parameters()
+    return Robot.from_urdf(
+        free_body("cube", p.mass, (p.inertia,) * 3),
+        root="floating",
+        gravity=(0.0, 0.0, -p.gravity),
+    )
+
+
+def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
+    """The corners, named by the signs of their x, y, z, against the table z = 0."""
+    p = parameters or Parameters()
+    table = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
+    return tuple(
+        Contact(
+            name,
+            "cube",
+            table,
+            offset=tuple(p.half_width * (1.0 if sign == "+" else -1.0) for sign in name),
+            restitution=p.restitution,
+            friction=p.friction,
+        )
+        for name in CORNERS
+    )
+
+
+def system(parameters: Parameters | None = None) -> HybridSystem:
+    """The hybrid system; modes are tuples of "open", "stick", "slip" per corner."""
+    return contact_system(robot(parameters), contacts(parameters))
