@@ -2,12 +2,13 @@
 
 A guard is armed once it has been clearly positive (above `tolerance`). An armed guard fires
 where it falls through zero. One that is not yet armed, because the arc began on its surface,
-fires if it is or falls below -tolerance, so rounding on the surface does not fire it and a real
-violation cannot pass; its event is where it left the surface. Eight samples per step give a
-polynomial of each guard; where its values and slopes on a finer grid allow a dip between two
-points, the bottom is looked for, so that two crossings inside a step are not lost. A step on
-which eight samples do not resolve a guard (a wall that moves quickly while the flow is smooth)
-is halved until they do.
+fires if it falls below -tolerance, so rounding on the surface does not fire it and a real
+violation cannot pass; its event is where it left the surface. An arc that begins a little
+outside, as after a bounce that stayed below the tolerance, may rise and fall again to where it
+began. Eight samples per step give a polynomial of each guard; where its values and slopes on a
+finer grid allow a dip between two points, the bottom is looked for, so that two crossings inside
+a step are not lost. A step on which eight samples do not resolve a guard (a wall that moves
+quickly while the flow is smooth) is halved until they do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _ROOT_XTOL = 1e-15
 _BOTTOM_XTOL = 1e-8
 _HALVINGS = 12
 _TAIL = 1e-4
+_CREEP = 1e-6
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class GuardWatch:
         self._window = window
         self._armed = np.zeros(len(guards.names), dtype=np.bool_)
         self._last = np.zeros(len(guards.names))
+        self._floor = np.full(len(guards.names), -tolerance)
         self._fell = np.full(len(guards.names), np.nan)
 
     def start(self, t: float, x: Array, u: Array) -> Array:
@@ -79,6 +82,8 @@ class GuardWatch:
         self._check_finite(np.array([t]), values[None])
         self._armed = values > self._tolerance
         self._last = values.copy()
+        self._floor = -np.maximum(self._tolerance, -(1.0 + _CREEP) * values)
+        self._floor[values < -2.0 * self._tolerance] = -self._tolerance
         self._fell = np.where(values <= 0.0, t, np.nan)
         return values
 
@@ -177,29 +182,32 @@ class GuardWatch:
         return None
 
     def _leaves(self, i: int, value: Callable[[float], float], times: Array, g: Array) -> bool:
-        """Follow guard i, not armed, over one interval; whether it falls below -tolerance.
+        """Follow guard i, not armed, over one interval; whether it falls below its floor.
 
         Keeps in `_fell` where it last fell through zero, as long as it has been falling since.
         """
         left, right = times
         before, now = g
-        if before < -self._tolerance:  # the arc began outside
+        floor = self._floor[i]
+        if before < floor:  # the arc began outside
             self._fell[i] = left
             return True
         self._armed[i] = now > self._tolerance
         if now > 0.0:
             self._fell[i] = np.nan
-        elif now < before or now < -self._tolerance:
+        elif now < before or now < floor:
             top = left if before > 0.0 else _lowest(lambda t: -value(t), left, right)
             if value(top) > 0.0:
                 self._fell[i] = _root(value, top, right)
             elif before == 0.0:
                 self._fell[i] = left
+            elif value(top) > before:
+                self._fell[i] = np.nan
         else:
             self._fell[i] = np.nan
-        if now < -self._tolerance and np.isnan(self._fell[i]):
-            self._fell[i] = _root(lambda t: value(t) + self._tolerance, left, right)
-        return bool(now < -self._tolerance)
+        if now < floor and np.isnan(self._fell[i]):
+            self._fell[i] = _root(lambda t: value(t) - floor, left, right)
+        return bool(now < floor)
 
     def _follows(self, step: Step, time: float, i: int) -> bool:
         """Whether guard i, by its slope just before `time`, falls through zero in the window."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Literal
@@ -26,12 +26,12 @@ from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
-from hybridctl.hybrid.zeno import Accumulation, instant, predict, repeated
+from hybridctl.hybrid.zeno import Accumulation, crowded, predict
 
 _ALL_ORDERS = 4
 _SELECTIONS = 8
 _INSTANT_EVENTS = 10
-_RESTING_EVENTS = 3
+_REPEATED = 3
 _RECENT = 16
 
 
@@ -95,9 +95,9 @@ def simulate(
     has to exceed the rounding of a guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
     on_zeno: "raise", or "rest": where a repeating sequence of events shrinks geometrically and
-    is predicted to end within `zeno_horizon` (s), the state it tends to is taken at once, if
-    the system knows it (contacts close; a `Transition` says it with `rest`). The predicted time
-    is the event's `accumulation`.
+    is predicted to end within `zeno_horizon` (s), or ten events fall within that time, the
+    state they tend to is taken at once, if the system knows it (contacts close; a `Transition`
+    says it with `rest`). The predicted time is the event's `accumulation`.
     progress: called with the time reached after each step.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
@@ -308,20 +308,31 @@ def _accumulation(
     last = max((i for i, e in enumerate(events) if e.accumulation is not None), default=-1)
     recent = [(e.time, e.guards) for e in events[last + 1 :][-_RECENT:]]
     recent.append((crossing.time, crossing.guards))
-    end = predict(recent) if run.rests else None
-    if end is not None and end.time - crossing.time > run.zeno_horizon:
-        end = None
-    if end is None and run.rests:
-        end = repeated(recent, _RESTING_EVENTS, run.min_dwell)
-    if end is not None and run.system.outgoing(mode).rest(end.guards) is not None:
-        return end
-    if instant(recent, _INSTANT_EVENTS, run.min_dwell):
+    rest = run.system.outgoing(mode).rest
+    for end in _endings(run, recent) if run.rests else ():
+        if rest(end.guards) is not None:
+            return end
+    if crowded(recent, _INSTANT_EVENTS, (_INSTANT_EVENTS - 1) * run.min_dwell) is not None:
         raise ZenoError(
             f"{_INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
             "events accumulate there"
         )
     return None
+
+
+def _endings(run: _Run, recent: list[tuple[float, tuple[str, ...]]]) -> Iterator[Accumulation]:
+    """Where events end that shrink steadily, repeat at once, or crowd within the horizon."""
+    steady = predict(recent)
+    if steady is not None and steady.time - recent[-1][0] <= run.zeno_horizon:
+        yield steady
+    if len({fired for _, fired in recent[-_REPEATED:]}) == 1:
+        again = crowded(recent, _REPEATED, run.min_dwell)
+        if again is not None:
+            yield again
+    many = crowded(recent, _INSTANT_EVENTS, run.zeno_horizon)
+    if many is not None:
+        yield many
 
 
 def _frozen(a: Array) -> Array:

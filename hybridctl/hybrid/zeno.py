@@ -9,7 +9,6 @@ D_k = t_k - t_{k-m}. If they shrink by a ratio r < 1, the events accumulate at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 _LONGEST_PERIOD = 4
@@ -45,19 +44,16 @@ def predict(events: Sequence[tuple[float, tuple[str, ...]]]) -> Accumulation | N
     return None
 
 
-def instant(events: Sequence[tuple[float, tuple[str, ...]]], count: int, dwell: float) -> bool:
-    """Whether the last `count` events follow each other closer than `dwell`."""
-    times = [time for time, _ in events[-count:]]
-    return len(times) == count and all(b - a < dwell for a, b in pairwise(times))
-
-
-def repeated(
-    events: Sequence[tuple[float, tuple[str, ...]]], count: int, dwell: float
+def crowded(
+    events: Sequence[tuple[float, tuple[str, ...]]], count: int, span: float
 ) -> Accumulation | None:
-    """The accumulation of `count` equal events that leave no time between them."""
-    if not instant(events, count, dwell) or len({fired for _, fired in events[-count:]}) > 1:
+    """The last `count` events as an accumulation that ends now, if they fit into `span`.
+
+    Several contacts that bounce at once need not repeat any sequence.
+    """
+    if len(events) < count or events[-1][0] - events[-count][0] > span:
         return None
-    return Accumulation(*events[-1])
+    return Accumulation(events[-1][0], _union([fired for _, fired in events[-count:]]))
 
 
 def _union(sets: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

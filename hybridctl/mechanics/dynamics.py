@@ -228,6 +228,7 @@ class ContactDynamics:
             self.static_friction[closed],
             self.friction[closed],
             tuple(sliding),
+            float((np.abs(rows.jacobian) @ np.abs(both[:, -1]) + np.abs(target)).max()),
         )
 
     def acceleration_derivatives(

@@ -11,7 +11,7 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.phase import STANDSTILL
+from hybridctl.mechanics.phase import STOPPED
 
 
 class _Guard(NamedTuple):
@@ -91,7 +91,7 @@ def _value(
     if g.event == "opens":
         return float(forces[i])
     if g.event == "sticks":
-        return float(g.sign * slip[i, 0] if g.sign else np.hypot(*slip[i]) - STANDSTILL)
+        return float(g.sign * slip[i, 0] if g.sign else np.hypot(*slip[i]) - STOPPED)
     pull = -g.sign * friction[i, 0] if g.sign else np.hypot(*friction[i])
     return float(dynamics.static_friction[i] * forces[i] - pull)
 

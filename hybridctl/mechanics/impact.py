@@ -104,7 +104,8 @@ def impact(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -
         friction = dynamics.friction[closed]
         delassus = rows @ np.linalg.solve(mass, rows.T)
         tangents = phase.contacts.tangents
-        problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * k)
+        size = float((np.abs(rows) @ np.abs(v)).max())
+        problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * k, size)
         solution = solve(problem, coulomb_iterations)
         forces, states, border = solution.forces, solution.modes, solution.border
         residual, family = solution.residual, solution.family

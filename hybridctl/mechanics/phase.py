@@ -18,7 +18,8 @@ from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.robot import Robot
 
-STANDSTILL = 1e-9
+STANDSTILL = 1e-8
+STOPPED = 1e-9
 NO_DIRECTION = 1e-12
 
 

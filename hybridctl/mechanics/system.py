@@ -50,11 +50,13 @@ from hybridctl.mechanics.coulomb.law import (
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import contact_guards
 from hybridctl.mechanics.impact import impact, impact_derivatives, settle
+from hybridctl.mechanics.phase import STANDSTILL
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.state import RobotStateSpace
 
-_TOUCH = 1e-9
+_TOUCH = 2e-8
+_RESTING_SPEED = 1e-4
 _AFTER = {"slips": SLIP, "slips+": SLIP_PLUS, "slips-": SLIP_MINUS, "sticks": STICK, "opens": OPEN}
 
 
@@ -142,7 +144,7 @@ class _Assembly:
         known = hit.union(closed_contacts(modes))
 
         def jump(t: float, x: Array, u: Array) -> Jump:
-            settled = settle(dynamics, x[:n], x[n:], self._touching(x[:n], known))
+            settled = settle(dynamics, x[:n], x[n:], self._touching(x[:n], x[n:], known))
             after = np.concatenate([x[:n], settled.velocity_after])
             return Jump(after, settled.modes, settled.impulses, settled)
 
@@ -157,24 +159,44 @@ class _Assembly:
 
     def _edge(self, modes: Modes, fired: tuple[str, ...]) -> Edge:
         after, hit = list(modes), []
-        for i, what in self._events(fired):
+        events = list(self._events(fired))
+        stops = any(what == "sticks" for _, what in events)
+        for i, what in events:
             if what == "closes":
                 hit.append(i)
-            elif after[i] != OPEN:
+            elif after[i] != OPEN and (what == "sticks" or not stops):
                 after[i] = _AFTER[what]
         if not hit:
-            return Edge(self._change(tuple(after)))
+            return Edge(self._change(tuple(after), stops))
         return Edge(self._impact({*closed_contacts(modes), *hit}))
 
-    def _change(self, modes: Modes) -> Reset:
-        """Contacts open, stick or slip without an impulse."""
-        none = np.zeros(len(self.dynamics.contacts))
-        return Reset(lambda t, x, u: Jump(x, modes, none), Reset.identity(self.space.ndx).jacobian)
+    def _change(self, modes: Modes, stops: bool) -> Reset:
+        """Contacts open, stick or slip without an impulse.
 
-    def _touching(self, q: Array, known: set[int]) -> tuple[int, ...]:
-        """These contacts, and all others whose gap is zero."""
-        touching = np.flatnonzero(np.abs(self.dynamics.gaps(q)) <= _TOUCH).tolist()
-        return tuple(sorted(known.union(touching)))
+        Where one stops sliding, those that stand still with it stick too. What other guards say
+        at that instant was seen beyond the stop, where friction has no direction; the selection
+        by accelerations decides about them.
+        """
+        dynamics, n = self.dynamics, self.dynamics.robot.nq
+        none = np.zeros(len(dynamics.contacts))
+
+        def jump(t: float, x: Array, u: Array) -> Jump:
+            if not stops:
+                return Jump(x, modes, none)
+            slow = np.linalg.norm(dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
+            stand = [STICK if m in SLIPS and s else m for m, s in zip(modes, slow, strict=True)]
+            return Jump(x, tuple(stand), none)
+
+        return Reset(jump, Reset.identity(self.space.ndx).jacobian)
+
+    def _touching(self, q: Array, v: Array, known: set[int]) -> tuple[int, ...]:
+        """These contacts, and all others that rest on their surface without a force.
+
+        One whose gap closes at the same instant, but that moves, has an event of its own.
+        """
+        near = np.abs(self.dynamics.gaps(q)) <= _TOUCH
+        resting = near & (np.abs(self.dynamics.gap_rates(q, v)) <= _RESTING_SPEED)
+        return tuple(sorted(known.union(np.flatnonzero(resting).tolist())))
 
     def _impact(self, known: set[int]) -> Reset:
         """Impact of the closing contacts with those that touch already."""
@@ -182,13 +204,13 @@ class _Assembly:
 
         def jump(t: float, x: Array, u: Array) -> Jump:
             q = x[:n]
-            result = impact(dynamics, q, x[n:], self._touching(q, known))
+            result = impact(dynamics, q, x[n:], self._touching(q, x[n:], known))
             after = np.concatenate([q, result.velocity_after])
             return Jump(after, result.modes, result.impulses, result)
 
         def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
             q, v = x[:n], x[n:]
-            result = impact(dynamics, q, v, self._touching(q, known))
+            result = impact(dynamics, q, v, self._touching(q, v, known))
             d = impact_derivatives(dynamics, q, v, result)
             nv = len(v)
             state = np.block([[np.eye(nv), np.zeros((nv, nv))], [d.velocity_q, d.velocity_v]])

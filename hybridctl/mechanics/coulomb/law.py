@@ -42,6 +42,7 @@ class CoulombProblem:
 
     delassus W (r, r), free c (r,); `static` and `kinetic` friction (k,); `sliding` the unit
     directions of contacts that slide already, in the coordinates of their tangents, or None.
+    `magnitude`: size of the terms whose sum is c, to which rounding and tolerances are relative.
     """
 
     delassus: Array
@@ -50,6 +51,7 @@ class CoulombProblem:
     static: Array
     kinetic: Array
     sliding: tuple[Array | None, ...]
+    magnitude: float = 0.0
 
     def choices(self, i: int) -> Modes:
         """The states contact i can be in."""
@@ -109,7 +111,7 @@ def polish(
         nearest += _least(matrix, target - matrix @ nearest)
         size = float(np.abs(nearest - forces).max())
         forces = nearest
-        if size <= _CONVERGED or (iteration > 3 and size >= previous):
+        if iteration > 0 and (size <= _CONVERGED or (iteration > 3 and size >= previous)):
             break
         previous = size
         rates = problem.delassus @ forces + problem.free

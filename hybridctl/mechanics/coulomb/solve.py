@@ -149,7 +149,8 @@ def from_iterations(problem: CoulombProblem, iterative: IterativeSolver) -> Coul
     forces = forces[:-1]
     for threshold in _ACTIVE:
         modes, directions = _shown(scaled, forces, threshold)
-        solution = polish(scaled, modes, directions, forces)
+        inside = _inside(scaled, modes, forces, threshold)
+        solution = polish(scaled, modes, directions, inside)
         if solution is not None:
             least = polish(scaled, modes, solution.directions, np.zeros(len(forces)))
             return _unscaled(least or solution, unit)
@@ -179,10 +180,25 @@ def _shown(
     return tuple(modes), directions
 
 
+def _inside(problem: CoulombProblem, modes: Modes, forces: Array, margin: float) -> Array:
+    """The impulses with those of sticking contacts drawn into their cones by a margin.
+
+    Redundant contacts can carry the difference, and rounding then leaves no cone.
+    """
+    result: Array = forces.copy()
+    for i, mode in enumerate(modes):
+        if mode == STICK:
+            rows = problem.tangents[i]
+            size = float(np.linalg.norm(forces[rows]))
+            limit = (1.0 - margin) * problem.static[i] * max(forces[i], 0.0)
+            result[rows] *= min(1.0, limit / size) if size > 0.0 else 1.0
+    return result
+
+
 def _scaled(problem: CoulombProblem) -> tuple[CoulombProblem, tuple[float, float]]:
     """The problem with W and c of order one, and the units of forces and rates."""
     size = float(problem.delassus.diagonal().mean()) or 1.0
-    rate = float(np.abs(problem.free).max()) or 1.0
+    rate = max(float(np.abs(problem.free).max()), problem.magnitude) or 1.0
     scaled = replace(problem, delassus=problem.delassus / size, free=problem.free / rate)
     return scaled, (rate / size, rate)
 
