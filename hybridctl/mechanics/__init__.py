@@ -6,6 +6,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere
 from hybridctl.mechanics.system import closed_contacts, contact_system
+from hybridctl.mechanics.timestepping import time_stepping
 
 __all__ = [
     "Contact",
@@ -16,4 +17,5 @@ __all__ = [
     "Sphere",
     "closed_contacts",
     "contact_system",
+    "time_stepping",
 ]

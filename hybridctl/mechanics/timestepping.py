@@ -1,0 +1,279 @@
+r"""Moreau-Jean time stepping: a second, independent simulator of the same robots.
+
+Steps of fixed length h go over impacts and through accumulating ones without looking for them:
+
+.. math::
+    q_m &= q \oplus \tfrac h2 v, \qquad
+    M (v^+ - v) = h (S u - h_{bias}) + J_n^T P_n + J_t^T P_t, \\
+    P_n &= \mathrm{prox}_{\ge 0}(P_n - r (v_n^+ + e v_n)), \qquad
+    P_t = \mathrm{prox}_{|P_t| \le \mu P_n}(P_t - r v_t^+), \qquad
+    q^+ = q_m \oplus \tfrac h2 v^+,
+
+with all terms at the midpoint, where contacts with a gap of zero or less take part. The proximal
+points are found by Gauss-Seidel sweeps over the contacts, [RS] appendix A.2. First order in h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, count, interval, member, number, vector
+from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
+from hybridctl.hybrid.flow import NODES, Step
+from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.phase import STANDSTILL, default_slip
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.system import contact_system
+
+_FRACTIONS: Array = 0.5 * (NODES + 1.0)
+_PENETRATION = 1e-6
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What stays the same during a run."""
+
+    robot: Robot
+    contacts: tuple[Contact, ...]
+    rows: ContactSet
+    step: float
+    tolerance: float
+    max_sweeps: int
+    strict: bool
+
+
+@dataclass(frozen=True)
+class _Advance:
+    """One step: state after it, velocity after it, impulses per row, modes of the contacts."""
+
+    q: Array
+    v: Array
+    impulses: Array
+    modes: Modes
+
+
+def time_stepping(
+    robot: Robot,
+    contacts: Sequence[Contact],
+    x0: ArrayLike,
+    t_span: ArrayLike,
+    policy: Policy | InputLaw | None = None,
+    *,
+    step: float = 1e-3,
+    tolerance: float = 1e-12,
+    max_sweeps: int = 10_000,
+    on_no_convergence: Literal["raise", "accept"] = "raise",
+    progress: Callable[[float], None] | None = None,
+) -> HybridTrajectory:
+    """Simulate a robot with contacts from x0 over t_span (s) by Moreau-Jean time stepping.
+
+    The trajectory has the modes of `contact_system`, an event wherever they change, and guards
+    named as there; velocities jump at the beginning of a step in which a contact closes. Only
+    the kinetic coefficient of friction is used. `tolerance`: of the proximal points, relative
+    to the impulses; where they are not reached in `max_sweeps` the run ends, or goes on with
+    what it has ("accept", for jammed mechanisms). `progress` is called with the time reached.
+
+    Raises `InputError` for bad arguments, `GuardViolatedError` if x0 penetrates by more than
+    1e-6 m, `IntegrationError` for a state that is not finite, and `NoContactSolutionError`.
+    """
+    start, end = interval("t_span", t_span)
+    system = contact_system(robot, contacts)
+    space = system.mode((OPEN,) * len(contacts)).space
+    state = vector("x0", x0, space.nx)
+    space.check("x0", state)
+    member("on_no_convergence", on_no_convergence, ("raise", "accept"))
+    settings = _Settings(
+        robot,
+        tuple(contacts),
+        ContactSet(robot, contacts),
+        number("step", step, above=0.0),
+        number("tolerance", tolerance, above=0.0),
+        count("max_sweeps", max_sweeps),
+        on_no_convergence == "raise",
+    )
+    gaps = settings.rows.gaps(state[: robot.nq])
+    if gaps.min() < -_PENETRATION:
+        name = contacts[int(gaps.argmin())].name
+        raise GuardViolatedError(f"x0 penetrates at contact {name!r}: gap {gaps.min():.3g} m")
+    return _Run(settings, system, as_policy(policy, system)).run(start, end, state, progress)
+
+
+class _Run:
+    """The arcs and events of one run as they come."""
+
+    def __init__(self, settings: _Settings, system: HybridSystem, policy: Policy) -> None:
+        self._settings, self._system, self._policy = settings, system, policy
+        self._arcs: list[Arc] = []
+        self._events: list[Event] = []
+
+    def run(
+        self, start: float, end: float, x: Array, progress: Callable[[float], None] | None
+    ) -> HybridTrajectory:
+        settings = self._settings
+        times = np.linspace(start, end, max(round((end - start) / settings.step), 1) + 1).tolist()
+        self._begin((OPEN,) * len(settings.contacts), start, x)
+        impulses = np.zeros(len(settings.rows.owner))
+        for t, t_next in pairwise(times):
+            now = _advance(settings, self._law, t, t_next - t, x, impulses)
+            if now.modes != self._modes:
+                x = self._change(t, x, self._modes, now)
+            self._steps.append(self._sampled(t, t_next, x, now))
+            x, impulses = np.concatenate((now.q, now.v)), now.impulses
+            if not np.isfinite(x).all():
+                raise IntegrationError(f"the state is not finite at t = {t_next:.9g} s")
+            if progress is not None:
+                progress(t_next)
+        self._finish(end)
+        return HybridTrajectory(tuple(self._arcs), tuple(self._events))
+
+    def _begin(self, modes: Modes, t: float, x: Array) -> None:
+        self._modes, self._mode = modes, self._system.mode(modes)
+        history = History(modes, t, x, tuple(self._events))
+        self._law = input_law(self._policy, history, self._mode.nu)
+        self._start, self._state = t, x
+        self._input = first_input(self._law, t, x, self._mode.nu)
+        self._steps: list[Step] = []
+
+    def _finish(self, t: float) -> None:
+        arc = arc_from_steps(
+            len(self._arcs), self._mode, self._steps, self._start, self._state, self._input, t
+        )
+        self._arcs.append(arc)
+
+    def _change(self, t: float, x: Array, modes_before: Modes, now: _Advance) -> Array:
+        """End the arc with an event; returns the state after it."""
+        self._finish(t)
+        hits = [a == OPEN != b for a, b in zip(modes_before, now.modes, strict=True)]
+        q = x[: self._settings.robot.nq]
+        after = np.concatenate((q, now.v)) if any(hits) else x
+        impulses = now.impulses[: len(hits)] * any(hits)
+        guards = _guards(self._settings.contacts, modes_before, now.modes)
+        u = self._law(t, x)
+        index = len(self._events)
+        event = Event(index, t, modes_before, now.modes, guards, x, after, u, u, impulses)
+        self._events.append(event)
+        self._begin(now.modes, t, after)
+        return after
+
+    def _sampled(self, t: float, t_next: float, x: Array, now: _Advance) -> Step:
+        """A step as a straight line from the state x to the one after it."""
+        robot, nq = self._settings.robot, self._settings.robot.nq
+        times = t + (t_next - t) * _FRACTIONS
+        along = robot.difference(x[:nq], now.q)
+        q = [robot.integrate(x[:nq], fraction * along) for fraction in _FRACTIONS]
+        v = x[nq:] + _FRACTIONS[:, None] * (now.v - x[nq:])
+        states = np.hstack([np.array(q), v])
+        inputs = np.array([self._law(time, z) for time, z in zip(times, states, strict=True)])
+        return Step(t, t_next, times, states, inputs)
+
+
+def _advance(
+    settings: _Settings, law: InputLaw, t: float, h: float, x: Array, guess: Array
+) -> _Advance:
+    """One step of length h from x; `guess` (r,) are the impulses to start from."""
+    robot, rows, nq = settings.robot, settings.rows, settings.robot.nq
+    v = x[nq:]
+    q = robot.integrate(x[:nq], 0.5 * h * v)
+    u = law(t + 0.5 * h, np.concatenate((q, v)))
+    mass = robot.mass_matrix(q)
+    force = h * (robot.actuation @ u - robot.bias(q, v))
+    active = np.flatnonzero(rows.gaps(q) <= 0.0).tolist()
+    impulses = np.zeros(len(rows.owner))
+    v_next = v + np.linalg.solve(mass, force)
+    if active:
+        jacobian = rows.jacobian(q)
+        by_impulse = np.linalg.solve(mass, jacobian.T)
+        target = jacobian @ v_next
+        for i in active:
+            target[i] += settings.contacts[i].restitution * float(jacobian[i] @ v)
+        impulses = _proximal(settings, active, jacobian @ by_impulse, target, guess, t)
+        v_next = v_next + by_impulse @ impulses
+        modes = _modes(rows, len(settings.contacts), jacobian @ v_next, impulses)
+    else:
+        modes = (OPEN,) * len(settings.contacts)
+    return _Advance(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, modes)
+
+
+def _proximal(
+    settings: _Settings,
+    active: Sequence[int],
+    delassus: Array,
+    target: Array,
+    guess: Array,
+    t: float,
+) -> Array:
+    """Impulses (r,) of the active contacts: the fixed point of the proximal equations."""
+    impulses = np.zeros(len(target))
+    blocks = []
+    for i in active:
+        tangents = settings.rows.tangents[i]
+        impulses[[i, *tangents]] = guess[[i, *tangents]]
+        size = delassus[np.ix_(tangents, tangents)].trace() if len(tangents) else 1.0
+        normal, friction = float(delassus[i, i]), settings.contacts[i].friction
+        blocks.append((i, tangents, 1.0 / normal, 1.0 / size if size > 0.0 else 0.0, friction))
+    for _ in range(settings.max_sweeps):
+        change = 0.0
+        for i, tangents, r_n, r_t, mu in blocks:
+            old = impulses[i]
+            impulses[i] = max(0.0, old - r_n * float(delassus[i] @ impulses + target[i]))
+            change = max(change, abs(impulses[i] - old))
+            if len(tangents):
+                before = impulses[tangents]
+                slip = delassus[tangents] @ impulses + target[tangents]
+                after = before - r_t * slip
+                size, limit = float(np.linalg.norm(after)), mu * impulses[i]
+                impulses[tangents] = after if size <= limit else (limit / size) * after
+                change = max(change, float(np.abs(impulses[tangents] - before).max()))
+        if change <= settings.tolerance * max(float(np.abs(impulses).max()), settings.tolerance):
+            return impulses
+    if settings.strict:
+        raise NoContactSolutionError(
+            f"the proximal points of contacts {[settings.contacts[i].name for i in active]} are "
+            f"not reached in {settings.max_sweeps} sweeps at t = {t:.9g} s (last change "
+            f"{change:.3g} N s): the mechanism is jammed, or tolerance is below rounding"
+        )
+    return impulses
+
+
+def _modes(rows: ContactSet, contacts: int, rates: Array, impulses: Array) -> Modes:
+    """The modes that impulses and velocities after a step show."""
+    modes = []
+    for i in range(contacts):
+        slip = rates[rows.tangents[i]]
+        if impulses[i] <= 0.0:
+            modes.append(OPEN)
+        elif len(slip) == 0:
+            modes.append(CLOSED)
+        else:
+            stands = float(np.linalg.norm(slip)) <= STANDSTILL
+            modes.append(STICK if stands else default_slip(len(slip), slip))
+    return tuple(modes)
+
+
+def _guards(contacts: Sequence[Contact], before: Modes, after: Modes) -> tuple[str, ...]:
+    """Names of the guards that stand for a change of modes."""
+    names = []
+    for contact, a, b in zip(contacts, before, after, strict=True):
+        if a == b:
+            continue
+        if a == OPEN:
+            names.append(f"{contact.name} closes")
+        elif b == OPEN:
+            names.append(f"{contact.name} opens")
+        elif b in SLIPS:
+            names.append(f"{contact.name} slips{b.removeprefix('slip')}")
+        else:
+            names.append(f"{contact.name} sticks")
+    return tuple(names)
