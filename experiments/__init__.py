@@ -25,4 +25,10 @@ EXPERIMENTS = {
         "rrr_door",
         "an arm hits a door with both corners of its foot, tracked with reference spreading",
     ),
+    "slope": Experiment(
+        "slope", "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
+    ),
+    "block": Experiment(
+        "block", "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
+    ),
 }

@@ -48,12 +48,18 @@ class Parameters:
 ROCKING = Parameters(width=0.1, height=0.4, friction=5.0)
 
 
-def robot(parameters: Parameters | None = None) -> Robot:
-    """The Pinocchio model, on a base that slides along x and z and turns about y."""
+def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Robot:
+    """The Pinocchio model, on a base that slides along x and z and turns about y.
+
+    With `actuated` the input is a force along x and z at the centre and a torque about y.
+    """
     p = parameters or Parameters()
     inertia = cuboid_inertia(p.mass, (p.width, p.width, p.height))
     return Robot.from_urdf(
-        free_body("block", p.mass, inertia), root="sagittal", gravity=(0.0, 0.0, -p.gravity)
+        free_body("block", p.mass, inertia),
+        root="sagittal",
+        actuated=("root_x", "root_z", "root_pitch") if actuated else (),
+        gravity=(0.0, 0.0, -p.gravity),
     )
 
 
@@ -75,6 +81,6 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
     )
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: Parameters | None = None, *, actuated: bool = False) -> HybridSystem:
     """The hybrid system; modes are tuples of "open", "stick", "slip+", "slip-" per corner."""
-    return contact_system(robot(parameters), contacts(parameters))
+    return contact_system(robot(parameters, actuated=actuated), contacts(parameters))

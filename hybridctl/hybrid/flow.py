@@ -86,9 +86,8 @@ class Integrator:
             )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
-        solver = self.method(
-            rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=self.max_step
-        )
+        longest = min(self.max_step, mode.max_step)
+        solver = self.method(rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest)
         while solver.status == "running":
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 message = _advance(solver)

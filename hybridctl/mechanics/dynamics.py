@@ -32,15 +32,16 @@ _LEAST_WEIGHT = 1e-6
 
 @dataclass(frozen=True)
 class ContactAcceleration:
-    """Acceleration (nv,), and forces in N of all contacts, zero where open.
+    """Acceleration (nv,), and forces in N and sliding velocities in m/s of all contacts.
 
-    `forces` (c,) are normal, `friction` (c, 2) tangential, along the tangents of each surface
-    (in a plane of motion the second is zero).
+    `forces` (c,) are normal, `friction` (c, 2) tangential and `slip` (c, 2) v_t along the
+    tangents of each surface (in a plane of motion the second is zero); zero where open.
     """
 
     acceleration: Array
     forces: Array
     friction: Array
+    slip: Array
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,10 @@ class ContactDynamics:
     def acceleration(self, q: Array, v: Array, u: Array, modes: Modes) -> ContactAcceleration:
         """Acceleration and forces in the given modes, [RS] (2.38)-(2.41)."""
         phase, count = self.phase(modes), len(self.contacts)
-        forces, friction = np.zeros(count), np.zeros((count, 2))
+        forces, friction, slip = np.zeros(count), np.zeros((count, 2)), np.zeros((count, 2))
         if not phase.closed:
-            return ContactAcceleration(self.robot.free_acceleration(q, v, u), forces, friction)
+            a = self.robot.free_acceleration(q, v, u)
+            return ContactAcceleration(a, forces, friction, slip)
         solution = self._solve(phase, q, v, u)
         m = solution.multipliers
         rows = m if phase.identity else solution.mix @ m
@@ -150,7 +152,8 @@ class ContactDynamics:
         forces[closed] = rows[: len(closed)]
         if len(rows) > len(closed):
             friction[closed] = phase.spread(rows)[1]
-        return ContactAcceleration(solution.acceleration, forces, friction)
+            slip[closed] = phase.spread(solution.rows.rate)[1]
+        return ContactAcceleration(solution.acceleration, forces, friction, slip)
 
     def _solve(self, phase: Phase, q: Array, v: Array, u: Array) -> _Solution:
         contacts, robot = phase.contacts, self.robot

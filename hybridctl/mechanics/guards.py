@@ -10,7 +10,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics
 from hybridctl.mechanics.phase import STOPPED
 
 
@@ -27,17 +27,16 @@ def contact_guards(dynamics: ContactDynamics, modes: Modes) -> GuardSet:
     guards = list(_guards(dynamics, modes))
     names = tuple(f"{dynamics.contacts[g.contact].name} {g.event}" for g in guards)
     n = dynamics.robot.nq
-    resting = all(mode == OPEN for mode in modes)
-    sliding = any(mode in SLIPS for mode in modes)
+    flying, some_open = all(mode == OPEN for mode in modes), OPEN in modes
+    none = np.zeros(len(modes))
 
     def values(t: float, x: Array, u: Array) -> Array:
         q, v = x[:n], x[n:]
-        gaps = dynamics.gaps(q)
-        if resting:
-            return gaps
+        if flying:
+            return dynamics.gaps(q)
+        gaps = dynamics.gaps(q) if some_open else none
         now = dynamics.acceleration(q, v, u, modes)
-        slip = dynamics.slip_velocities(q, v) if sliding else now.friction
-        return np.array([_value(dynamics, g, gaps, now.forces, now.friction, slip) for g in guards])
+        return np.array([_value(dynamics, g, gaps, now) for g in guards])
 
     def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
         q, v = x[:n], x[n:]
@@ -82,18 +81,16 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[_Guard]:
             yield _Guard(i, "sticks", SLIPS[mode])
 
 
-def _value(
-    dynamics: ContactDynamics, g: _Guard, gaps: Array, forces: Array, friction: Array, slip: Array
-) -> float:
+def _value(dynamics: ContactDynamics, g: _Guard, gaps: Array, now: ContactAcceleration) -> float:
     i = g.contact
     if g.event == "closes":
         return float(gaps[i])
     if g.event == "opens":
-        return float(forces[i])
+        return float(now.forces[i])
     if g.event == "sticks":
-        return float(g.sign * slip[i, 0] if g.sign else np.hypot(*slip[i]) - STOPPED)
-    pull = -g.sign * friction[i, 0] if g.sign else np.hypot(*friction[i])
-    return float(dynamics.static_friction[i] * forces[i] - pull)
+        return float(g.sign * now.slip[i, 0] if g.sign else np.hypot(*now.slip[i]) - STOPPED)
+    pull = -g.sign * now.friction[i, 0] if g.sign else np.hypot(*now.friction[i])
+    return float(dynamics.static_friction[i] * now.forces[i] - pull)
 
 
 def _along(g: _Guard, vector: Array, side: float = 1.0) -> Array:

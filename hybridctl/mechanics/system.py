@@ -68,8 +68,9 @@ def contact_system(
     State x = (q, v), input u the actuated joint torques or forces. Mode keys and guards are
     those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
     "normal_force" (c,) N, "friction_force" (c, 2) N and "slip_velocity" (c, 2) m/s along the
-    tangents of each surface. `stabilization` is the rate in 1/s at which a closed contact's
-    residual gap and a sticking one's residual speed decay (see `ContactDynamics`).
+    tangents of each surface, zero where open. `stabilization` is the rate in 1/s at which a
+    closed contact's residual gap and a sticking one's residual speed decay (see
+    `ContactDynamics`).
 
     Raises `InputError` for contacts that do not fit the robot.
     """
@@ -110,7 +111,7 @@ class _Assembly:
                 "gap": dynamics.gaps(q),
                 "normal_force": now.forces,
                 "friction_force": now.friction,
-                "slip_velocity": dynamics.slip_velocities(q, v),
+                "slip_velocity": now.slip,
             }
 
         def select(t: float, x: Array, u: Array) -> ModeKey:
@@ -124,7 +125,14 @@ class _Assembly:
             jacobian,
             outputs,
             select if closed_contacts(modes) else None,
+            self._longest_step if closed_contacts(modes) else np.inf,
         )
+
+    @property
+    def _longest_step(self) -> float:
+        """As long as the decay of residual gaps and speeds takes, 1 / s."""
+        rate = self.dynamics.stabilization
+        return 1.0 / rate if rate > 0.0 else np.inf
 
     def outgoing(self, key: ModeKey) -> Outgoing:
         modes = self._checked(key)
