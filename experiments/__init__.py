@@ -31,4 +31,12 @@ EXPERIMENTS = {
     "block": Experiment(
         "block", "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
     ),
+    "cube-drop": Experiment(
+        "cube_drop",
+        "a cube tumbles and slides on a table, beside time stepping and recorded tosses",
+    ),
+    "contact-law": Experiment(
+        "contact_law",
+        "how often Coulomb's law for an impact has no, one, or several solutions",
+    ),
 }

@@ -212,13 +212,14 @@ def compare(config: Config, expected: Prediction, run: HybridTrajectory) -> list
     down, away = axes(config)
     impact, rest = run.events[0], landing(run)
     arc = run.arcs[rest.index + 1]
-    gain = down @ (arc(arc.end) - arc(arc.start))[2:]
+    gain = float(down @ (arc(arc.end) - arc(arc.start))[2:])
+    along, normal = float(down @ impact.state_after[2:]), float(away @ impact.state_after[2:])
     rows = [
         Comparison("impact [s]", impact.time, expected.impact_time),
-        Comparison("v_t after it [m/s]", down @ impact.state_after[2:], expected.tangential_after),
-        Comparison("v_n after it [m/s]", away @ impact.state_after[2:], expected.normal_after),
+        Comparison("v_t after it [m/s]", along, expected.tangential_after),
+        Comparison("v_n after it [m/s]", normal, expected.normal_after),
         Comparison("dv_t/dt [m/s^2]", gain / (arc.end - arc.start), expected.acceleration),
-        Comparison("v_t at the end [m/s]", down @ run.final_state[2:], expected.final_speed),
+        Comparison("v_t at the end [m/s]", float(down @ run.final_state[2:]), expected.final_speed),
     ]
     if rest.accumulation is not None:
         rows.insert(3, Comparison("last bounce [s]", rest.accumulation, expected.rest_time))

@@ -134,15 +134,18 @@ def snapshots(
     *,
     title: str,
     columns: int = 3,
+    vertical: str = "y",
 ) -> None:
     """Save a grid of scenes, each with a caption and one or more poses, to a common scale."""
     rows = -(-len(scenes) // columns)
-    figure = Figure(figsize=(3.6 * columns, 0.6 + 3.2 * rows), layout="constrained")
+    limits = _limits([pose for _, poses in scenes for pose in poses])
+    width, height = limits[1] - limits[0]
+    cell = max(2.9 * height / width, 0.8)
+    figure = Figure(figsize=(3.6 * columns, 0.8 + (cell + 0.6) * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    limits = _limits([pose for _, poses in scenes for pose in poses])
     for axes, (caption, poses) in zip(grid.flat, scenes, strict=False):
-        _frame(axes, limits)
+        _frame(axes, limits, vertical)
         axes.set_title(caption, fontsize=9)
         for pose in poses:
             _draw_pose(axes, pose)
@@ -184,13 +187,13 @@ def _limits(poses: Sequence[Pose]) -> tuple[Array, Array]:
     return points.min(axis=0) - margin, points.max(axis=0) + margin
 
 
-def _frame(axes: Axes, limits: tuple[Array, Array]) -> None:
+def _frame(axes: Axes, limits: tuple[Array, Array], vertical: str = "y") -> None:
     low, high = limits
     axes.set_xlim(low[0], high[0])
     axes.set_ylim(low[1], high[1])
     axes.set_aspect("equal")
     axes.set_xlabel("x [m]")
-    axes.set_ylabel("y [m]")
+    axes.set_ylabel(f"{vertical} [m]")
     axes.grid(alpha=0.3)
 
 

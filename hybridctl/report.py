@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -134,11 +135,11 @@ def build_configuration(kind: type[C], values: Mapping[str, Any]) -> C:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A table whose first column is text and whose others are aligned to the right."""
-    result = Table(title=title, title_justify="left", title_style="bold")
+    result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i == 0 else "right")
+        result.add_column(escape(column), justify="left" if i == 0 else "right")
     for row in rows:
-        result.add_row(*(str(cell) for cell in row))
+        result.add_row(*(escape(str(cell)) for cell in row))
     return result
 
 

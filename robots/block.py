@@ -42,7 +42,7 @@ class Parameters:
     @property
     def pitch_inertia(self) -> float:
         """About the centre, kg m^2."""
-        return cuboid_inertia(self.mass, (self.width, 1.0, self.height))[1]
+        return float(cuboid_inertia(self.mass, (self.width, self.width, self.height))[1])
 
 
 ROCKING = Parameters(width=0.1, height=0.4, friction=5.0)

@@ -30,6 +30,7 @@ _BOTTOM_XTOL = 1e-8
 _HALVINGS = 12
 _TAIL = 1e-4
 _CREEP = 1e-6
+_HOP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -196,12 +197,12 @@ class GuardWatch:
         if now > 0.0:
             self._fell[i] = np.nan
         elif now < before or now < floor:
-            top = left if before > 0.0 else _lowest(lambda t: -value(t), left, right)
+            top = max(left, _lowest(lambda t: -value(t), left, right), key=value)
             if value(top) > 0.0:
                 self._fell[i] = _root(value, top, right)
             elif before == 0.0:
                 self._fell[i] = left
-            elif value(top) > before:
+            elif value(top) > before + _HOP * self._tolerance:
                 self._fell[i] = np.nan
         else:
             self._fell[i] = np.nan

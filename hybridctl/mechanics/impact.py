@@ -9,7 +9,7 @@ with friction can gain energy when e > 0; `energy_loss` tells.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -81,10 +81,13 @@ class ImpactDerivatives:
     friction_impulses_v: Array
 
 
-def impact(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
+def impact(
+    dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...], *, plastic: bool = False
+) -> ImpactResult:
     """The impact of the contacts `at` zero gap, those that were closed before included.
 
-    Which of them act, and whether they stick or slip, is part of the result.
+    Which of them act, and whether they stick or slip, is part of the result. `plastic`: without
+    restitution.
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
@@ -93,7 +96,8 @@ def impact(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -
     phase = dynamics.phase(touching)
     mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
     k, closed = len(phase.closed), list(phase.closed)
-    bounce = (1.0 + dynamics.restitution[closed]) * (rows[:k] @ v)
+    e = 0.0 if plastic else dynamics.restitution[closed]
+    bounce = (1.0 + e) * (rows[:k] @ v)
     free = np.concatenate((bounce, rows[k:] @ v))
     if len(rows) == k:
         law = least_constraint(mass, v, rows, rows @ v - bounce)
@@ -131,32 +135,27 @@ def impact(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -
     )
 
 
-@dataclass(frozen=True)
-class Settling:
-    """Where bouncing ends: velocity (nv,), normal impulses (c,) in N s, modes by velocity."""
+def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
+    """The limit of impacts of the contacts `at` that accumulate: all of them stay closed.
 
-    velocity_after: Array
-    impulses: Array
-    modes: Modes
+    A plastic impact with friction, and what it leaves of normal velocities, and of sliding
+    velocities of contacts that stick, taken off: as little as the bouncing that is left out.
 
-
-def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> Settling:
-    """The limit of impacts of the contacts `at` that accumulate: none of them moves normally.
-
-    M (v+ - v) = J_n' Lambda, J_n v+ = 0: impulses of either sign, as small as what is left of
-    the bouncing.
+    Raises what `impact` raises.
     """
+    first = impact(dynamics, q, v, at, plastic=True)
     rows = dynamics.all.jacobian(q)
-    normals = rows[list(at)]
+    stuck = [row for i in at if first.modes[i] == STICK for row in dynamics.all.tangents[i]]
+    held = rows[np.array([*at, *stuck], dtype=np.intp)]
     mass = dynamics.robot.mass_matrix(q)
-    after, impulse = KKT(mass, normals.T, normals).solve(mass @ v, np.zeros(len(at)))
-    impulses = np.zeros(len(dynamics.contacts))
-    impulses[list(at)] = impulse
+    after, rest = KKT(mass, held.T, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
+    impulses = first.impulses.copy()
+    impulses[list(at)] += rest[: len(at)]
     modes = [
         _mode_after(0.0, rows[dynamics.all.tangents[i]] @ after) if i in at else OPEN
         for i in range(len(impulses))
     ]
-    return Settling(after, impulses, tuple(modes))
+    return replace(first, velocity_after=after, impulses=impulses, modes=tuple(modes))
 
 
 def _provisional(dynamics: ContactDynamics, i: int) -> str:

@@ -1,0 +1,290 @@
+"""How often Coulomb's law for an impact has no, one or several solutions.
+
+Corners of a cube hit at random attitudes and velocities, in a vertical plane and in space, all
+of them approaching level ground (each has its own step of it). Every case is solved twice: by
+trying all sets of contact states, and by an iterative solver whose result is polished and
+certified. What either finds counts:
+
+- one, none, or several velocities after the impact;
+- "family": more points than their normals' rank (3 in space, 2 in the plane) can share friction
+  in more than one way, which connects solutions to a continuum.
+
+The same attitudes and velocities serve every coefficient of friction; impacts are plastic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.robots import cube
+from hybridctl.robots.bodies import free_body
+from rich.console import Console
+
+from hybridctl.checks import Array, count, vector
+from hybridctl.errors import InputError, SeveralContactSolutionsError
+from hybridctl.mechanics import Contact, Robot
+from hybridctl.mechanics.coulomb import (
+    CoulombProblem,
+    CoulombSolution,
+    enumerate_solutions,
+    from_iterations,
+)
+from hybridctl.mechanics.coulomb.solve import least_of_family
+from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.robot import coulomb_iterations
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.report import RunFolder, progress, table
+
+NONE, ONE, SEVERAL, FAMILY = OUTCOMES = ("none", "one", "several", "family")
+CORNERS = {2: 4, 3: 8}
+PLACES = {2: "plane", 3: "space"}
+SAME = 1e-6  # of the fastest row; solutions nearer to each other than this are one
+COLORS = (TRACKING, REFERENCE, "#1e8449", "#d68910", BASELINE)
+
+
+@dataclass(frozen=True)
+class Config:
+    """frictions: coefficients, each between 0 and 2. samples: cases of 1, 2, ... points."""
+
+    frictions: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
+    samples: tuple[int, ...] = (300, 150, 100, 50, 20)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        mu = vector("frictions", self.frictions)
+        if not len(mu) or mu.min() < 0.0 or mu.max() > 2.0 or (np.diff(mu) <= 0.0).any():
+            raise InputError(f"frictions must increase from at least 0 to at most 2, got {mu}")
+        if not isinstance(self.samples, tuple) or not 1 <= len(self.samples) <= 5:
+            raise InputError(f"samples must have one to five entries, got {self.samples!r}")
+        for k, number in enumerate(self.samples):
+            count(f"samples[{k}]", number)
+        count("seed", self.seed, at_least=0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An impact: corners by index, configuration and velocity before it."""
+
+    corners: tuple[int, ...]
+    configuration: Array
+    velocity: Array
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one case.
+
+    difference: of the velocities by enumeration and by iteration relative to the fastest before
+    the impact, where both find the only solution. unfound: iteration finds none although there
+    is exactly one. missed: iteration finds one, outside families, that enumeration does not.
+    """
+
+    outcome: str
+    difference: float = 0.0
+    unfound: bool = False
+    missed: bool = False
+
+
+@dataclass
+class Tally:
+    """Verdicts on all cases of one number of points, dimension and friction."""
+
+    points: int
+    dimension: int
+    friction: float
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def percent(self, outcome: str) -> float:
+        """How many of the cases came out so."""
+        return 100.0 * Counter(v.outcome for v in self.verdicts)[outcome] / len(self.verdicts)
+
+    def record(self) -> dict[str, Any]:
+        """The tally as it stands in summary.json."""
+        return {
+            "points": self.points,
+            "dimension": self.dimension,
+            "friction": self.friction,
+            "samples": len(self.verdicts),
+            **{f"{outcome}_percent": self.percent(outcome) for outcome in OUTCOMES},
+            "largest_difference": max(v.difference for v in self.verdicts),
+            "iteration_finds_none": sum(v.unfound for v in self.verdicts),
+            "enumeration_misses": sum(v.missed for v in self.verdicts),
+        }
+
+
+def quick(config: Config) -> Config:
+    """A few samples of up to four points."""
+    return replace(config, samples=tuple(min(n, 8) for n in config.samples[:4]))
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=config.seed)
+    rng = np.random.default_rng(config.seed)
+    tallies = []
+    for dimension, corners in CORNERS.items():
+        robot = body(dimension)
+        numbers = config.samples[:corners]
+        with progress(console, 0.0, float(sum(numbers))) as begin:
+            tick = begin(f"in {PLACES[dimension]}")
+            for points, number in enumerate(numbers, 1):
+                cases = [draw_case(robot, dimension, points, rng) for _ in range(number)]
+                done = float(sum(numbers[: points - 1]))
+                tallies += judge_all(config, robot, dimension, cases, done, tick)
+    summary = {"rows": [tally.record() for tally in tallies]}
+    folder.write_json("summary.json", summary)
+    print_table(console, summary["rows"])
+    draw_figure(config, tallies, folder)
+    return summary
+
+
+def body(dimension: int) -> Robot:
+    """The cube, moving in the vertical plane or in space."""
+    if dimension == 3:
+        return cube.robot()
+    p = cube.Parameters()
+    return Robot.from_urdf(free_body("cube", p.mass, (p.inertia,) * 3), root="sagittal")
+
+
+def corner_contacts(dimension: int, friction: float) -> list[Contact]:
+    """The corners; in the plane those on one side, seen along y."""
+    contacts = cube.contacts(cube.Parameters(friction=friction))
+    return [c for c in contacts if dimension == 3 or c.name[1] == "-"]
+
+
+def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generator) -> Case:
+    """Random corners, attitude and velocity; the velocity is drawn until all approach."""
+    corners = tuple(sorted(rng.choice(CORNERS[dimension], points, replace=False).tolist()))
+    q = robot.integrate(robot.neutral(), rng.uniform(-np.pi, np.pi, robot.nv))
+    contacts = corner_contacts(dimension, friction=0.0)
+    normals = ContactSet(robot, [contacts[i] for i in corners]).jacobian(q)
+    scale = np.ones(robot.nv)
+    scale[dimension:] = 1.0 / cube.Parameters().half_width
+    while True:
+        v = scale * rng.normal(size=robot.nv)
+        if (normals @ v < 0.0).all():
+            return Case(corners, q, v)
+
+
+def judge_all(
+    config: Config,
+    robot: Robot,
+    dimension: int,
+    cases: Sequence[Case],
+    done: float,
+    tick: Callable[[float], None],
+) -> list[Tally]:
+    """The tallies of these cases, one for each friction; `done` cases came before them."""
+    points = len(cases[0].corners)
+    tallies = [Tally(points, dimension, friction) for friction in config.frictions]
+    for k, case in enumerate(cases, 1):
+        for tally in tallies:
+            contacts = corner_contacts(dimension, tally.friction)
+            tally.verdicts.append(judge(problem_of(robot, contacts, case)))
+        tick(done + k)
+    return tallies
+
+
+def problem_of(robot: Robot, contacts: Sequence[Contact], case: Case) -> CoulombProblem:
+    """The law for a plastic impact of the corners of a case."""
+    hit = [contacts[i] for i in case.corners]
+    rows = ContactSet(robot, hit)
+    jacobian = rows.jacobian(case.configuration)
+    mass = robot.mass_matrix(case.configuration)
+    friction = np.array([contact.friction for contact in hit])
+    return CoulombProblem(
+        jacobian @ np.linalg.solve(mass, jacobian.T),
+        jacobian @ case.velocity,
+        rows.tangents,
+        friction,
+        friction,
+        (None,) * len(hit),
+        float((np.abs(jacobian) @ np.abs(case.velocity)).max()),
+    )
+
+
+def judge(problem: CoulombProblem) -> Verdict:
+    """Solve one case both ways."""
+    enumerated = enumerate_solutions(problem)
+    iterated = from_iterations(problem, coulomb_iterations)
+    if iterated is None:
+        outcome = outcome_of(problem, enumerated)
+        return Verdict(outcome, unfound=outcome == ONE)
+    apart = min((distance(problem, s, iterated) for s in enumerated), default=np.inf)
+    new = apart > SAME
+    outcome = outcome_of(problem, [*enumerated, iterated] if new else enumerated)
+    difference = apart if outcome == ONE and not new else 0.0
+    return Verdict(outcome, difference, missed=new and outcome != FAMILY)
+
+
+def outcome_of(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> str:
+    """The word for a set of solutions."""
+    if len(found) < 2:
+        return ONE if found else NONE
+    try:
+        least_of_family(problem, found)
+    except SeveralContactSolutionsError:
+        return SEVERAL
+    return FAMILY
+
+
+def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolution) -> float:
+    """Largest difference of the points' velocities after the impact, relative to before it."""
+    return float(np.abs(one.rates - other.rates).max() / np.abs(problem.free).max())
+
+
+def print_table(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """All tallies."""
+    console.print(
+        table(
+            "Solutions of Coulomb's law for an impact, % of the samples",
+            ["points", "mu", "samples", *OUTCOMES, "apart", "unfound", "missed"],
+            [
+                (
+                    f"{row['points']} in {PLACES[row['dimension']]}",
+                    f"{row['friction']:g}",
+                    row["samples"],
+                    *(f"{row[f'{outcome}_percent']:.1f}" for outcome in OUTCOMES),
+                    f"{row['largest_difference']:.0e}",
+                    row["iteration_finds_none"],
+                    row["enumeration_misses"],
+                )
+                for row in rows
+            ],
+        )
+    )
+    console.print(
+        "apart: enumeration and iteration where there is one solution, relative velocity;\n"
+        "unfound: there is one, iteration finds none; missed: iteration finds one that\n"
+        "enumeration does not (families aside)"
+    )
+
+
+def draw_figure(config: Config, tallies: Sequence[Tally], folder: RunFolder) -> None:
+    """Every outcome over friction, a line for each number of points."""
+    panels = [
+        [
+            Panel(f"{outcome}, in {PLACES[dimension]} [%]", _lines(tallies, dimension, outcome))
+            for dimension in CORNERS
+        ]
+        for outcome in OUTCOMES
+    ]
+    title = "Solutions of Coulomb's law for an impact, by number of points"
+    series(folder / "figures/solutions.png", panels, title=title, xlabel="friction [1]")
+
+
+def _lines(tallies: Sequence[Tally], dimension: int, outcome: str) -> list[Line]:
+    """Percentages over friction; only the first outcome's lines are named."""
+    lines = []
+    for points, color in enumerate(COLORS, 1):
+        chosen = [t for t in tallies if (t.points, t.dimension) == (points, dimension)]
+        if chosen:
+            frictions = np.array([t.friction for t in chosen])
+            percent = np.array([t.percent(outcome) for t in chosen])
+            label = f"{points}" if outcome == NONE else None
+            lines.append(Line(frictions, percent, label, color, "o-"))
+    return lines
