@@ -238,29 +238,29 @@ def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSoluti
 
 
 def print_table(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """All tallies."""
+    """All tallies, in the plane and in space."""
+    for dimension, place in PLACES.items():
+        title = f"Solutions of Coulomb's law for an impact in {place}, % of n samples"
+        columns = ["pts", "mu", "n", *OUTCOMES, "apart", "lost", "missed"]
+        cells = [_cells(row) for row in rows if row["dimension"] == dimension]
+        console.print(table(title, columns, cells))
     console.print(
-        table(
-            "Solutions of Coulomb's law for an impact, % of the samples",
-            ["points", "mu", "samples", *OUTCOMES, "apart", "unfound", "missed"],
-            [
-                (
-                    f"{row['points']} in {PLACES[row['dimension']]}",
-                    f"{row['friction']:g}",
-                    row["samples"],
-                    *(f"{row[f'{outcome}_percent']:.1f}" for outcome in OUTCOMES),
-                    f"{row['largest_difference']:.0e}",
-                    row["iteration_finds_none"],
-                    row["enumeration_misses"],
-                )
-                for row in rows
-            ],
-        )
+        "apart: relative difference of enumeration and iteration where there is one solution;\n"
+        "lost: there is one, iteration finds none;\n"
+        "missed: iteration finds one, not of a family, that enumeration does not"
     )
-    console.print(
-        "apart: enumeration and iteration where there is one solution, relative velocity;\n"
-        "unfound: there is one, iteration finds none; missed: iteration finds one that\n"
-        "enumeration does not (families aside)"
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    """A row of the table."""
+    return (
+        row["points"],
+        f"{row['friction']:g}",
+        row["samples"],
+        *(f"{row[f'{outcome}_percent']:.1f}" for outcome in OUTCOMES),
+        f"{row['largest_difference']:.0e}",
+        row["iteration_finds_none"],
+        row["enumeration_misses"],
     )
 
 

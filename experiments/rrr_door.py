@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments import rrr_door_figures as figures
+from hybridctl.experiments import rrr_door_manoeuvre as manoeuvres
+from hybridctl.experiments.rrr_door_contact import Manoeuvre, build_manoeuvre
 from hybridctl.experiments.rrr_door_reference import FINAL_TIME, OPEN, Design, build
 from hybridctl.robots.rrr_door import Parameters, system, urdf
 from rich.console import Console
@@ -47,8 +49,14 @@ class Config:
 
     scale: of the initial perturbation (5.31). phantom: feedforward between the touches.
     phantom_feedback: gain between the touches, around the phantom arc: the one of before the
-    event ("ante"), of after it ("post"), or "none".
+    event ("ante"), of after it ("post"), or "none". friction, release: another reference, in
+    which the corners have friction (`friction_coefficient`), or the foot lets go of the door
+    again (`manoeuvre` says how); both go past the thesis, and are off by default.
     """
+
+    friction: bool = False
+    release: bool = False
+    friction_coefficient: float = 0.2
 
     perturbation: tuple[float, ...] = PERTURBATION
     scale: float = 1.0
@@ -63,6 +71,7 @@ class Config:
     animate: bool = True
     robot: Parameters = field(default_factory=Parameters)
     design: Design = field(default_factory=Design)
+    manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
 
     def __post_init__(self) -> None:
         vector("perturbation", self.perturbation, 8)
@@ -73,6 +82,7 @@ class Config:
             vector(name, getattr(self, name), 3)
         member("phantom", self.phantom, PHASES)
         member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
+        number("friction_coefficient", self.friction_coefficient, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -95,8 +105,10 @@ def quick(config: Config) -> Config:
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Run the experiment; returns what it writes to summary.json."""
-    began = time.perf_counter()
     folder.write_configuration(config, seed=None)
+    if config.friction or config.release:
+        return run_manoeuvre(config, folder, console)
+    began = time.perf_counter()
     with progress(console, 0.0, FINAL_TIME) as begin:
         runs = simulate_all(config, begin)
     report = feasibility(runs.plant, runs.reference)
@@ -112,6 +124,37 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         figures.draw_all(config.robot, runs, folder)
         if config.animate:
             figures.animate(config.robot, runs, folder)
+    return summary
+
+
+def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """The reference with friction or release, tracked from the perturbed start."""
+    mu = config.friction_coefficient if config.friction else config.robot.friction
+    parameters = replace(config.robot, friction=mu)
+    plant = system(parameters)
+    with console.status("simulating"):
+        reference = build_manoeuvre(
+            plant,
+            parameters,
+            config.design,
+            config.manoeuvre,
+            release=config.release,
+            phantom=config.phantom,
+        )
+        ante = _gain(config.position_gains_ante, config.velocity_gains_ante)
+        post = _gain(config.position_gains_post, config.velocity_gains_post)
+        gains = [ante if "open" in arc.mode else post for arc in reference.nominal.arcs]  # type: ignore[operator]
+        start = reference.nominal(0.0) + config.scale * np.array(config.perturbation)
+        runs = manoeuvres.track(plant, reference, start, gains, tolerance=config.rtol)
+    summary = manoeuvres.summarize(runs)
+    reference.nominal.save(folder / "reference.npz")
+    for name in ("tracking", "conventional"):
+        getattr(runs, name).save(folder / f"{name}.npz")
+    folder.write_text("rrr_door.urdf", urdf(parameters))
+    folder.write_json("summary.json", summary)
+    manoeuvres.print_tables(console, runs, summary)
+    with console.status("drawing figures"):
+        manoeuvres.draw(parameters, runs, folder)
     return summary
 
 

@@ -104,10 +104,10 @@ class DesignedFeedforward:
         q, v = history.state[:4], history.state[4:]
         slide = slide_motion(self.parameters, q, v, np.zeros(4))[:2]
         d = self.design
-        s = _quintic([history.time, FINAL_TIME], [(*slide, d.slide_acceleration), d.final_slide])
-        q4 = _quintic([history.time, FINAL_TIME], [(q[3], v[3], d.door_acceleration), d.final_door])
-        motion = _in_joints(self.parameters, _on_the_door(self.parameters, s, q4), q4)
-        return _inverse_dynamics(self.dynamics, motion, d.corner_2_share)
+        s = quintic([history.time, FINAL_TIME], [(*slide, d.slide_acceleration), d.final_slide])
+        q4 = quintic([history.time, FINAL_TIME], [(q[3], v[3], d.door_acceleration), d.final_door])
+        motion = in_joints(self.parameters, on_the_door(self.parameters, s, q4), q4)
+        return inverse_dynamics(self.dynamics, motion, d.corner_2_share)
 
 
 def build(
@@ -126,9 +126,9 @@ def build(
     stay on it with both corners.
     """
     dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    approach = _in_joints(parameters, _approach(design))
+    approach = in_joints(parameters, approach_motion(design))
     policy = DesignedFeedforward(
-        dynamics, parameters, design, _inverse_dynamics(dynamics, approach, None)
+        dynamics, parameters, design, inverse_dynamics(dynamics, approach, None)
     )
     q, v, _ = approach(0.0)
     span = (0.0, FINAL_TIME)
@@ -153,20 +153,20 @@ def build(
 
 def impact_state(parameters: Parameters, design: Design) -> tuple[Array, Array]:
     """Configuration and velocity (4,) with which the design reaches the door, [RS] (5.26)."""
-    q, v, _ = _in_joints(parameters, _approach(design))(IMPACT_TIME)
+    q, v, _ = in_joints(parameters, approach_motion(design))(IMPACT_TIME)
     return q, v
 
 
-def _quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]]) -> BPoly:
+def quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]]) -> BPoly:
     """Piecewise quintic through (position, velocity, acceleration) at each time, [RS] (5.25)."""
     return BPoly.from_derivatives(times, values)
 
 
-def _approach(d: Design) -> TaskMotion:
+def approach_motion(d: Design) -> TaskMotion:
     """The foot before the event and past it, [RS] (5.26)-(5.27); the end is held."""
     times = [0.0, IMPACT_TIME, IMPACT_TIME + d.extension]
     curves = [
-        _quintic(times, values)
+        quintic(times, values)
         for values in (
             (d.start_x, d.impact_x, d.extension_x),
             (d.start_y, d.impact_y, d.extension_y),
@@ -182,7 +182,7 @@ def _approach(d: Design) -> TaskMotion:
     return motion
 
 
-def _on_the_door(p: Parameters, slide: BPoly, door: BPoly) -> TaskMotion:
+def on_the_door(p: Parameters, slide: BPoly, door: BPoly) -> TaskMotion:
     """The foot flat on the door: s along it, q4 its angle; complex numbers rotate the plane."""
     hinge = complex(*p.hinge)
 
@@ -231,7 +231,7 @@ def slide_motion(p: Parameters, q: Array, v: Array, a: Array) -> tuple[float, fl
     return float(z.real), float(dz.real), float(ddz.real)
 
 
-def _in_joints(p: Parameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:
+def in_joints(p: Parameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:
     """Joint motion of a task-space motion with the elbow at q2 > 0; the door rests without one."""
     l1, l2, l3 = p.upper_arm_length, p.forearm_length, p.foot_length
 
@@ -260,21 +260,27 @@ def _in_joints(p: Parameters, task: TaskMotion, door: BPoly | None = None) -> Jo
     return motion
 
 
-def _inverse_dynamics(
-    dynamics: ContactDynamics, motion: JointMotion, corner_2_share: float | None
+def inverse_dynamics(
+    dynamics: ContactDynamics,
+    motion: JointMotion,
+    corner_2_share: float | None,
+    sliding: float = 0.0,
 ) -> Feedforward:
     """Torques of a motion; with a share the door is moved by the corners, else it is let be.
 
     The hinge row of the equations of motion gives one equation for two contact forces; corner 2
-    bears `corner_2_share` of their sum.
+    bears `corner_2_share` of their sum. `sliding` is the sign of the sliding velocity, against
+    which friction acts; 0 where the corners stick without pulling sideways.
     """
     model = dynamics.robot
+    friction = sliding * dynamics.friction[:, None]
 
     def torque(t: float) -> Array:
         q, v, a = motion(t)
         tau = model.mass_matrix(q) @ a + model.bias(q, v)
         if corner_2_share is not None:
-            w = np.array([1.0 - corner_2_share, corner_2_share]) @ dynamics.gap_jacobian(q)
+            rows = dynamics.gap_jacobian(q) - friction * dynamics.tangent_jacobian(q)[:, 0]
+            w = np.array([1.0 - corner_2_share, corner_2_share]) @ rows
             tau = tau - w * (tau[3] / w[3])
         u: Array = tau[:3]
         return u

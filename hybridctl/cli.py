@@ -27,7 +27,7 @@ def list_experiments() -> None:
         click.echo(f"{name:<{width}}  {entry.summary}")
 
 
-@cli.command()
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("experiment", type=click.Choice(list(EXPERIMENTS)), metavar="EXPERIMENT")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
 @click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
@@ -36,7 +36,9 @@ def list_experiments() -> None:
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
 @click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+@click.pass_context
 def simulate(
+    context: click.Context,
     experiment: str,
     out: Path | None,
     config: Path | None,
@@ -44,7 +46,11 @@ def simulate(
     quick: bool,
     show: bool,
 ) -> None:
-    """Simulate an experiment; print its tables and leave a folder with data and figures."""
+    """Simulate an experiment; print its tables and leave a folder with data and figures.
+
+    A setting that is true or false can be switched on by its name, as in
+    `simulate rrr-door --friction --release`.
+    """
     import dataclasses
     import json
 
@@ -53,7 +59,8 @@ def simulate(
     from hybridctl.report import RunFolder, load_configuration
 
     module = EXPERIMENTS[experiment].load()
-    configuration = load_configuration(module.Config, config, settings)
+    switches = [f"{name}=true" for name in _switches(module.Config, context.args)]
+    configuration = load_configuration(module.Config, config, (*settings, *switches))
     if quick:
         configuration = module.quick(configuration)
     if show:
@@ -62,6 +69,20 @@ def simulate(
     folder = RunFolder(experiment, out)
     module.run(configuration, folder, Console())
     click.echo(f"results in {folder.path}")
+
+
+def _switches(kind: type, arguments: list[str]) -> list[str]:
+    """Names of boolean settings from arguments such as --friction."""
+    import dataclasses
+
+    known = [f.name for f in dataclasses.fields(kind) if isinstance(f.default, bool)]
+    flags = {f"--{name.replace('_', '-')}": name for name in known}
+    for argument in arguments:
+        if argument not in flags:
+            raise click.UsageError(
+                f"no such option: {argument}; this experiment also has {', '.join(flags) or 'none'}"
+            )
+    return [flags[argument] for argument in arguments]
 
 
 def main() -> None:

@@ -46,6 +46,7 @@ class Parameters:
     hinge_stiffness: float = 3.559  # c_k, N m/rad
     hinge_damping: float = 15.84  # c_d, N m s/rad
     restitution: float = 0.0
+    friction: float = 0.0
 
     def __post_init__(self) -> None:
         signed = {"foot_center_behind", "foot_center_right", "corner_1_offset", "hinge_left"}
@@ -54,7 +55,7 @@ class Parameters:
             value = getattr(self, field.name)
             if field.name == "restitution":
                 number(field.name, value, at_least=0.0, at_most=1.0)
-            elif field.name in may_vanish:
+            elif field.name == "friction" or field.name in may_vanish:
                 number(field.name, value, at_least=0.0)
             elif field.name in signed or field.name == "hinge_ahead":
                 number(field.name, value)
@@ -89,13 +90,23 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, Contact]:
     p = parameters or Parameters()
     face = Plane(point=(0.0, -0.5 * p.door_thickness, 0.0), normal=(0.0, -1.0, 0.0))
     return tuple(  # type: ignore[return-value]
-        Contact(name, frame=name, surface=face, body="door", restitution=p.restitution)
+        Contact(
+            name,
+            frame=name,
+            surface=face,
+            body="door",
+            restitution=p.restitution,
+            friction=p.friction,
+        )
         for name in CORNERS
     )
 
 
 def system(parameters: Parameters | None = None) -> HybridSystem:
-    """The hybrid system; its modes are tuples of "open" or "closed" per corner."""
+    """The hybrid system; its modes are tuples of "open" or "closed" per corner.
+
+    With friction "stick", "slip+" and "slip-" stand for "closed".
+    """
     return contact_system(robot(parameters), contacts(parameters))
 
 
