@@ -29,7 +29,7 @@ from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from hybridctl.checks import Array, number
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
 from hybridctl.errors import InfeasibleReferenceError
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
@@ -85,7 +85,7 @@ class ManoeuvrePolicy:
 
     def feedforward(self, history: History) -> Feedforward:
         """The torques of the arc that begins with this history."""
-        modes = tuple(history.mode)  # type: ignore[arg-type]
+        modes = contact_modes(history.mode)
         if not history.events:
             motion = in_joints(self.parameters, approach_motion(self.design))
             return inverse_dynamics(self.dynamics, motion, None)
@@ -149,6 +149,13 @@ class ManoeuvrePolicy:
             return y, dy, ddy
 
         return inverse_dynamics(self.dynamics, in_joints(p, task), None)
+
+
+def contact_modes(mode: ModeKey) -> tuple[str, ...]:
+    """The mode key of a contact system, which is a tuple of the modes of its contacts."""
+    if not isinstance(mode, tuple):
+        raise InfeasibleReferenceError(f"mode {mode!r} is not a tuple of contact modes")
+    return mode
 
 
 def build_manoeuvre(

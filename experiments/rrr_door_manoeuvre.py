@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.contact_figures import draw_contacts
+from hybridctl.experiments.rrr_door_contact import contact_modes
 from hybridctl.experiments.rrr_door_figures import outline
 from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from rich.console import Console
@@ -101,14 +102,15 @@ def summarize(runs: Manoeuvres) -> dict[str, Any]:
 def force_margins(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float]:
     """Least normal force of a closed contact, N, and the largest ratio of friction to it.
 
-    The ratio leaves out contacts that hardly press (below 0.01 N), as at a release.
+    The ratio leaves out contacts that hardly press (below 0.01 N), as at a release; the ends of
+    arcs, where an event has just happened, are left out as well.
     """
     least, ratio = np.inf, 0.0
     for arc, times in run.sampled(1e-3):
         closed, outputs = list(closed_contacts(arc.mode)), plant.mode(arc.mode).outputs
         if not closed or outputs is None:
             continue
-        for t in map(float, times):
+        for t in map(float, times[:-1]):
             values = outputs(t, arc(t), arc.input(t))
             normal = values["normal_force"][closed]
             friction = np.linalg.norm(values["friction_force"][closed], axis=1)
@@ -120,15 +122,14 @@ def force_margins(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float
 
 def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any]) -> None:
     """Events of all three runs, then errors and force margins."""
-    columns = ["event", "modes of corners 1, 2", "time [s]", "impulse 1 [N s]", "impulse 2 [N s]"]
+    columns = ["modes of corners 1/2", "time [s]", "normal impulses [N s]"]
     for title, events in (
         ("Reference", runs.reference.events),
         ("Perturbed, reference spreading", runs.tracking.events),
         ("Perturbed, conventional error", runs.conventional.events),
     ):
         rows = [
-            (str(i + 1), _modes(e), f"{e.time:.4f}", *(f"{x:.4f}" for x in e.impulses))
-            for i, e in enumerate(events)
+            (_modes(e), f"{e.time:.4f}", ", ".join(f"{x:.4f}" for x in e.impulses)) for e in events
         ]
         console.print(table(title, columns, rows))
     rows = []
@@ -137,21 +138,18 @@ def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any])
         keys = ("peak_error", "rms_error", "final_error", "peak_input")
         margins = ("least_normal_force", "largest_friction_ratio")
         rows.append((label, *(f"{part[key]:.4f}" for key in (*keys, *margins))))
-    titles = ["feedback", "peak error", "rms error", "final error", "peak input [N m]"]
     console.print(
         table(
-            "Errors (all states, rad and rad/s), inputs and contact forces",
-            [*titles, "least normal [N]", "friction / normal"],
+            "Error (all states, rad and rad/s), peak input (N m), least normal force (N), and the "
+            "largest ratio of friction to it",
+            ["feedback", "peak", "rms", "final", "input", "normal", "ratio"],
             rows,
         )
     )
 
 
 def _modes(event: Event) -> str:
-    return " -> ".join(
-        ", ".join(mode)
-        for mode in (event.mode_before, event.mode_after)  # type: ignore[arg-type]
-    )
+    return " -> ".join("/".join(contact_modes(m)) for m in (event.mode_before, event.mode_after))
 
 
 def draw(parameters: Parameters, runs: Manoeuvres, folder: RunFolder) -> None:
