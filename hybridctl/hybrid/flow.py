@@ -86,7 +86,7 @@ class Integrator:
             )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
-        longest = min(self.max_step, mode.max_step)
+        longest = self._longest(mode, law, t, x)
         solver = self.method(rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest)
         while solver.status == "running":
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
@@ -96,6 +96,12 @@ class Integrator:
                     raise IntegrationError(_where(why, mode, solver.t, solver.y))
                 step = _sampled(solver, mode, law)
             yield step
+            solver.max_step = self._longest(mode, law, step.end, space.normalize(solver.y))
+
+    def _longest(self, mode: Mode, law: InputLaw, t: float, x: Array) -> float:
+        if mode.longest_step is None:
+            return self.max_step
+        return min(self.max_step, mode.longest_step(t, x, law(t, x)))
 
 
 def _advance(solver: OdeSolver) -> str | None:

@@ -6,7 +6,6 @@ respect to the state are taken in the tangent space, so they have `ndx` columns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -51,9 +50,9 @@ class Mode:
     `field` returns a velocity in the tangent space (ndx,); `jacobian` its exact derivatives.
     `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
     mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
-    mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `max_step` is
-    the longest step in s that an integrator may take, where the field has fast terms that are
-    at rest and so do not show in its error estimate.
+    mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `longest_step`
+    gives the longest step in s that an integrator may take from (t, x, u): where the field has
+    fast terms that are at rest and so do not show in its error estimate, or where it ends.
     """
 
     key: ModeKey
@@ -63,7 +62,7 @@ class Mode:
     jacobian: Callable[[float, Array, Array], FieldJacobian] | None = None
     outputs: Callable[[float, Array, Array], Mapping[str, Array]] | None = None
     select: Callable[[float, Array, Array], ModeKey] | None = None
-    max_step: float = math.inf
+    longest_step: Callable[[float, Array, Array], float] | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)

@@ -24,7 +24,7 @@ from hybridctl.mechanics.coulomb.law import OPEN, CoulombProblem, Modes, polish,
 from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import NO_DIRECTION, STANDSTILL, Phase
+from hybridctl.mechanics.phase import NO_DIRECTION, STANDSTILL, STOPPED, Phase
 from hybridctl.mechanics.robot import Robot
 
 _LEAST_WEIGHT = 1e-6
@@ -154,6 +154,23 @@ class ContactDynamics:
             friction[closed] = phase.spread(rows)[1]
             slip[closed] = phase.spread(solution.rows.rate)[1]
         return ContactAcceleration(solution.acceleration, forces, friction, slip)
+
+    def time_to_stop(self, q: Array, v: Array, u: Array, modes: Modes) -> float:
+        """When the first contact that slides in a surface stops if it goes on slowing down so, s.
+
+        |v_t| / (-d|v_t|/dt), and infinity where none slows down. There friction has no direction.
+        """
+        phase = self.phase(modes)
+        times = [np.inf]
+        if phase.spatial:
+            now = self._solve(phase, q, v, u)
+            change = now.rows.jacobian @ now.acceleration + now.rows.drift
+            for slide in phase.spatial:
+                speed = float(np.linalg.norm(now.rows.rate[slide.rows]))
+                slowing = -float(now.directions[slide.contact] @ change[slide.rows])
+                if slowing > 0.0:
+                    times.append(max(speed, STOPPED) / slowing)
+        return min(times)
 
     def _solve(self, phase: Phase, q: Array, v: Array, u: Array) -> _Solution:
         contacts, robot = phase.contacts, self.robot

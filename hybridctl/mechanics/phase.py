@@ -18,7 +18,7 @@ from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.robot import Robot
 
-STANDSTILL = 1e-8
+STANDSTILL = 2e-8
 STOPPED = 1e-9
 NO_DIRECTION = 1e-12
 

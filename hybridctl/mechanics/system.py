@@ -56,6 +56,7 @@ from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.state import RobotStateSpace
 
 _TOUCH = 2e-8
+_OF_STOP = 0.9
 _RESTING_SPEED = 1e-4
 _AFTER = {"slips": SLIP, "slips+": SLIP_PLUS, "slips-": SLIP_MINUS, "sticks": STICK, "opens": OPEN}
 
@@ -117,6 +118,11 @@ class _Assembly:
         def select(t: float, x: Array, u: Array) -> ModeKey:
             return select_modes(dynamics, x[:n], x[n:], u, modes)
 
+        def longest_step(t: float, x: Array, u: Array) -> float:
+            """As long as the decay of residuals takes, and no step beyond a stop in a surface."""
+            decay = 1.0 / dynamics.stabilization if dynamics.stabilization > 0.0 else np.inf
+            return min(decay, _OF_STOP * dynamics.time_to_stop(x[:n], x[n:], u, modes))
+
         return Mode(
             key,
             self.space,
@@ -125,14 +131,8 @@ class _Assembly:
             jacobian,
             outputs,
             select if closed_contacts(modes) else None,
-            self._longest_step if closed_contacts(modes) else np.inf,
+            longest_step if closed_contacts(modes) else None,
         )
-
-    @property
-    def _longest_step(self) -> float:
-        """As long as the decay of residual gaps and speeds takes, 1 / s."""
-        rate = self.dynamics.stabilization
-        return 1.0 / rate if rate > 0.0 else np.inf
 
     def outgoing(self, key: ModeKey) -> Outgoing:
         modes = self._checked(key)

@@ -1,0 +1,72 @@
+"""Random bodies that hit a plane, and Coulomb's law written out a second time, as inequalities."""
+
+import numpy as np
+from hybridctl.robots.bodies import free_body
+
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics.coulomb import CoulombProblem
+
+GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+HALF = 0.05
+CORNERS = HALF * (np.indices((2, 2, 2)).reshape(3, 8).T * 2.0 - 1.0)
+
+
+def random_body(rng, planar, count, friction, restitution) -> ContactDynamics:
+    """A body of 0.1 kg to 10 kg that touches with corners of a cube or with any points in it."""
+    mass = 10.0 ** rng.uniform(-1.0, 1.0)
+    inertia = mass * HALF**2 * rng.uniform(0.4, 0.8, 3)
+    urdf = free_body("body", mass, tuple(inertia))
+    robot = Robot.from_urdf(urdf, root="sagittal" if planar else "floating")
+    places = [0, 1, 4, 5] if planar and count <= 4 else range(8)
+    corners = CORNERS[rng.choice(places, count, replace=False)]
+    points = corners if rng.random() < 0.5 else HALF * rng.uniform(-1.0, 1.0, (count, 3))
+    contacts = [
+        Contact(
+            f"{i}",
+            "body",
+            GROUND,
+            offset=point,
+            friction=rng.uniform(0.0, friction),
+            restitution=rng.uniform(0.0, restitution),
+        )
+        for i, point in enumerate(points)
+    ]
+    return ContactDynamics(robot, contacts)
+
+
+def random_motion(rng, dynamics):
+    """A configuration, and a velocity whose size is 0.01 to 10."""
+    robot = dynamics.robot
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    return q, 10.0 ** rng.uniform(-2.0, 1.0) * rng.normal(size=robot.nv)
+
+
+def impact_problem(dynamics, q, v) -> CoulombProblem:
+    """The impact of all contacts as a problem w = W f + c, from the Jacobians and M."""
+    rows, count = dynamics.all.jacobian(q), len(dynamics.contacts)
+    delassus = rows @ np.linalg.inv(dynamics.robot.mass_matrix(q)) @ rows.T
+    free = rows @ v
+    free[:count] *= 1.0 + dynamics.restitution
+    mu = dynamics.friction
+    size = float((np.abs(rows) @ np.abs(v)).max())
+    return CoulombProblem(delassus, free, dynamics.all.tangents, mu, mu, (None,) * count, size)
+
+
+def violation(problem, forces) -> float:
+    """Largest violation of Coulomb's law for impacts by `forces`, relative to the problem's scale.
+
+    In terms of velocities and impulses only, without any states: nothing pulls or penetrates,
+    nothing acts without contact, |f_t| <= mu f_n, and friction dissipates as much as it can,
+    f_t . w_t = -mu f_n |w_t|, which says both that it opposes sliding and that what holds rests.
+    """
+    k = len(problem.static)
+    rates = problem.delassus @ forces + problem.free
+    speed = max(problem.magnitude, float(np.abs(problem.free).max()))
+    unit = speed / problem.delassus.diagonal().mean()
+    size = max(1.0, float(np.abs(forces).max()) / unit)
+    w, f = rates / (speed * size), forces / (unit * size)
+    wrong = [-w[:k].min(), -f[:k].min(), np.abs(w[:k] * f[:k]).max()]
+    for f_n, mu, rows in zip(f[:k], problem.kinetic, problem.tangents, strict=True):
+        wrong.append(np.linalg.norm(f[rows]) - mu * f_n)
+        wrong.append(abs(f[rows] @ w[rows] + mu * f_n * np.linalg.norm(w[rows])))
+    return float(max(wrong))

@@ -1,0 +1,109 @@
+"""Sliding and sticking against closed forms: on a belt, on a slope in space, on a flat table."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import ball
+from scipy.integrate import quad
+from scipy.optimize import brentq
+
+import hybridctl as hc
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+from mechanics.hopper import hopper
+
+G = 9.81
+
+
+def test_a_mass_on_a_moving_belt_sticks_and_slips_a_thousand_times():
+    """Seen from the belt: a spring whose other end moves at the speed of the belt.
+
+    Sticking, the spring grows from 2 c - x_s to x_s with x_s = mu_s g / k, c = mu_k g / k; then
+    e'' = -omega^2 (e - c) until the mass has the belt's speed again, half a turn and twice the
+    phase of the breakaway later. Speeds are right to about rtol x 0.1 m/s, which over an
+    acceleration of 2 m/s^2 and the slow growth of the spring means 1e-7 s.
+    """
+    k, speed, static, kinetic = 100.0, 0.1, 0.4, 0.2
+    robot = Robot.from_urdf(ball.urdf(), stiffness={"x": k})
+    belt = Contact(
+        "pad", "ball", Plane((0, 0, 0), (0, 0, 1)), friction=kinetic, static_friction=static
+    )
+    omega, longest, center = np.sqrt(k), static * G / k, kinetic * G / k
+    phase = np.arctan2(speed / omega, longest - center)
+    slipping, sticking = (np.pi + 2.0 * phase) / omega, 2.0 * (longest - center) / speed
+    first = longest / speed
+    end = first + 500.5 * (slipping + sticking) - sticking
+    run = hc.simulate(
+        contact_system(robot, [belt]),
+        ("stick",),
+        np.zeros(4),
+        (0.0, end),
+        lambda t, x: np.array([-k * speed * t, 0.0]),
+        max_events=1500,
+    )
+    assert [e.guards for e in run.events[:2]] == [("pad slips-",), ("pad sticks",)]
+    assert {e.guards for e in run.events[0::2]} == {("pad slips-",)}
+    assert {e.guards for e in run.events[1::2]} == {("pad sticks",)}
+    gaps = np.diff([e.time for e in run.events])
+    assert run.events[0].time == pytest.approx(first, abs=1e-9)
+    np.testing.assert_allclose(gaps[0::2], slipping, atol=1e-7)
+    np.testing.assert_allclose(gaps[1::2], sticking, atol=1e-7)
+    assert len(run.events) == 1001
+
+
+def test_a_point_that_slides_across_a_slope_in_space_turns_downhill_as_the_closed_form():
+    """With phi the angle to the line of fall, dv/dphi = v (mu c - s cos phi) / (s sin phi).
+
+    So v = C tan(phi / 2)^k / sin phi with k = mu / tan(theta), and t = int v / (g s sin phi).
+    """
+    theta, mu, speed = 0.3, 0.2, 1.0
+    s, c = np.sin(theta), np.cos(theta)
+    robot, contacts = hopper(
+        3, mass=1.0, upper=1e-9, stiffness=1e-9, normal=(s, 0.0, c), friction=mu
+    )
+    system = contact_system(robot, contacts)
+    x0 = np.zeros(8)
+    x0[5] = speed  # across the line of fall
+    run = hc.simulate(system, ("slip",), x0, (0.0, 0.6), rtol=1e-11, atol=1e-12)
+    assert not run.events
+    v = run.final_state[4:7]
+    found = np.array([v @ [c, 0.0, -s], v[1]])
+    k = mu * c / s
+    constant = speed * np.sin(np.pi / 2) / np.tan(np.pi / 4) ** k
+
+    def fast(phi):
+        return constant * np.tan(phi / 2.0) ** k / np.sin(phi)
+
+    def elapsed(phi):
+        return quad(lambda a: fast(a) / (G * s * np.sin(a)), phi, np.pi / 2, epsabs=1e-13)[0]
+
+    phi = brentq(lambda a: elapsed(a) - 0.6, 0.01, np.pi / 2, xtol=1e-14)
+    np.testing.assert_allclose(found, fast(phi) * np.array([np.cos(phi), np.sin(phi)]), atol=1e-9)
+
+
+def test_a_puck_on_a_table_stops_once_at_the_closed_form_time_and_place():
+    """v / (mu g) and v^2 / (2 mu g); the guard fires at |v_t| = 1e-9 m/s, 1e-9 s early."""
+    mu, v = 0.3, np.array([0.8, -0.6])
+    robot, contacts = hopper(3, upper=1e-9, stiffness=1e-9, friction=mu)
+    x0 = np.array([0.0, 0.0, 0.0, 0.0, *v, 0.0, 0.0])
+    run = hc.simulate(contact_system(robot, contacts), ("slip",), x0, (0.0, 1.0))
+    (event,) = run.events
+    assert event.mode_after == ("stick",)
+    assert event.time == pytest.approx(1.0 / (mu * G), abs=2e-9)
+    np.testing.assert_allclose(run.final_state[:2], v / (2.0 * mu * G), atol=1e-8)
+
+
+def test_a_growing_pull_breaks_a_mass_away_at_the_static_limit():
+    """Pull a t reaches mu_s m g; then m v' = a t - mu_k m g."""
+    rate, static, kinetic = 4.0, 0.25, 0.2
+    pad = Contact(
+        "pad", "ball", Plane((0, 0, 0), (0, 0, 1)), friction=kinetic, static_friction=static
+    )
+    system = contact_system(Robot.from_urdf(ball.urdf()), [pad])
+    run = hc.simulate(
+        system, ("stick",), np.zeros(4), (0.0, 1.0), lambda t, x: np.array([rate * t, 0.0])
+    )
+    (event,) = run.events
+    begin = static * G / rate
+    assert event.mode_after == ("slip+",)
+    assert event.time == pytest.approx(begin, abs=1e-10)
+    speed = 0.5 * rate * (1.0 - begin**2) - kinetic * G * (1.0 - begin)
+    assert run.final_state[2] == pytest.approx(speed, abs=1e-9)
