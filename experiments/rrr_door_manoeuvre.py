@@ -132,18 +132,18 @@ def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any])
             (_modes(e), f"{e.time:.4f}", ", ".join(f"{x:.4f}" for x in e.impulses)) for e in events
         ]
         console.print(table(title, columns, rows))
-    rows = []
+    lines: list[tuple[str, ...]] = []
     for name, label in (("tracking", "spreading"), ("conventional", "conventional")):
         part = summary[name]
         keys = ("peak_error", "rms_error", "final_error", "peak_input")
         margins = ("least_normal_force", "largest_friction_ratio")
-        rows.append((label, *(f"{part[key]:.4f}" for key in (*keys, *margins))))
+        lines.append((label, *(f"{part[key]:.4f}" for key in (*keys, *margins))))
     console.print(
         table(
             "Error (all states, rad and rad/s), peak input (N m), least normal force (N), and the "
             "largest ratio of friction to it",
             ["feedback", "peak", "rms", "final", "input", "normal", "ratio"],
-            rows,
+            lines,
         )
     )
 

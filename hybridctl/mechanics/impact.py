@@ -205,11 +205,18 @@ def impact_derivatives(
         ) - turning_wrenches(d_after, forces)
         turn_q = -turning @ d_after.rate_q
         c_q = select @ (d_after.rate_q + e[:, None] * d_before.rate_q)
-        system = KKT(mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows)
+        system = KKT(
+            mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows, 1.0 / (mix**2).sum(axis=0)
+        )
         w_z, m_z = system.solve(
             np.hstack([rows.T @ turn_q - e_q, mass]),
             np.hstack([-c_q, -select @ (e[:, None] * rows)]),
         )
+        if system.redundant:
+            rates_z = rows @ w_z
+            rates_z[:, :nv] += d_after.rate_q
+            turns = phase.turning(directions, rows @ after, np.ones(len(closed))) @ rates_z
+            m_z += _redundant_change(phase, q, system, mix, select, forces, turns)
         rows_z = mix @ m_z - turning @ rows @ w_z
         rows_z[:, :nv] += turn_q
         f_z[closed], t_z[closed] = phase.spread(rows_z)
@@ -222,6 +229,24 @@ def impact_derivatives(
         t_z[:, :, :nv],
         t_z[:, :, nv:],
     )
+
+
+def _redundant_change(
+    phase: Phase, q: Array, system: KKT, mix: Array, select: Array, forces: Array, turns: Array
+) -> Array:
+    """How impulses of least norm move within what the equations leave open.
+
+    With the multipliers m = W E' f and G' y = W^-1 m they change by P W D(E' J z), where
+    z = A^-1 C' y: rows and sliding directions turn, the latter by `turns` / mu along all rows.
+    """
+    multipliers = system.weights * (mix.T @ forces)
+    z = system.by_mass(phase.contacts.jacobian(q).T @ select.T @ system.adjoint(multipliers))
+    d = phase.contacts.derivatives(q, z, np.zeros(len(z)))
+    change = np.zeros((len(multipliers), turns.shape[1]))
+    change[:, : len(z)] = mix.T @ d.rate_q
+    for slide in phase.spatial:
+        change[slide.contact] -= d.rate[slide.rows] @ turns[slide.rows]
+    return np.asarray(system.indeterminate() @ (system.weights[:, None] * change))
 
 
 def _row_values(phase: Phase, result: ImpactResult) -> Array:

@@ -1,0 +1,125 @@
+"""Moreau-Jean time stepping against the event-driven simulator: order one in the step.
+
+An impact falls somewhere inside a step, so the error is not smooth in h but lies below C h; the
+largest over a few steps near each size is compared, and its slope fitted.
+"""
+
+import numpy as np
+import pytest
+from hybridctl.robots import ball, block, cube, rrr_door
+
+import hybridctl as hc
+from hybridctl.errors import GuardViolatedError, InputError, NoContactSolutionError
+from hybridctl.mechanics import time_stepping
+
+G = 9.81
+SIZES = 1e-3 * 0.5 ** np.arange(4)
+NEAR = (1.0, 0.93, 0.87, 0.81, 0.77)
+
+
+def cube_start():
+    """A cube that falls flat on four corners while it flies sideways, and slides to a stop."""
+    x = np.zeros(13)
+    x[2], x[6] = 0.0524 + 0.05, 1.0
+    x[7], x[8] = 0.5, 0.2
+    return x
+
+
+def block_case():
+    p = block.Parameters()
+    return block.robot(p), block.contacts(p), [0.0, 0.3, 0.2, 1.0, 0.0, 0.0], 0.3, None
+
+
+def cube_case():
+    p = cube.Parameters(restitution=0.0)
+    return cube.robot(p), cube.contacts(p), cube_start(), 0.3, None
+
+
+def door_case():
+    p = rrr_door.Parameters(friction=0.2)
+    push = np.array([25.0, 15.0, 2.0])
+    x0 = np.array([-0.53, 1.9, 0.2, 0.0, 0.2, 0.3, 0.0, 0.0])
+    return rrr_door.robot(p), rrr_door.contacts(p), x0, 0.35, lambda t, x: push - 4.0 * x[4:7]
+
+
+CASES = {"block": block_case, "cube": cube_case, "door": door_case}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_simulators_agree_to_first_order_in_the_step(name):
+    robot, contacts, x0, end, policy = CASES[name]()
+    system = hc.mechanics.contact_system(robot, contacts)
+    free = ("open",) * len(contacts)
+    exact = hc.simulate(
+        system, free, x0, (0.0, end), policy, rtol=1e-10, atol=1e-11, on_zeno="rest"
+    )
+    assert exact.events
+    space = system.mode(free).space
+    errors = []
+    for size in SIZES:
+        found = []
+        for near in NEAR:
+            steps = round(end / (near * size))
+            run = time_stepping(robot, contacts, x0, (0.0, end), policy, step=end / steps)
+            found.append(np.abs(space.difference(exact.final_state, run.final_state)).max())
+        errors.append(max(found))
+    slope = np.polyfit(np.log(SIZES), np.log(errors), 1)[0]
+    assert 0.75 < slope < 1.4, f"errors {errors}"
+    assert errors[-1] < 0.05
+
+
+def test_a_bouncing_ball_goes_on_past_the_end_of_its_bounces():
+    p = ball.Parameters(slope=0.0, restitution=0.5)
+    run = time_stepping(
+        ball.robot(p), ball.contacts(p), [0.0, 0.2, 0.0, 0.0], (0.0, 1.0), step=1e-3
+    )
+    # v0/g (1 + 2 e / (1 - e)) = 0.606 s after its release; positions are right to h v.
+    assert run.final_mode == ("closed",)
+    assert abs(run.final_state[1]) < 1e-3
+    assert abs(run.final_state[3]) < 1e-9
+
+
+def test_impulses_of_a_resting_cube_carry_its_weight():
+    p = cube.Parameters()
+    x0 = cube_start()
+    x0[2], x0[7:9] = 0.0524, 0.0
+    run = time_stepping(cube.robot(p), cube.contacts(p), x0, (0.0, 0.05), step=1e-3)
+    # what the default tolerance leaves: 1e-6 of the speed that gravity gives in a step
+    np.testing.assert_allclose(run.final_state[7:10], np.zeros(3), atol=1e-6 * G * 1e-3)
+    np.testing.assert_allclose(run.final_state[10:], np.zeros(3), atol=1e-6 * G * 1e-3 / 0.05)
+    assert run.final_mode.count("stick") == 4
+
+
+def test_trajectories_can_be_saved_and_read_back(tmp_path):
+    robot, contacts, x0, end, _ = block_case()
+    run = time_stepping(robot, contacts, x0, (0.0, end), step=1e-3)
+    run.save(tmp_path / "run.npz")
+    system = hc.mechanics.contact_system(robot, contacts)
+    again = hc.HybridTrajectory.load(tmp_path / "run.npz", system)
+    assert [e.guards for e in again.events] == [e.guards for e in run.events]
+    np.testing.assert_array_equal(again.final_state, run.final_state)
+
+
+def test_bad_arguments_are_named():
+    robot, contacts, x0, _, _ = block_case()
+    with pytest.raises(InputError, match="step must be greater than 0"):
+        time_stepping(robot, contacts, x0, (0.0, 1.0), step=0.0)
+    with pytest.raises(GuardViolatedError, match="penetrates at contact 'left'"):
+        time_stepping(robot, contacts, [0.0, 0.01, 0.0, 0.0, 0.0, 0.0], (0.0, 1.0))
+    with pytest.raises(InputError, match="x0 must have shape"):
+        time_stepping(robot, contacts, [0.0, 0.01], (0.0, 1.0))
+
+
+def test_sweeps_that_do_not_converge_are_an_error_or_go_on_if_told():
+    """A flat cube needs more than three sweeps to share its weight among four corners."""
+    p = cube.Parameters()
+    x0 = cube_start()
+    robot, contacts, span = cube.robot(p), cube.contacts(p), (0.0, 0.15)
+    with pytest.raises(NoContactSolutionError, match="not reached in 3 sweeps"):
+        time_stepping(robot, contacts, x0, span, max_sweeps=3)
+    run = time_stepping(robot, contacts, x0, span, max_sweeps=3, on_no_convergence="accept")
+    exact = time_stepping(robot, contacts, x0, span)
+    # what three sweeps leave is a part of the speed of the fall, sqrt(2 g h) with h = 0.05
+    apart = run.final_state[7:10] - exact.final_state[7:10]
+    assert 1e-6 < np.abs(apart).max() < np.sqrt(2.0 * G * 0.05)
+    assert run.final_state[2] == pytest.approx(exact.final_state[2], abs=1e-2)
