@@ -215,7 +215,7 @@ def impact_derivatives(
         if system.redundant:
             rates_z = rows @ w_z
             rates_z[:, :nv] += d_after.rate_q
-            turns = phase.turning(directions, rows @ after, np.ones(len(closed))) @ rates_z
+            turns = -phase.turning(directions, rows @ after, np.ones(len(closed))) @ rates_z
             m_z += _redundant_change(phase, q, system, mix, select, forces, turns)
         rows_z = mix @ m_z - turning @ rows @ w_z
         rows_z[:, :nv] += turn_q
@@ -237,7 +237,7 @@ def _redundant_change(
     """How impulses of least norm move within what the equations leave open.
 
     With the multipliers m = W E' f and G' y = W^-1 m they change by P W D(E' J z), where
-    z = A^-1 C' y: rows and sliding directions turn, the latter by `turns` / mu along all rows.
+    z = A^-1 C' y: the rows turn, and friction per normal impulse by `turns` (r, .).
     """
     multipliers = system.weights * (mix.T @ forces)
     z = system.by_mass(phase.contacts.jacobian(q).T @ select.T @ system.adjoint(multipliers))
@@ -245,7 +245,7 @@ def _redundant_change(
     change = np.zeros((len(multipliers), turns.shape[1]))
     change[:, : len(z)] = mix.T @ d.rate_q
     for slide in phase.spatial:
-        change[slide.contact] -= d.rate[slide.rows] @ turns[slide.rows]
+        change[slide.contact] += d.rate[slide.rows] @ turns[slide.rows]
     return np.asarray(system.indeterminate() @ (system.weights[:, None] * change))
 
 

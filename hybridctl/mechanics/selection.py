@@ -12,7 +12,12 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import SeveralContactSolutionsError
 from hybridctl.mechanics.complementarity import least_constraint
-from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, solve
+from hybridctl.mechanics.coulomb import (
+    CoulombProblem,
+    CoulombSolution,
+    enumerate_solutions,
+    solve,
+)
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
     OPEN,
@@ -20,6 +25,7 @@ from hybridctl.mechanics.coulomb.law import (
     STICK,
     Modes,
 )
+from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.phase import STANDSTILL, default_slip
 from hybridctl.mechanics.robot import coulomb_iterations
@@ -31,13 +37,15 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
     """The modes in which the closed contacts of `proposed` flow on under input u.
 
     Contacts at the border of separating stay closed, and where static friction exceeds kinetic
-    friction a contact at rest sticks if it can.
+    friction a contact at rest sticks if it can. A proposal that is consistent is still refused
+    where other accelerations obey the law as well.
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
-    if consistent(dynamics, q, v, u, proposed):
-        return proposed
     phase = dynamics.phase(proposed)
+    holds = consistent(dynamics, q, v, u, proposed)
+    if holds and len(phase.contacts.owner) == len(phase.closed):
+        return proposed
     robot = dynamics.robot
     rows = phase.contacts.motion(robot.motion(q, v, phase.contacts.joints), v)
     target, mass = dynamics.targets(rows), robot.mass_matrix(q)
@@ -51,6 +59,9 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
             result[phase.closed[j]] = CLOSED
         return tuple(result)
     problem = dynamics.problem(phase, rows, mass, drive, target)
+    if holds:
+        _check_unique(problem)
+        return proposed
     found = _solved(problem)
     scale = max(1.0, float(np.abs(found.rates).max()))
     for j, i in enumerate(phase.closed):
@@ -95,6 +106,19 @@ def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: M
         elif modes[i] in SLIPS and SLIPS[modes[i]] * float(slip.sum()) < 0.0:
             return False
     return True
+
+
+def _check_unique(problem: CoulombProblem) -> None:
+    """Raise `SeveralContactSolutionsError` where few enough sets of states show other solutions.
+
+    With static friction above kinetic friction sticking and sliding can both be possible, and
+    the proposal says which.
+    """
+    if (problem.static > problem.kinetic).any() or count_sets(problem) > MOST_SETS:
+        return
+    solutions = enumerate_solutions(problem)
+    if len(solutions) > 1:
+        least_of_family(problem, solutions)
 
 
 def _solved(problem: CoulombProblem) -> CoulombSolution:
