@@ -1,4 +1,4 @@
-"""What the door costs, as multiples of the Pinocchio calls that it cannot do without.
+"""What the door and friction cost, as multiples of the Pinocchio calls they cannot do without.
 
 Field evaluation, derivatives, an accepted step and an event, each beside the bare calls that
 deliver the same rigid-body quantities: free motion `aba`; with contacts `crba`,
@@ -18,6 +18,7 @@ from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import friction
 from benchmarks.timing import Timing, measure
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.mode import InputLaw
@@ -38,6 +39,8 @@ def main() -> None:
     bare = Bare()
     console.print(calls_table(effort, bare))
     console.print(simulation_table(effort, bare))
+    console.print(friction.calls_table(effort))
+    console.print(friction.simulators_table(effort))
 
 
 class Bare:

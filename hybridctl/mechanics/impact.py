@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from hybridctl.mechanics.phase import STANDSTILL, Phase, default_slip
 from hybridctl.mechanics.robot import coulomb_iterations
 
 _SEPARATION_SPEED = 1e-9
+_FIXED = 1e-8
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def impact(
     for j, i in enumerate(closed):
         all_states[i] = states[j]
         modes[i] = _mode_after(rows[j] @ after, rows[phase.contacts.tangents[j]] @ after)
-    return ImpactResult(
+    result = ImpactResult(
         after,
         impulses,
         friction_impulses,
@@ -133,6 +135,7 @@ def impact(
         float(-0.5 * momentum @ (after + v)),
         family,
     )
+    return result if family else replace(result, family=_undetermined(dynamics, q, result))
 
 
 def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
@@ -190,11 +193,7 @@ def impact_derivatives(
         closed = list(phase.closed)
         mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
         forces = _row_values(phase, result)
-        directions = _directions(phase, rows @ after, forces)
-        mix = phase.mix(directions)
-        turning = phase.turning(directions, rows @ after, forces)
-        select = np.eye(len(rows))[phase.constrained]
-        mix, select = _standing(phase, directions, rows @ after, mix, select)
+        directions, mix, turning, select, system = _linearised(phase, mass, rows, after, forces)
         e = np.zeros(len(rows))
         e[: len(closed)] = dynamics.restitution[closed]
         rest = np.zeros(nv)
@@ -205,9 +204,6 @@ def impact_derivatives(
         ) - turning_wrenches(d_after, forces)
         turn_q = -turning @ d_after.rate_q
         c_q = select @ (d_after.rate_q + e[:, None] * d_before.rate_q)
-        system = KKT(
-            mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows, 1.0 / (mix**2).sum(axis=0)
-        )
         w_z, m_z = system.solve(
             np.hstack([rows.T @ turn_q - e_q, mass]),
             np.hstack([-c_q, -select @ (e[:, None] * rows)]),
@@ -229,6 +225,44 @@ def impact_derivatives(
         t_z[:, :, :nv],
         t_z[:, :, nv:],
     )
+
+
+class _Linearised(NamedTuple):
+    """The equations of given states: sliding directions, E, K, selection of rows, factors."""
+
+    directions: dict[int, Array]
+    mix: Array
+    turning: Array
+    select: Array
+    system: KKT
+
+
+def _linearised(phase: Phase, mass: Array, rows: Array, after: Array, forces: Array) -> _Linearised:
+    """The equations, linear in changes of velocity and impulses, at an impact's result."""
+    directions = _directions(phase, rows @ after, forces)
+    mix = phase.mix(directions)
+    turning = phase.turning(directions, rows @ after, forces)
+    select = np.eye(len(rows))[phase.constrained]
+    mix, select = _standing(phase, directions, rows @ after, mix, select)
+    system = KKT(
+        mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows, 1.0 / (mix**2).sum(axis=0)
+    )
+    return _Linearised(directions, mix, turning, select, system)
+
+
+def _undetermined(dynamics: ContactDynamics, q: Array, result: ImpactResult) -> bool:
+    """Whether impulses of redundant contacts that slide can change together with the velocity."""
+    if result.border or not set(SLIPS).intersection(result.states):
+        return False
+    phase = dynamics.phase(result.states)
+    mass, rows = dynamics.robot.mass_matrix(q), phase.contacts.jacobian(q)
+    forces = _row_values(phase, result)
+    equations = _linearised(phase, mass, rows, result.velocity_after, forces)
+    if not equations.system.redundant:
+        return False
+    push = rows.T @ equations.mix
+    change = push @ equations.system.indeterminate()
+    return bool(np.abs(change).max() > _FIXED * np.abs(push).max())
 
 
 def _redundant_change(

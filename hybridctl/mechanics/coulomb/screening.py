@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,16 @@ _ALONE = 12
 Mask = NDArray[np.bool_]
 
 
-def candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, list[Array | None]]]:
-    """Sets of states whose solution obeys the law to about six digits, with directions found."""
+class Candidate(NamedTuple):
+    """A set of states whose solution obeys the law to about six digits, and what was found."""
+
+    modes: Modes
+    directions: list[Array | None]
+    rates: Array
+
+
+def candidates(problem: CoulombProblem) -> Iterator[Candidate]:
+    """All sets of states that pass, those without unknown directions first."""
     sets = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
     plain = [m for m in sets if not _turning(problem, m)]
     yield from _passing(Batch(problem, plain, np.zeros((len(plain), len(problem.free)))))
@@ -73,16 +82,17 @@ def _starts(number: int) -> Array:
     return np.vstack([common, scattered])
 
 
-def _passing(batch: Batch) -> Iterator[tuple[Modes, list[Array | None]]]:
+def _passing(batch: Batch) -> Iterator[Candidate]:
     problem = batch.problem
-    for index in np.flatnonzero(batch.obeys()).tolist():
+    obeys, rates = batch.obeys()
+    for index in np.flatnonzero(obeys).tolist():
         modes = batch.sets[index]
         turning = _turning(problem, modes)
-        rows = problem.tangents
-        yield (
-            modes,
-            [batch.directions[index, r] if i in turning else None for i, r in enumerate(rows)],
-        )
+        directions = [
+            batch.directions[index, rows] if i in turning else None
+            for i, rows in enumerate(problem.tangents)
+        ]
+        yield Candidate(modes, directions, rates[index])
 
 
 class Batch:
@@ -163,11 +173,11 @@ class Batch:
         matrix[:, np.arange(r), owner] += pull
         return matrix, np.where(held, -problem.free, 0.0)
 
-    def obeys(self) -> Mask:
-        """Which of the solutions at the present directions obey the law roughly: (n,)."""
+    def obeys(self) -> tuple[Mask, Array]:
+        """Which solutions at the present directions obey the law roughly (n,), rates (n, r)."""
         problem, k = self.problem, len(self.problem.static)
         if not len(self.sets):
-            return np.zeros(0, dtype=np.bool_)
+            return np.zeros(0, dtype=np.bool_), np.zeros((0, len(problem.free)))
         matrix, target = self._equations(slice(None))
         forces = _solved(matrix, target[:, :, None])[:, :, 0]
         rates = forces @ problem.delassus.T + problem.free
@@ -179,7 +189,7 @@ class Batch:
         across = (self.directions @ self._cross.T) * rates * self.turning
         tolerance = _SCREEN * np.maximum(1.0, np.abs(forces).max(axis=1))
         worst = np.minimum(np.minimum(slack, cone), along).min(axis=1)
-        return np.asarray(np.minimum(worst, -np.abs(across @ owns).max(axis=1)) >= -tolerance)
+        return np.minimum(worst, -np.abs(across @ owns).max(axis=1)) >= -tolerance, rates
 
 
 def _solved(matrix: Array, target: Array) -> Array:

@@ -27,6 +27,7 @@ IterativeSolver = Callable[[Array, Array, Array], Array]
 
 MOST_SETS = 256
 _SAME = 1e-7
+_ALIKE = 1e-6
 _ACTIVE = (1e-6, 1e-4, 1e-8, 1e-3)
 
 
@@ -118,20 +119,29 @@ def enumerate_solutions(problem: CoulombProblem) -> list[CoulombSolution]:
     """
     scaled, unit = _scaled(problem)
     distinct: list[CoulombSolution] = []
-    for modes, directions in candidates(scaled):
+    for modes, directions, rates in candidates(scaled):
+        known = _index(distinct, rates, _ALIKE)
+        if known is not None and _rank(modes) <= _rank(distinct[known].modes):
+            continue
         solution = polish(scaled, modes, directions, np.zeros(len(scaled.free)))
         if solution is None:
             continue
-        same = [k for k, s in enumerate(distinct) if np.allclose(s.rates, solution.rates, 0, _SAME)]
-        if not same:
+        same = _index(distinct, solution.rates, _SAME)
+        if same is None:
             distinct.append(solution)
-        elif _rank(solution) > _rank(distinct[same[0]]):
-            distinct[same[0]] = solution
+        elif _rank(modes) > _rank(distinct[same].modes):
+            distinct[same] = solution
     return [_unscaled(solution, unit) for solution in distinct]
 
 
-def _rank(solution: CoulombSolution) -> tuple[int, int]:
-    return solution.modes.count(STICK), -solution.modes.count(OPEN)
+def _index(found: Sequence[CoulombSolution], rates: Array, tolerance: float) -> int | None:
+    """The first solution with these rates."""
+    near = (k for k, s in enumerate(found) if np.abs(s.rates - rates).max() <= tolerance)
+    return next(near, None)
+
+
+def _rank(modes: Modes) -> tuple[int, int]:
+    return modes.count(STICK), -modes.count(OPEN)
 
 
 def from_iterations(problem: CoulombProblem, iterative: IterativeSolver) -> CoulombSolution | None:
