@@ -1,0 +1,299 @@
+"""A cube that drops comes to rest flat, obeys its laws, and is put beside recorded tosses."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hybridctl.experiments import EXPERIMENTS, cube_drop
+from hybridctl.experiments.recorded_tosses import CLEARANCE, load_toss
+from hybridctl.robots import cube
+from rich.console import Console
+from scipy.spatial.transform import Rotation
+
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics.coulomb.law import TINY
+from hybridctl.mechanics.phase import STANDSTILL
+from hybridctl.report import RunFolder, load_configuration
+
+GUARD_TOLERANCE = 1e-8  # m, of `simulate`
+RATE = 148.0
+POSE_CELLS = 11  # of a row: time, name, seven numbers, and nothing on either side
+MODEL = cube.Parameters(half_width=0.05, mass=0.4, inertia=0.0009)
+
+
+def execute(config, path):
+    text = io.StringIO()
+    folder = RunFolder("cube-drop", path)
+    summary = cube_drop.run(config, folder, Console(file=text, width=80))
+    return folder, summary, text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return cube_drop.quick(cube_drop.Config())
+
+
+@pytest.fixture(scope="module")
+def drop(quick, tmp_path_factory):
+    return execute(quick, tmp_path_factory.mktemp("drop"))
+
+
+@pytest.fixture(scope="module")
+def motions(drop):
+    system = cube.system(cube.Parameters())
+    return [
+        HybridTrajectory.load(drop[0] / f"{name}.npz", system)
+        for name in ("events", "time_stepping")
+    ]
+
+
+def ignore(_):
+    """Takes the place of a progress bar."""
+
+
+def toss_arrays(end=0.6):
+    """Two tosses as the readme of the recordings describes them: free flight, and a whole run.
+
+    The velocity of a row is that of the motion, so that the motion can be found again.
+    """
+    start = [0.0, 0.0, 0.12, *Rotation.from_euler("xyz", (0.5, 0.3, 0.2)).as_quat()]
+    config = cube_drop.Config(end=end)
+    model = replace(MODEL, friction=config.friction, restitution=config.restitution)
+    times = np.arange(0.0, end, 1.0 / RATE)
+    drop = cube_drop.Drop(model, np.array([*start, 1.0, 0.2, 0.0, 2.0, 6.0, -1.0]), times, None)
+    run = cube_drop.simulate_events(config, drop, ignore)
+    states = np.array([run(t) for t in times])
+    states = np.vstack((states[:3], states))
+    turn = Rotation.from_quat(states[:, 3:7])
+    quaternion = np.roll(turn.as_quat(), 1, axis=1)
+    quaternion[::2] *= -1.0
+    return {
+        "offset": np.array([0, 3, len(states)]),
+        "position": states[:, :3],
+        "quat_wxyz": quaternion,
+        "velocity": turn.apply(states[:, 7:10]),
+        "omega_body": states[:, 10:],
+        "rate_hz": RATE,
+        "half_width_m": MODEL.half_width,
+        "mass_kg": MODEL.mass,
+        "inertia_kgm2": MODEL.inertia,
+    }
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    return toss_arrays()
+
+
+@pytest.fixture
+def recording(arrays, tmp_path):
+    path = tmp_path / "tosses.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def test_the_cube_comes_to_rest_flat(drop):
+    summary, p = drop[1], cube.Parameters()
+    rest = summary["rest"]
+    assert rest["flat"]
+    assert np.abs(rest["lowest_four_gaps_m"]).max() <= GUARD_TOLERANCE
+    assert rest["corners"] == {"open": 4, "stick": 4}
+    # A corner that sticks moves no faster than what counts as standing; the four of them span
+    # the cube, so its centre does not either, and it turns at that over half its width.
+    assert rest["speed_m_s"] <= STANDSTILL
+    assert rest["spin_rad_s"] <= STANDSTILL / p.half_width
+    weight = p.mass * p.gravity
+    assert abs(summary["energy"]["end_J"] - weight * p.half_width) <= weight * GUARD_TOLERANCE
+
+
+def test_contact_laws_hold_along_the_run(drop):
+    contact, p = drop[1]["contact"], cube.Parameters()
+    assert contact["lowest_gap_m"] >= -GUARD_TOLERANCE
+    assert contact["least_normal_force_N"] >= 0.0
+    assert contact["friction_beyond_cone_N"] <= TINY * p.mass * p.gravity
+    assert contact["friction_beyond_cone_N"] > -p.friction * p.mass * p.gravity
+
+
+def test_a_plastic_cube_never_gains_energy():
+    config = replace(cube_drop.quick(cube_drop.Config()), restitution=0.0)
+    drop = cube_drop.prepare(config)
+    run = cube_drop.simulate_events(config, drop, ignore)
+    energy = cube_drop.energy_of(drop.model, run)
+    assert cube_drop.rest_of(drop.model, run)["flat"]
+    assert energy["end_J"] < energy["start_J"]
+    # The law of an impact holds to TINY of its terms.
+    assert energy["largest_gain_at_an_event_J"] <= TINY * energy["start_J"]
+    assert energy["least_loss_at_an_impact_J"] >= -TINY * energy["start_J"]
+    # An arc leaves some ten local errors in the momentum.
+    fastest = np.sqrt(2.0 * energy["start_J"] / drop.model.mass)
+    slack = 10.0 * (config.atol + config.rtol * fastest)
+    assert energy["largest_gain_on_an_arc_J"] <= drop.model.mass * fastest * slack
+
+
+def test_both_simulators_agree_until_they_hit(quick, motions):
+    """Time stepping takes the velocity in the frame of the cube by Euler's method, of which the
+    error after t is t h/2 times the second derivative, of w x v and of gravity: w^2 V + 2 w g."""
+    events, steps = motions
+    hit, step_hit = events.events[0], steps.events[0]
+    assert hit.guards == step_hit.guards
+    end = min(hit.time, step_hit.time)
+    g, w = cube.Parameters().gravity, np.linalg.norm(quick.spin)
+    fastest = np.linalg.norm(quick.velocity) + g * end
+    bound = 0.5 * end**2 * 0.5 * quick.step * (w**2 * fastest + 2.0 * w * g)
+    times = np.linspace(0.0, end, 20)
+    apart = cube_drop.difference(*(cube_drop.poses_at(run, times) for run in motions))
+    assert 1e-3 * apart.position.max() <= bound
+    # Without a torque the cube turns at constant speed, which both follow to the tolerance.
+    assert np.radians(apart.angle.max()) <= 10.0 * (quick.atol + quick.rtol * w)
+    # A step takes part in a contact from its midpoint on.
+    corner = cube.CORNERS.index(hit.guards[0].split()[0])
+    heights = [
+        cube_drop.corner_gaps(cube.Parameters(), events(t))[corner]
+        for t in (hit.time - 1e-4, hit.time)
+    ]
+    speed = (heights[0] - heights[1]) / 1e-4
+    assert abs(hit.time - step_hit.time) <= 0.5 * quick.step + bound / speed
+
+
+def test_the_report_is_complete(drop):
+    folder, summary, text = drop
+    stored = json.loads((folder / "summary.json").read_text())
+    assert stored.keys() == summary.keys()
+    assert stored["poses"].keys() == {"times", "events", "stepping"}
+    assert np.shape(stored["poses"]["events"]) == (cube_drop.INSTANTS, 7)
+    assert len(stored["events"]) == stored["modes"]["events"]
+    drawn = {path.stem: path.stat().st_size for path in (folder / "figures").iterdir()}
+    assert drawn.keys() == {"poses", "snapshots", "energy", "modes", "forces"}
+    assert min(drawn.values()) > 5000
+    assert "lies flat" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_toss_is_read_from_its_last_row_in_the_air(arrays, recording):
+    toss = load_toss(str(recording), 1)
+    gaps = [cube_drop.corner_gaps(MODEL, pose).min() for pose in toss.poses[:2]]
+    assert gaps[0] >= CLEARANCE > gaps[1]
+    row = len(arrays["position"]) - len(toss.poses)
+    assert np.array_equal(toss.poses[0, :3], arrays["position"][row])
+    turn = Rotation.from_quat(toss.poses[0, 3:])
+    expected = Rotation.from_quat(np.roll(arrays["quat_wxyz"][row], -1))
+    rounding = 10.0 * np.finfo(float).eps
+    assert (turn.inv() * expected).magnitude() <= rounding
+    assert np.abs(turn.apply(toss.velocity[:3]) - arrays["velocity"][row]).max() <= rounding
+    assert np.allclose(np.diff(toss.times), 1.0 / RATE, rtol=1e-12)
+    assert (toss.half_width, toss.mass, toss.inertia) == (
+        MODEL.half_width,
+        MODEL.mass,
+        MODEL.inertia,
+    )
+
+
+def test_simulated_and_recorded_poses_are_side_by_side(recording, tmp_path):
+    config = cube_drop.Config(data=str(recording), toss=1, rtol=1e-9, atol=1e-9, step=2e-3)
+    folder, summary, text = execute(config, tmp_path / "out")
+    poses = json.loads((folder / "summary.json").read_text())["poses"]
+    assert poses.keys() == {"times", "events", "stepping", "recorded"}
+    assert np.shape(poses["recorded"]) == np.shape(poses["events"]) == (cube_drop.INSTANTS, 7)
+    signs = np.einsum("ni,ni->n", *(np.array(poses[n])[:, 3:] for n in ("events", "recorded")))
+    assert (signs > 0.0).all()
+    for motion in ("events", "stepping", "recorded"):
+        rows = [line.split("│") for line in text.splitlines() if f" {motion} │" in line]
+        assert sum(len(row) == POSE_CELLS for row in rows) == cube_drop.INSTANTS
+    assert summary["rest"]["flat"]
+    # The recording is a run of the same model from the same state: what is apart are some ten
+    # local errors, as the steps of the integrator lie elsewhere.
+    apart = summary["differences"]["events - recorded"]
+    assert 1e-3 * apart["mean_position_mm"] <= 10.0 * (config.atol + config.rtol)
+    assert (folder / "figures/snapshots.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position": None}, "no array 'position'"),
+        ({"rate_hz": None}, "no array 'rate_hz'"),
+        ({"rate_hz": 0.0}, "rate_hz must be greater than 0"),
+        ({"mass_kg": np.array([1.0, 2.0])}, "mass_kg must be a number"),
+        ({"offset": np.array([0])}, "offset must increase"),
+        ({"offset": np.array([0, 99999])}, "offset must increase"),
+        ({"offset": np.array([0, 2.5, 4])}, "offset must increase"),
+        ({"velocity": np.zeros((4, 3))}, "velocity must have shape"),
+        ({"omega_body": np.zeros(4)}, "omega_body must have shape"),
+        ({"position": np.array(["a", "b"])}, "position must hold real numbers"),
+        ({"position": np.array([{}])}, "Object arrays cannot be loaded"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(arrays, tmp_path, changes, message):
+    path = tmp_path / "tosses.npz"
+    np.savez(path, **{name: a for name, a in {**arrays, **changes}.items() if a is not None})
+    with pytest.raises(FileFormatError, match=message) as refused:
+        load_toss(str(path), 0)
+    assert "\n" not in str(refused.value)
+
+
+def test_values_that_cannot_be_are_refused(arrays, tmp_path):
+    for name, factor, message in (("quat_wxyz", 2.0, "norm 1"), ("velocity", np.nan, "finite")):
+        np.savez(tmp_path / "tosses.npz", **{**arrays, name: factor * arrays[name]})
+        with pytest.raises(FileFormatError, match=message):
+            load_toss(str(tmp_path / "tosses.npz"), 0)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1000])
+def test_a_truncated_file_is_refused(recording, kept):
+    recording.write_bytes(recording.read_bytes()[:kept])
+    with pytest.raises(FileFormatError, match="does not hold recorded tosses"):
+        load_toss(str(recording), 0)
+
+
+def test_a_damaged_file_is_refused(recording):
+    content = bytearray(recording.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 100] = bytes(100)
+    recording.write_bytes(content)
+    with pytest.raises(FileFormatError, match="does not hold recorded tosses"):
+        load_toss(str(recording), 0)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(FileFormatError, match="cannot be read: No such file"):
+        load_toss(str(tmp_path / "missing.npz"), 0)
+
+
+def test_tosses_without_a_flight_and_a_landing_are_refused(arrays, tmp_path):
+    path = tmp_path / "tosses.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match="toss must be less than 2"):
+        load_toss(str(path), 2)
+    with pytest.raises(InputError, match="never comes down"):
+        load_toss(str(path), 0)
+    np.savez(path, **{**arrays, "position": 0.0 * arrays["position"]})
+    with pytest.raises(InputError, match="begins on the table"):
+        load_toss(str(path), 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("friction=-1", "friction must be at least 0"),
+        ("restitution=1.5", "restitution must be at most 1"),
+        ("end=0", "end must be greater than 0"),
+        ("end=1e9", "end must be at most"),
+        ("step=1", "step must be at most"),
+        ("step=1e-9", "step must be at least"),
+        ("position=[0,1]", "position must have shape"),
+        ("data=5", "data must be the path"),
+        ("toss=-1", "toss must be a whole number"),
+        ("toss=1.5", "toss must be a whole number"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, message):
+    with pytest.raises(InputError, match=message):
+        load_configuration(EXPERIMENTS["cube-drop"].load().Config, None, [setting])
+
+
+def test_a_cube_that_begins_in_the_table_is_refused():
+    with pytest.raises(InputError, match=r"position must leave every corner.*corner '.{3}'"):
+        cube_drop.prepare(cube_drop.Config(position=(0.0, 0.0, 0.05)))
