@@ -31,6 +31,7 @@ _HALVINGS = 12
 _TAIL = 1e-4
 _CREEP = 1e-6
 _HOP = 1e-3
+_OUTSIDE = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class GuardWatch:
         self._armed = values > self._tolerance
         self._last = values.copy()
         self._floor = -np.maximum(self._tolerance, -(1.0 + _CREEP) * values)
-        self._floor[values < -2.0 * self._tolerance] = -self._tolerance
+        self._floor[values < -_OUTSIDE * self._tolerance] = -self._tolerance
         self._fell = np.where(values <= 0.0, t, np.nan)
         return values
 

@@ -20,11 +20,17 @@ import numpy as np
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import OPEN, CoulombProblem, Modes, polish, unit
+from hybridctl.mechanics.coulomb.law import (
+    OPEN,
+    CoulombProblem,
+    Modes,
+    against_sticking,
+    polish,
+)
 from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import NO_DIRECTION, STANDSTILL, STOPPED, Phase
+from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 from hybridctl.mechanics.robot import Robot
 
 _LEAST_WEIGHT = 1e-6
@@ -218,12 +224,12 @@ class ContactDynamics:
         for slide in phase.spatial:
             velocity = rows.rate[slide.rows]
             speed = float(np.linalg.norm(velocity))
-            starting |= speed <= NO_DIRECTION
+            starting |= speed <= STANDSTILL
             found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
         if starting:
             problem = self.problem(phase, rows, mass, drive, target)
             modes = tuple(phase.modes[i] for i in phase.closed)
-            guesses = [unit(problem.free[tangents], None) for tangents in problem.tangents]
+            guesses = against_sticking(problem, modes)
             solution = polish(problem, modes, guesses, np.zeros(len(target)))
             for k, s in enumerate(solution.directions if solution is not None else ()):
                 if k in found and s is not None:
@@ -300,7 +306,9 @@ class ContactDynamics:
         lower = np.hstack([-c_q[held], -c_v[held], np.zeros((len(held), robot.nu))])
         a_z, m_z = now.kkt.solve(upper, lower)
         if now.kkt.redundant:
-            m_z = m_z + self._redundant_change(phase, q, now, d.rate_q, m_z)
+            change = self._redundant_change(phase, q, now, d.rate_q, m_z)
+            m_z = m_z + change
+            a_z = a_z + now.kkt.by_mass(d.jacobian.T @ now.mix @ change)
         rows_z = now.mix @ m_z
         rows_z[:, :nv] += turn_q
         rows_z[:, nv : 2 * nv] += turn_v

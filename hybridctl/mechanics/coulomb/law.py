@@ -31,9 +31,10 @@ Modes = tuple[str, ...]
 
 TINY = 1e-10
 _BORDER = 1e-9
-_RANK = 1e-11
+RANK = 1e-11
 _NEWTON = 30
 _CONVERGED = 1e-13
+_CREEP = 1e-6
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,10 @@ def polish(
     previous = np.inf
     for iteration in range(_NEWTON):
         rates = problem.delassus @ forces + problem.free
-        matrix, target = _equations(problem, modes, known, forces, rates, iteration > 0)
-        nearest = start + _least(matrix, target - matrix @ start)
-        nearest += _least(matrix, target - matrix @ nearest)
+        matrix, target = equations(problem, modes, known, forces, rates, iteration > 0)
+        step, rank = _least(matrix, target - matrix @ start)
+        nearest = start + step
+        nearest += _least(matrix, target - matrix @ nearest)[0]
         size = float(np.abs(nearest - forces).max())
         forces = nearest
         if iteration > 0 and (size <= _CONVERGED or (iteration > 3 and size >= previous)):
@@ -118,11 +120,28 @@ def polish(
         for i, mode in enumerate(modes):
             if problem.turns(i, mode):
                 known[i] = unit(rates[problem.tangents[i]], known[i])
-    return _certified(problem, modes, known, forces)
+    return _certified(problem, modes, known, forces, redundant=rank < len(forces))
 
 
-def _least(matrix: Array, target: Array) -> Array:
-    return np.asarray(np.linalg.lstsq(matrix, target, rcond=_RANK)[0])
+def against_sticking(problem: CoulombProblem, modes: Modes) -> list[Array | None]:
+    """Guesses of directions: against the friction that would hold what begins to slide.
+
+    At the border of breaking away this is the direction itself.
+    """
+    turns = [problem.turns(i, mode) for i, mode in enumerate(modes)]
+    held = tuple(STICK if turn else mode for turn, mode in zip(turns, modes, strict=True))
+    zero = np.zeros(len(problem.free))
+    forces, _ = _least(*equations(problem, held, problem.sliding, zero, problem.free, False))
+    return [
+        unit(-forces[rows], None) if turn else None
+        for turn, rows in zip(turns, problem.tangents, strict=True)
+    ]
+
+
+def _least(matrix: Array, target: Array) -> tuple[Array, int]:
+    """The solution of least norm, and the rank."""
+    solution, _, rank, _ = np.linalg.lstsq(matrix, target, rcond=RANK)
+    return np.asarray(solution), int(rank)
 
 
 def unit(w: Array, otherwise: Array | None) -> Array | None:
@@ -131,7 +150,7 @@ def unit(w: Array, otherwise: Array | None) -> Array | None:
     return w / length if length > TINY else otherwise
 
 
-def _equations(
+def equations(
     problem: CoulombProblem,
     modes: Modes,
     directions: Sequence[Array | None],
@@ -168,11 +187,19 @@ def _equations(
 
 
 def _certified(
-    problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None], forces: Array
+    problem: CoulombProblem,
+    modes: Modes,
+    directions: Sequence[Array | None],
+    forces: Array,
+    redundant: bool,
 ) -> CoulombSolution | None:
-    """The solution with its residual and border contacts, None if it violates the law."""
+    """The solution with its residual and border contacts, None if it violates the law.
+
+    Redundant contacts that hold contradict each other a little where they are not exactly in
+    one plane; the law then wants them to creep at that speed. They may hold instead.
+    """
     rates = problem.delassus @ forces + problem.free
-    wrong, border = [0.0], []
+    wrong, held, border = [0.0], [0.0], []
     found: list[Array | None] = []
     for i, mode in enumerate(modes):
         rows = problem.tangents[i]
@@ -181,10 +208,10 @@ def _certified(
         if mode == OPEN:
             slack = [rates[i]]
         else:
-            wrong.append(abs(rates[i]))
+            held.append(abs(rates[i]))
             slack = [normal]
         if mode == STICK:
-            wrong.append(float(np.abs(rates[rows]).max()))
+            held.append(float(np.abs(rates[rows]).max()))
             slack.append(problem.static[i] * normal - float(np.linalg.norm(tangential)))
         elif mode in SLIPS:
             direction = np.array([SLIPS[mode]]) if len(rows) == 1 else directions[i]
@@ -200,8 +227,8 @@ def _certified(
         if min(slack) <= _BORDER:
             border.append(i)
         found.append(direction)
-    residual = float(max(wrong))
     scale = max(1.0, float(np.abs(forces).max(initial=0.0)))
-    if not residual <= TINY * scale:
+    if not (max(wrong) <= TINY * scale and max(held) <= (_CREEP if redundant else TINY) * scale):
         return None
+    residual = float(max(*wrong, *held))
     return CoulombSolution(forces, rates, modes, tuple(found), tuple(border), residual)

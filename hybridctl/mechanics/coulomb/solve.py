@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsErro
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
     OPEN,
+    RANK,
     SLIP,
     SLIP_MINUS,
     SLIP_PLUS,
@@ -19,6 +21,7 @@ from hybridctl.mechanics.coulomb.law import (
     CoulombProblem,
     CoulombSolution,
     Modes,
+    equations,
     polish,
 )
 from hybridctl.mechanics.coulomb.screening import candidates
@@ -26,8 +29,8 @@ from hybridctl.mechanics.coulomb.screening import candidates
 IterativeSolver = Callable[[Array, Array, Array], Array]
 
 MOST_SETS = 256
-_SAME = 1e-7
-_ALIKE = 1e-6
+_SAME = 1e-6
+_PROJECTIONS = 500
 _ACTIVE = (1e-6, 1e-4, 1e-8, 1e-3)
 
 
@@ -69,18 +72,24 @@ def least_of_family(problem: CoulombProblem, found: Sequence[CoulombSolution]) -
 
 
 def _connected(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolution) -> bool:
-    """Whether there is a solution near the middle of two, in the states of both."""
-    modes, directions = [], []
-    for i, (a, b) in enumerate(zip(one.modes, other.modes, strict=True)):
-        if a != b and OPEN not in (a, b):
-            return False
-        modes.append(b if a == OPEN else a)
-        directions.append(other.directions[i] if a == OPEN else one.directions[i])
+    """Whether there is a solution near the middle of two, in states of either."""
     scaled, (force, _) = _scaled(problem)
     middle = 0.5 * (one.forces + other.forces) / force
-    between = polish(scaled, tuple(modes), directions, middle)
     far = 0.5 * float(np.linalg.norm(one.forces - other.forces)) / force
-    return between is not None and float(np.linalg.norm(between.forces - middle)) < far
+    choices = [_either(one, other, i) for i in range(len(one.modes))]
+    for states in product(*choices):
+        between = polish(scaled, tuple(m for m, _ in states), [d for _, d in states], middle)
+        if between is not None and float(np.linalg.norm(between.forces - middle)) < far:
+            return True
+    return False
+
+
+def _either(one: CoulombSolution, other: CoulombSolution, i: int) -> list[tuple[str, Array | None]]:
+    """The states of contact i in two solutions, without those that leave the surface."""
+    states = [(s.modes[i], s.directions[i]) for s in (one, other)]
+    if states[0][0] == states[1][0] != SLIP:
+        return states[:1]
+    return [state for state in states if state[0] != OPEN]
 
 
 def several(
@@ -120,7 +129,7 @@ def enumerate_solutions(problem: CoulombProblem) -> list[CoulombSolution]:
     scaled, unit = _scaled(problem)
     distinct: list[CoulombSolution] = []
     for modes, directions, rates in candidates(scaled):
-        known = _index(distinct, rates, _ALIKE)
+        known = _index(distinct, rates, _SAME)
         if known is not None and _rank(modes) <= _rank(distinct[known].modes):
             continue
         solution = polish(scaled, modes, directions, np.zeros(len(scaled.free)))
@@ -159,8 +168,10 @@ def from_iterations(problem: CoulombProblem, iterative: IterativeSolver) -> Coul
     forces = forces[:-1]
     for threshold in _ACTIVE:
         modes, directions = _shown(scaled, forces, threshold)
-        inside = _inside(scaled, modes, forces, threshold)
-        solution = polish(scaled, modes, directions, inside)
+        solution = polish(scaled, modes, directions, _drawn(scaled, modes, forces, threshold))
+        if solution is None:
+            inside = _inside(scaled, modes, directions, forces, threshold)
+            solution = polish(scaled, modes, directions, inside)
         if solution is not None:
             least = polish(scaled, modes, solution.directions, np.zeros(len(forces)))
             return _unscaled(least or solution, unit)
@@ -190,18 +201,39 @@ def _shown(
     return tuple(modes), directions
 
 
-def _inside(problem: CoulombProblem, modes: Modes, forces: Array, margin: float) -> Array:
-    """The impulses with those of sticking contacts drawn into their cones by a margin.
+def _inside(
+    problem: CoulombProblem,
+    modes: Modes,
+    directions: Sequence[Array | None],
+    forces: Array,
+    margin: float,
+) -> Array:
+    """Impulses that solve the equations of these states with sticking contacts inside their cones.
 
-    Redundant contacts can carry the difference, and rounding then leaves no cone.
+    Redundant contacts leave a choice; projections on the equations and on cones that are smaller
+    by `margin`, in turns, converge to a point of both if there is one.
     """
+    rates = problem.delassus @ forces + problem.free
+    matrix, target = equations(problem, modes, directions, forces, rates, False)
+    inverse = np.linalg.pinv(matrix, rcond=RANK)
+    for _ in range(_PROJECTIONS):
+        drawn = _drawn(problem, modes, forces, margin)
+        forces = drawn + inverse @ (target - matrix @ drawn)
+        if np.array_equal(_drawn(problem, modes, forces, 0.0), forces):
+            break
+    return forces
+
+
+def _drawn(problem: CoulombProblem, modes: Modes, forces: Array, margin: float) -> Array:
+    """The impulses with those of sticking contacts drawn into their cones by a margin."""
     result: Array = forces.copy()
     for i, mode in enumerate(modes):
         if mode == STICK:
             rows = problem.tangents[i]
+            result[i] = max(forces[i], 0.0)
             size = float(np.linalg.norm(forces[rows]))
-            limit = (1.0 - margin) * problem.static[i] * max(forces[i], 0.0)
-            result[rows] *= min(1.0, limit / size) if size > 0.0 else 1.0
+            limit = (1.0 - margin) * problem.static[i] * result[i]
+            result[rows] *= limit / size if size > limit else 1.0
     return result
 
 

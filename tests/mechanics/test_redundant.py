@@ -1,0 +1,401 @@
+"""Redundant contacts: one velocity, impulses and forces of least norm, and their derivatives.
+
+The reference for least norm is the pseudo-inverse of the map from forces to the momentum that they
+must give, which an optimisation over all impulses inside the cones confirms.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from differences import assert_derivative
+from hybridctl.robots import cube
+from hybridctl.robots.bodies import free_body
+from scipy.linalg import null_space
+from scipy.optimize import minimize
+
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics.coulomb import enumerate_solutions
+from hybridctl.mechanics.impact import impact, impact_derivatives
+from mechanics.impacts import GROUND, impact_problem, violation
+from mechanics.models import PAIR
+
+P = cube.Parameters()
+HALF, MASS, GRAVITY = P.half_width, P.mass, P.gravity
+CORNERS = HALF * np.array([(-1, -1, -1), (-1, 1, -1), (1, -1, -1), (1, 1, -1)])
+EDGES = HALF * np.array([(-1, 0, -1), (1, 0, -1), (0, -1, -1), (0, 1, -1)])
+FACES = {"four": CORNERS, "eight": np.vstack([CORNERS, EDGES])}
+# a foot without symmetry
+FOOT = 0.05 * np.array(
+    [(-1, -0.7, -1), (-0.9, 1, -1), (1.2, -1, -1), (1, 0.8, -1), (0.1, 0, -1), (0.2, 0.9, -1)]
+)
+# Momenta are of order one here and equations are solved by LU or singular values: some hundred
+# roundings, times the condition of the contact matrix, about ten.
+EXACT = 1e-11
+# the solver certifies each equation to 1e-10 of the scale of the problem
+LAW = 1e-10
+
+
+def touching(points, mu=0.0, restitution=0.0, ground=GROUND, robot=None, frame="cube"):
+    """Points of the cube, or of a frame of another robot, against the ground."""
+    mus = np.broadcast_to(mu, len(points))
+    contacts = [
+        Contact(f"{i}", frame, ground, offset=x, friction=m, restitution=restitution)
+        for i, (x, m) in enumerate(zip(points, mus, strict=True))
+    ]
+    return ContactDynamics(robot or cube.robot(), contacts)
+
+
+def standing(dynamics, height=HALF, yaw=0.0):
+    """Flat on level ground."""
+    robot = dynamics.robot
+    q = robot.neutral()
+    q[2] = height
+    return robot.integrate(q, yaw * np.eye(robot.nv)[5])
+
+
+def rows_of(dynamics, normal, friction):
+    """Values of all rows (r,) from those of contacts."""
+    tangents = dynamics.all.tangents
+    return np.concatenate([normal, *(f[: len(t)] for f, t in zip(friction, tangents, strict=True))])
+
+
+def impulses_of(dynamics, result):
+    return rows_of(dynamics, result.impulses, result.friction_impulses)
+
+
+def hit(dynamics, q, v):
+    return impact(dynamics, q, v, tuple(range(len(dynamics.contacts))))
+
+
+def sticks(result):
+    return set(result.states) == {"stick"} and not result.border
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+@pytest.mark.parametrize("restitution", [0.0, 0.4])
+def test_a_flat_drop_is_that_of_one_point_and_all_carry_the_same(face, mu, restitution):
+    points, v = FACES[face], np.array([0.0, 0.0, -1.3, 0.0, 0.0, 0.0])
+    dynamics = touching(points, mu, restitution)
+    one = touching([(0.0, 0.0, -HALF)], mu, restitution)
+    q = standing(dynamics, yaw=0.4)
+    result, single = hit(dynamics, q, v), hit(one, q, v)
+    np.testing.assert_allclose(result.velocity_after, single.velocity_after, atol=EXACT)
+    equal = np.full(len(points), MASS * (1.0 + restitution) * 1.3 / len(points))
+    np.testing.assert_allclose(result.impulses, equal, atol=EXACT)
+    np.testing.assert_allclose(result.friction_impulses, 0.0, atol=EXACT)
+    assert not result.family
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_sticking_corners_have_the_velocity_of_any_three_that_stick_alone(face):
+    points = FACES[face]
+    dynamics = touching(points, 0.9)
+    q = standing(dynamics, yaw=0.4)
+    rng = np.random.default_rng(1)
+    compared = 0
+    for _ in range(5):
+        v = np.array([0.0, 0.0, -1.0, 0.0, 0.0, 0.0]) + 0.1 * rng.normal(size=6)
+        result = hit(dynamics, q, v)
+        assert sticks(result)
+        assert not result.family
+        for three in combinations(range(4), 3):
+            alone = hit(touching(points[list(three)], 0.9), q, v)
+            if sticks(alone):
+                compared += 1
+                difference = alone.velocity_after - result.velocity_after
+                assert np.abs(difference).max() <= EXACT
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_straight_slide_has_the_velocity_of_any_three_corners_that_slide_alone(face):
+    """v_t+ = v_t - mu (1 + e) |v_n| s; impulses share as 1 - mu s.x / h, so no corner lifts."""
+    mu, e, fall, s = 0.1, 0.3, 1.0, np.array([0.6, 0.8])
+    v = np.array([*(2.0 * s), -fall, 0.0, 0.0, 0.0])
+    dynamics = touching(FACES[face], mu, e)
+    q = standing(dynamics)
+    result = hit(dynamics, q, v)
+    expected = np.array([*((2.0 - mu * (1.0 + e) * fall) * s), e * fall, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(result.velocity_after, expected, atol=EXACT)
+    assert set(result.states) == {"slip"}
+    assert not result.family
+    compared = 0
+    for three in combinations(range(4), 3):
+        alone = hit(touching(CORNERS[list(three)], mu, e), q, v)
+        if set(alone.states) == {"slip"} and not alone.border:
+            compared += 1
+            np.testing.assert_allclose(alone.velocity_after, expected, atol=EXACT)
+    assert compared >= 1
+
+
+def smallest(dynamics, q, momentum):
+    """The impulses of least norm inside the cones that give this momentum, by optimisation."""
+    rows, tangents, k = dynamics.all.jacobian(q), dynamics.all.tangents, len(dynamics.contacts)
+    lengths = np.abs(rows).max(axis=0)
+    used = lengths > 1e-9
+    unit = momentum[2] / k
+    give = rows.T[used] / lengths[used, None]
+    target = momentum[used] / lengths[used] / unit
+    mu = dynamics.friction
+
+    def cones(f):
+        friction = np.array([f[t] @ f[t] for t in tangents])
+        return np.concatenate((f[:k], (mu * f[:k]) ** 2 - friction))
+
+    found = minimize(
+        lambda f: 0.5 * f @ f,
+        np.concatenate((np.ones(k), np.zeros(len(rows) - k))),
+        jac=lambda f: f,
+        method="SLSQP",
+        constraints=[
+            {"type": "eq", "fun": lambda f: give @ f - target, "jac": lambda f: give},
+            {"type": "ineq", "fun": cones},
+        ],
+        options={"ftol": 1e-15, "maxiter": 300},
+    )
+    assert found.success
+    return unit * found.x
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+@pytest.mark.parametrize("points", [CORNERS, FACES["eight"], FOOT], ids=["four", "eight", "foot"])
+@pytest.mark.parametrize("seed", range(2))
+def test_impulses_have_the_least_norm(mu, points, seed):
+    dynamics = touching(points, mu, ground=GROUND)
+    q = standing(dynamics, yaw=0.3)
+    rng = np.random.default_rng(seed)
+    v = np.array([0.0, 0.0, -1.0, 0.0, 0.0, 0.0]) + 0.1 * rng.normal(size=6)
+    result = hit(dynamics, q, v)
+    assert result.impulses.min() > 1e-3
+    rows = dynamics.all.jacobian(q)
+    momentum = dynamics.robot.mass_matrix(q) @ (result.velocity_after - v)
+    least = np.linalg.pinv(rows.T, rcond=1e-10) @ momentum
+    found = impulses_of(dynamics, result)
+    np.testing.assert_allclose(found, least, atol=EXACT)
+    # SLSQP stops where the norm gains less than 1e-15, which leaves 1e-7 in impulses below one
+    np.testing.assert_allclose(found, smallest(dynamics, q, momentum), atol=1e-6)
+
+
+def test_impulses_of_sliding_corners_have_the_least_norm():
+    """They push along normal - mu s, so least norm is meant of those combinations."""
+    dynamics = touching(FOOT, 0.1)
+    q = standing(dynamics, 0.05, yaw=0.3)
+    v = np.array([1.0, 0.5, -1.0, 0.1, -0.05, 0.0])
+    result = hit(dynamics, q, v)
+    assert result.states == ("slip",) * 6
+    rows, k = dynamics.all.jacobian(q), 6
+    mix = np.zeros((len(rows), k))
+    for i, tangents in enumerate(dynamics.all.tangents):
+        slip = rows[tangents] @ result.velocity_after
+        mix[i, i], mix[tangents, i] = 1.0, -0.1 * slip / np.linalg.norm(slip)
+    momentum = dynamics.robot.mass_matrix(q) @ (result.velocity_after - v)
+    least = mix @ np.linalg.pinv(rows.T @ mix, rcond=1e-10) @ momentum
+    np.testing.assert_allclose(impulses_of(dynamics, result), least, atol=EXACT)
+
+
+# name: (v, face, whether there is more than one velocity). Normal impulses +, -, -, + of the
+# corners cancel; their friction cancels, too, where all slide alike or about the centre.
+DROPS = {
+    "straight": ([1.0, 0.5, -1.0, 0.0, 0.0, 0.0], "four", False),
+    "turning": ([1.0, 0.5, -1.0, 0.0, 0.0, 1.0], "four", True),
+    "about the centre": ([0.0, 0.0, -1.0, 0.0, 0.0, 40.0], "four", False),
+    "straight, eight": ([1.0, 0.5, -1.0, 0.0, 0.0, 0.0], "eight", False),
+    "turning, eight": ([1.0, 0.5, -1.0, 0.0, 0.0, 1.0], "eight", True),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_a_family_is_reported_where_sliding_leaves_more_than_one_velocity(name):
+    v, face, family = DROPS[name]
+    dynamics = touching(FACES[face], 0.1)
+    q = standing(dynamics)
+    result = hit(dynamics, q, np.array(v))
+    assert set(result.states) == {"slip"}
+    assert result.family == family
+    problem = impact_problem(dynamics, q, np.array(v))
+    assert violation(problem, impulses_of(dynamics, result)) <= LAW
+
+
+def pushes(dynamics, q, result):
+    """Momenta of unit normal impulses with friction, one per contact that slides (nv, k)."""
+    rows, columns = dynamics.all.jacobian(q), []
+    for i, tangents in enumerate(dynamics.all.tangents):
+        slip = rows[tangents] @ result.velocity_after
+        s = slip / np.linalg.norm(slip)
+        columns.append(rows[i] - dynamics.friction[i] * s @ rows[tangents])
+    return np.array(columns).T
+
+
+def test_a_family_is_reported_exactly_where_pushes_are_independent_but_normals_are_not():
+    """And a second velocity that obeys the law is then found by trying all states."""
+    rng = np.random.default_rng(4)
+    met = {True: 0, False: 0}
+    for case in range(24):
+        points = CORNERS[: 3 + case % 2]
+        mu = 0.1 if case % 3 else rng.uniform(0.05, 0.15, len(points))
+        dynamics = touching(points, mu)
+        q = standing(dynamics)
+        spin = [0.0, 0.0, rng.normal()] if case % 4 > 1 else np.zeros(3)
+        v = np.array([*rng.uniform(1.0, 2.0, 2), -1.0, *spin])
+        result = hit(dynamics, q, v)
+        if "open" in result.states or result.border:
+            continue
+        assert set(result.states) == {"slip"}
+        # directions that differ by the least spin here, some percent, give pushes as different
+        independent = np.linalg.matrix_rank(pushes(dynamics, q, result), tol=1e-7)
+        assert result.family == (independent > 3)
+        met[result.family] += 1
+        problem = impact_problem(dynamics, q, v)
+        solutions = enumerate_solutions(problem)
+        assert (len(solutions) > 1) == result.family
+        assert all(violation(problem, s.forces) <= LAW for s in solutions)
+        if result.family:
+            assert np.abs(solutions[0].rates - solutions[1].rates).max() > 1e-7
+    assert min(met.values()) >= 4
+
+
+def incline(angle, azimuth):
+    """The cube with gravity as on an incline that falls along `azimuth`, and that direction."""
+    down = np.array([np.cos(azimuth), np.sin(azimuth)])
+    robot = Robot.from_urdf(
+        free_body("cube", MASS, (P.inertia,) * 3),
+        root="floating",
+        gravity=tuple(GRAVITY * np.array([*(np.sin(angle) * down), -np.cos(angle)])),
+    )
+    return robot, down
+
+
+def left_over(dynamics, q, v, u, now):
+    """M a + h - S u - J' f."""
+    robot = dynamics.robot
+    force = dynamics.all.jacobian(q).T @ rows_of(dynamics, now.forces, now.friction)
+    drive = robot.actuation @ u - robot.bias(q, v)
+    return robot.mass_matrix(q) @ now.acceleration - drive - force
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("angle", [0.0, 0.2])
+@pytest.mark.parametrize("azimuth", [0.0, 0.7])
+def test_a_cube_rests_on_an_incline(face, angle, azimuth):
+    """f_n is affine in the place x of a point on the face: that is the least norm.
+
+    f_n = m g / n (cos + sin h d.x / w^2) with w^2 the mean of x_1^2, d downhill; f_t = -f_n tan d.
+    """
+    robot, down = incline(angle, azimuth)
+    points = FACES[face]
+    dynamics = touching(points, 0.5, robot=robot)
+    q, v, u = standing(dynamics), np.zeros(6), np.zeros(0)
+    now = dynamics.acceleration(q, v, u, ("stick",) * len(points))
+    x = points[:, :2]
+    lean = HALF * np.sin(angle) * (x @ down) / (x[:, 0] ** 2).mean()
+    normal = MASS * GRAVITY / len(points) * (np.cos(angle) + lean)
+    np.testing.assert_allclose(now.acceleration, 0.0, atol=100.0 * EXACT)  # forces over inertia
+    np.testing.assert_allclose(now.forces, normal, atol=EXACT)
+    tangents = dynamics.tangent_jacobian(q)[:, :, :2]
+    friction = -np.tan(angle) * normal[:, None] * (tangents @ down)
+    np.testing.assert_allclose(now.friction, friction, atol=EXACT)
+    assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
+
+
+def walker():
+    """A foot with six points, and a leg with a motor."""
+    robot = Robot.from_urdf(PAIR, root="floating", stiffness={"hip": 0.2})
+    return touching(FOOT, 0.05, robot=robot)
+
+
+def walking(modes, spin):
+    """The foot stands or slides straight or with a `spin`; the leg swings."""
+    dynamics = walker()
+    q = standing(dynamics, 0.05, yaw=0.4)
+    q[7] = 0.05
+    slides = "slip" in modes
+    v = np.array([0.3 * slides, 0.2 * slides, 0.0, 0.0, 0.0, spin, 0.2])
+    return dynamics, q, v, np.array([0.01])
+
+
+STICK, SLIP = ("stick",) * 6, ("slip",) * 6
+
+
+@pytest.mark.parametrize("modes", [STICK, ("stick", "stick", "stick", "stick", "open", "open")])
+def test_sticking_forces_have_the_least_norm_with_friction_weighted_by_the_normal_forces(modes):
+    dynamics, q, v, u = walking(modes, 0.0)
+    now = dynamics.acceleration(q, v, u, modes)
+    assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT * 10
+    closed = [i for i, mode in enumerate(modes) if mode != "open"]
+    tangents = [dynamics.all.tangents[i] for i in closed]
+    rows = np.array([*closed, *np.concatenate(tangents)])
+    weights = np.array([*np.ones(len(closed)), *np.repeat(now.forces[closed], 2)])
+    assert weights.min() > 0.0
+    root = np.sqrt(weights)
+    needed = dynamics.robot.mass_matrix(q) @ now.acceleration
+    needed += dynamics.robot.bias(q, v) - dynamics.robot.actuation @ u
+    push = dynamics.all.jacobian(q)[rows].T
+    least = root * (np.linalg.pinv(push * root, rcond=1e-10) @ needed)
+    found = rows_of(dynamics, now.forces, now.friction)[rows]
+    np.testing.assert_allclose(found, least, atol=10.0 * EXACT)
+
+
+@pytest.mark.parametrize(
+    ("modes", "spin"),
+    [(STICK, 0.0), (SLIP, 0.0), (SLIP, 0.5), ((*SLIP[:4], "open", "open"), 0.5)],
+)
+def test_derivatives_of_redundant_forces(modes, spin):
+    """At a state that obeys the constraints, and by q along those of the normals.
+
+    Beyond, sticking points of a body contradict each other, and weights are those of another load.
+    """
+    dynamics, q, v, u = walking(modes, spin)
+    robot, d = dynamics.robot, dynamics.acceleration_derivatives(q, v, u, modes)
+    assert dynamics.acceleration(q, v, u, modes).forces[:4].min() > 0.0
+
+    def result(q, v, u):
+        now = dynamics.acceleration(q, v, u, modes)
+        return np.concatenate([now.forces, now.friction.ravel()])
+
+    def stacked(normal, friction):
+        return np.vstack([normal, friction.reshape(12, -1)])
+
+    by_q, by_v = stacked(d.forces_q, d.friction_q), stacked(d.forces_v, d.friction_v)
+    along = null_space(dynamics.gap_jacobian(q), rcond=1e-10)
+    assert_derivative(lambda z: result(robot.integrate(q, along @ z), v, u), by_q @ along)
+    assert_derivative(lambda z: result(q, v + z, u), by_v)
+    assert_derivative(lambda z: result(q, v, u + z), stacked(d.forces_u, d.friction_u))
+
+
+ROCK = np.array([0.05, 0.02, -1.0, 0.1, -0.05, 0.1])
+SLIDE = np.array([1.0, 0.4, -1.0, 0.0, 0.0, 0.0])
+# name: (points, mu, restitution, velocity, states); points that stick come to rest together only
+# without restitution
+IMPACTS = {
+    "closed": (FOOT, 0.0, 0.0, ROCK, "closed"),
+    "closed, bouncing": (FOOT, 0.0, 0.3, ROCK, "closed"),
+    "points of no plane": (FOOT + 0.01 * np.eye(6, 3), 0.0, 0.3, ROCK, "closed"),
+    "stick": (FOOT, 0.9, 0.0, ROCK, "stick"),
+    "stick, eight": (FACES["eight"], 0.9, 0.0, ROCK, "stick"),
+    "slip alike": (FACES["eight"], 0.1, 0.3, SLIDE, "slip"),
+}
+
+
+@pytest.mark.parametrize("name", IMPACTS)
+def test_derivatives_of_redundant_impulses(name):
+    points, mu, restitution, v, state = IMPACTS[name]
+    dynamics = touching(points, mu, restitution, ground=Plane((0, 0, 0), (0.05, 0.1, 1.0)))
+    robot, q, count = dynamics.robot, standing(dynamics, yaw=0.4), len(points)
+    base = hit(dynamics, q, v)
+    assert set(base.states) == {state}
+    assert not base.border
+    d = impact_derivatives(dynamics, q, v, base)
+
+    def result(q, v):
+        r = hit(dynamics, q, v)
+        return np.concatenate([r.velocity_after, r.impulses, r.friction_impulses.ravel()])
+
+    def stacked(w, normal, friction):
+        return np.vstack([w, normal, friction.reshape(2 * count, -1)])
+
+    by_q = stacked(d.velocity_q, d.impulses_q, d.friction_impulses_q)
+    assert_derivative(lambda z: result(robot.integrate(q, z), v), by_q)
+    by_v = stacked(d.velocity_v, d.impulses_v, d.friction_impulses_v)
+    assert_derivative(lambda z: result(q, v + z), by_v)
