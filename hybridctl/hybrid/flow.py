@@ -8,7 +8,7 @@ the watch on the guards, and the record of the input.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.integrate import BDF, DOP853, RK23, RK45, OdeSolver, Radau
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, SystemDefinitionError
-from hybridctl.hybrid.mode import InputLaw, Mode
+from hybridctl.hybrid.mode import InputLaw, Mode, Pace
 
 METHODS: dict[str, type[OdeSolver]] = {
     "DOP853": DOP853,
@@ -27,6 +27,10 @@ METHODS: dict[str, type[OdeSolver]] = {
     "BDF": BDF,
 }
 
+_EXPLICIT = (DOP853, RK45, RK23)
+_IMPLICIT = Radau
+_SHORT = 5  # steps longer than the fastest decay, after which it is taken to be what limits them
+_RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _DEGREE = 7
 _ORDERS = np.arange(_DEGREE + 1)
 NODES: Array = -np.cos(np.pi * _ORDERS / _DEGREE)
@@ -86,8 +90,9 @@ class Integrator:
             )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
-        longest = self._longest(mode, law, t, x)
-        solver = self.method(rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest)
+        pace = self._pace(mode, law, t, x)
+        solver = self._solver(self.method, rate, t, x, t_end, pace)
+        short = 0
         while solver.status == "running":
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 message = _advance(solver)
@@ -96,12 +101,37 @@ class Integrator:
                     raise IntegrationError(_where(why, mode, solver.t, solver.y))
                 step = _sampled(solver, mode, law)
             yield step
-            solver.max_step = self._longest(mode, law, step.end, space.normalize(solver.y))
+            pace = self._pace(mode, law, step.end, space.normalize(solver.y))
+            solver.max_step = min(self.max_step, pace.longest_step)
+            length = step.end - step.start
+            short = short + 1 if length > pace.relaxation else 0
+            method = self._suited(type(solver), short, length, pace.relaxation)
+            if method is not type(solver) and solver.status == "running":
+                solver = self._solver(method, rate, solver.t, solver.y, t_end, pace)
 
-    def _longest(self, mode: Mode, law: InputLaw, t: float, x: Array) -> float:
-        if mode.longest_step is None:
-            return self.max_step
-        return min(self.max_step, mode.longest_step(t, x, law(t, x)))
+    def _suited(
+        self, method: type[OdeSolver], short: int, length: float, relaxation: float
+    ) -> type[OdeSolver]:
+        """The method to go on with: an implicit one while steps are limited by a fast decay."""
+        if method is self.method:
+            return _IMPLICIT if short >= _SHORT and method in _EXPLICIT else method
+        return self.method if relaxation > _RELAXED * length else method
+
+    def _solver(
+        self,
+        method: type[OdeSolver],
+        rate: Callable[[float, Array], Array],
+        t: float,
+        x: Array,
+        t_end: float,
+        pace: Pace,
+    ) -> OdeSolver:
+        longest = min(self.max_step, pace.longest_step)
+        return method(rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest)
+
+    @staticmethod
+    def _pace(mode: Mode, law: InputLaw, t: float, x: Array) -> Pace:
+        return Pace() if mode.pace is None else mode.pace(t, x, law(t, x))
 
 
 def _advance(solver: OdeSolver) -> str | None:

@@ -6,6 +6,7 @@ respect to the state are taken in the tangent space, so they have `ndx` columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -43,6 +44,18 @@ class ResetJacobian(NamedTuple):
     input: Array
 
 
+class Pace(NamedTuple):
+    """Times in s that limit an integrator's steps from a point (t, x, u) on.
+
+    longest_step: none may be longer, because fast terms of the field are at rest there, or
+    because the field ends. relaxation: the time constant of its fastest decay; an explicit
+    method takes no steps much longer than that.
+    """
+
+    longest_step: float = math.inf
+    relaxation: float = math.inf
+
+
 @dataclass(frozen=True)
 class Mode:
     r"""A state space and the vector field :math:`\dot x = f(t, x, u)` on it.
@@ -50,9 +63,8 @@ class Mode:
     `field` returns a velocity in the tangent space (ndx,); `jacobian` its exact derivatives.
     `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
     mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
-    mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `longest_step`
-    gives the longest step in s that an integrator may take from (t, x, u): where the field has
-    fast terms that are at rest and so do not show in its error estimate, or where it ends.
+    mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
+    an integrator what the error estimate of its steps does not.
     """
 
     key: ModeKey
@@ -62,7 +74,7 @@ class Mode:
     jacobian: Callable[[float, Array, Array], FieldJacobian] | None = None
     outputs: Callable[[float, Array, Array], Mapping[str, Array]] | None = None
     select: Callable[[float, Array, Array], ModeKey] | None = None
-    longest_step: Callable[[float, Array, Array], float] | None = None
+    pace: Callable[[float, Array, Array], Pace] | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)

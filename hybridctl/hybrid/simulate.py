@@ -222,6 +222,7 @@ def _jump(
             after,
             _frozen(u),
             _frozen(u_after),
+            _frozen(arc.input_rate(t)),
             _frozen(jump.impulses),
             jump.report,
             None if end is None else end.time,

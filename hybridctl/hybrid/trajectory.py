@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebder, chebval
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, member, number
@@ -24,14 +25,15 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
 
 Side = Literal["left", "right"]
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Event:
     """A jump at `time`, from arc `index` to arc `index + 1`.
 
-    `guards` are those that fired, in the order of their declaration; `impulses` the normal impulse
+    `input_rate` is the rate of the input just before it. `guards` are those that fired, in the
+    order of their declaration; `impulses` the normal impulse
     per contact in N s (empty for systems without contacts); `report` what the reset certifies (not
     saved). `accumulation`: the predicted time at which events of these guards accumulate, where
     the system came to rest instead of going through all of them; otherwise None.
@@ -46,6 +48,7 @@ class Event:
     state_after: Array
     input_before: Array
     input_after: Array
+    input_rate: Array
     impulses: Array
     report: Any = None
     accumulation: float | None = None
@@ -76,6 +79,13 @@ class Arc:
     def input(self, t: ArrayLike) -> Array:
         """The input at t in [start, end]: (nu,), or (n, nu) for n times."""
         return self._evaluate(self.inputs, t, None)
+
+    def input_rate(self, t: float) -> Array:
+        """The time derivative (nu,) of the input at t in [start, end], from the left."""
+        k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
+        s = 2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0
+        slopes = chebder(self.inputs[k], axis=0)
+        return np.asarray(2.0 / self.lengths[k] * chebval(s, slopes))
 
     def state_and_input(self, t: float) -> tuple[Array, Array]:
         """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
@@ -264,7 +274,14 @@ class HybridTrajectory:
 
 
 _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
-_EVENT_ARRAYS = ("state_before", "state_after", "input_before", "input_after", "impulses")
+_EVENT_ARRAYS = (
+    "state_before",
+    "state_after",
+    "input_before",
+    "input_after",
+    "input_rate",
+    "impulses",
+)
 _BROKEN = (
     EOFError,
     IndexError,

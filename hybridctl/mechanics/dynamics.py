@@ -24,14 +24,13 @@ from hybridctl.mechanics.coulomb.law import (
     OPEN,
     CoulombProblem,
     Modes,
-    against_sticking,
-    polish,
 )
 from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
+from hybridctl.mechanics.phase import STANDSTILL, Phase
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sliding import sliding_directions
 
 _LEAST_WEIGHT = 1e-6
 
@@ -65,7 +64,7 @@ class AccelerationDerivatives:
     friction_u: Array
 
 
-class _Solution(NamedTuple):
+class Solution(NamedTuple):
     """One solve: rows, sliding directions, mix E, system, acceleration, multipliers."""
 
     rows: RowMotion
@@ -151,7 +150,7 @@ class ContactDynamics:
         if not phase.closed:
             a = self.robot.free_acceleration(q, v, u)
             return ContactAcceleration(a, forces, friction, slip)
-        solution = self._solve(phase, q, v, u)
+        solution = self.solve(phase, q, v, u)
         m = solution.multipliers
         rows = m if phase.identity else solution.mix @ m
         closed = list(phase.closed)
@@ -161,30 +160,14 @@ class ContactDynamics:
             slip[closed] = phase.spread(solution.rows.rate)[1]
         return ContactAcceleration(solution.acceleration, forces, friction, slip)
 
-    def time_to_stop(self, q: Array, v: Array, u: Array, modes: Modes) -> float:
-        """When the first contact that slides in a surface stops if it goes on slowing down so, s.
-
-        |v_t| / (-d|v_t|/dt), and infinity where none slows down. There friction has no direction.
-        """
-        phase = self.phase(modes)
-        times = [np.inf]
-        if phase.spatial:
-            now = self._solve(phase, q, v, u)
-            change = now.rows.jacobian @ now.acceleration + now.rows.drift
-            for slide in phase.spatial:
-                speed = float(np.linalg.norm(now.rows.rate[slide.rows]))
-                slowing = -float(now.directions[slide.contact] @ change[slide.rows])
-                if slowing > 0.0:
-                    times.append(max(speed, STOPPED) / slowing)
-        return min(times)
-
-    def _solve(self, phase: Phase, q: Array, v: Array, u: Array) -> _Solution:
+    def solve(self, phase: Phase, q: Array, v: Array, u: Array) -> Solution:
+        """Acceleration and multipliers of a phase with at least one closed contact."""
         contacts, robot = phase.contacts, self.robot
         rows = contacts.motion(robot.motion(q, v, contacts.joints), v)
         mass = robot.mass_matrix(q)
         drive = robot.actuation @ u - robot.bias(q, v)
         target = self.targets(rows)
-        directions = self._directions(phase, rows, mass, drive, target)
+        directions = sliding_directions(self, phase, q, v, u, rows)
         mix = phase.mix(directions)
         force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
         constraint = rows.jacobian if phase.identity else rows.jacobian[phase.constrained]
@@ -194,7 +177,7 @@ class ContactDynamics:
         if kkt.redundant and len(phase.sticking):
             kkt = KKT(mass, force, constraint, self._weights(phase, multipliers))
             a, multipliers = kkt.solve(drive, lower)
-        return _Solution(rows, directions, mix, kkt, a, multipliers)
+        return Solution(rows, directions, mix, kkt, a, multipliers)
 
     def targets(self, rows: RowMotion) -> Array:
         """The part of J a (r,) that keeps contacts closed and sticking, stabilisation included."""
@@ -211,30 +194,6 @@ class ContactDynamics:
         owner = phase.contacts.owner[phase.sticking]
         weights[len(normal) :] = np.maximum(normal, least)[owner]
         return weights
-
-    def _directions(
-        self, phase: Phase, rows: RowMotion, mass: Array, drive: Array, target: Array
-    ) -> dict[int, Array]:
-        """Unit sliding velocities of contacts that slide in a surface, by closed contact.
-
-        From a standstill it is the direction in which friction lets the contact accelerate.
-        """
-        found: dict[int, Array] = {}
-        starting = False
-        for slide in phase.spatial:
-            velocity = rows.rate[slide.rows]
-            speed = float(np.linalg.norm(velocity))
-            starting |= speed <= STANDSTILL
-            found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
-        if starting:
-            problem = self.problem(phase, rows, mass, drive, target)
-            modes = tuple(phase.modes[i] for i in phase.closed)
-            guesses = against_sticking(problem, modes)
-            solution = polish(problem, modes, guesses, np.zeros(len(target)))
-            for k, s in enumerate(solution.directions if solution is not None else ()):
-                if k in found and s is not None:
-                    found[k] = s
-        return found
 
     def problem(
         self, phase: Phase, rows: RowMotion, mass: Array, drive: Array, target: Array
@@ -287,7 +246,7 @@ class ContactDynamics:
     ) -> tuple[Array, Array, Array]:
         """By z = (q, v, u): acceleration (nv, .), normal forces (c, .), friction (c, 2, .)."""
         robot, nv, s = self.robot, self.robot.nv, self.stabilization
-        now = self._solve(phase, q, v, u)
+        now = self.solve(phase, q, v, u)
         d = phase.contacts.derivatives(q, v, now.acceleration)
         forces = now.mix @ now.multipliers
         e_q, e_v = robot.bias_derivatives(
@@ -320,7 +279,7 @@ class ContactDynamics:
         return a_z, f_z, t_z
 
     def _redundant_change(
-        self, phase: Phase, q: Array, now: _Solution, rate_q: Array, m_z: Array
+        self, phase: Phase, q: Array, now: Solution, rate_q: Array, m_z: Array
     ) -> Array:
         """How the least-norm multipliers move within what the equations leave open.
 

@@ -20,6 +20,7 @@ from hybridctl.mechanics.robot import Robot
 
 STANDSTILL = 2e-8
 STOPPED = 1e-9
+_NO_DIRECTION = 1e-12
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Phase:
         result = np.zeros((size, size))
         for slide in self.sliding:
             speed = float(np.linalg.norm(speeds[slide.rows]))
-            if slide.sign == 0.0 and speed > STANDSTILL:
+            if slide.sign == 0.0 and speed > _NO_DIRECTION:
                 s = directions[slide.contact]
                 ratio = slide.friction * multipliers[slide.contact] / speed
                 result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))

@@ -32,6 +32,7 @@ from hybridctl.hybrid.mode import (
     Mode,
     ModeKey,
     Outgoing,
+    Pace,
     Reset,
     ResetJacobian,
 )
@@ -53,6 +54,7 @@ from hybridctl.mechanics.impact import impact, impact_derivatives, settle
 from hybridctl.mechanics.phase import STANDSTILL
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.sliding import sliding_times
 from hybridctl.mechanics.state import RobotStateSpace
 
 _TOUCH = 2e-8
@@ -118,10 +120,11 @@ class _Assembly:
         def select(t: float, x: Array, u: Array) -> ModeKey:
             return select_modes(dynamics, x[:n], x[n:], u, modes)
 
-        def longest_step(t: float, x: Array, u: Array) -> float:
-            """As long as the decay of residuals takes, and no step beyond a stop in a surface."""
+        def pace(t: float, x: Array, u: Array) -> Pace:
+            """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""
             decay = 1.0 / dynamics.stabilization if dynamics.stabilization > 0.0 else np.inf
-            return min(decay, _OF_STOP * dynamics.time_to_stop(x[:n], x[n:], u, modes))
+            stop, turn = sliding_times(dynamics, x[:n], x[n:], u, modes)
+            return Pace(min(decay, _OF_STOP * stop), turn)
 
         return Mode(
             key,
@@ -131,7 +134,7 @@ class _Assembly:
             jacobian,
             outputs,
             select if closed_contacts(modes) else None,
-            longest_step if closed_contacts(modes) else None,
+            pace if closed_contacts(modes) else None,
         )
 
     def outgoing(self, key: ModeKey) -> Outgoing:

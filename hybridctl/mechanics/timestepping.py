@@ -167,9 +167,9 @@ class _Run:
         after = np.concatenate((q, now.v)) if any(hits) else x
         impulses = now.impulses[: len(hits)] * any(hits)
         guards = _guards(self._settings.contacts, modes_before, now.modes)
-        u = self._law(t, x)
+        u, rate = self._law(t, x), self._arcs[-1].input_rate(t)
         index = len(self._events)
-        event = Event(index, t, modes_before, now.modes, guards, x, after, u, u, impulses)
+        event = Event(index, t, modes_before, now.modes, guards, x, after, u, u, rate, impulses)
         self._events.append(event)
         self._begin(now.modes, t, after)
         return after

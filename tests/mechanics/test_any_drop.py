@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybridctl.robots import ball, block
+from hybridctl.robots import ball, block, cube
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import hybridctl as hc
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError, SimulationError
 from hybridctl.mechanics import ContactDynamics, contact_system
+from mechanics.impacts import violation
 
 SPAN = 0.6
 PERIOD = 0.005
@@ -73,6 +74,20 @@ def balls(draw):
     x = draw(numbers(-1.0, 1.0))
     z = draw(numbers(1e-3, 0.5)) - x * np.tan(parameters.slope)
     return ball.robot(parameters), contacts, np.array([x, z, draw(speeds), draw(speeds)])
+
+
+@st.composite
+def cubes(draw):
+    parameters = cube.Parameters(
+        friction=draw(numbers(0.0, 0.3)),
+        restitution=draw(st.one_of(st.just(0.0), numbers(0.0, 0.5))),
+    )
+    robot, contacts = cube.robot(parameters), cube.contacts(parameters)
+    quaternion = np.array([draw(numbers(-1.0, 1.0)) for _ in range(3)] + [1.0])
+    q = np.array([0.0, 0.0, 0.0, *(quaternion / np.linalg.norm(quaternion))])
+    q[2] = draw(numbers(1e-3, 0.1)) - ContactDynamics(robot, contacts).gaps(q).min()
+    v = [draw(numbers(-1.0, 1.0)) for _ in range(3)] + [draw(speeds) for _ in range(3)]
+    return robot, contacts, np.array([*q, *v])
 
 
 class Guard:
@@ -134,6 +149,25 @@ def test_a_ball_bounces_slides_and_rests(case):
     run = drop(robot, contacts, x0)
     assert not isinstance(run, SimulationError), run
     check_run(run, robot, contacts)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(case=cubes())
+def test_a_cube_tumbles(case):
+    """In space, where friction is too low for a corner to jam.
+
+    A face that lands flat and slides can share its load in more ways than one: then every
+    solution that the error carries obeys Coulomb's law, and their velocities differ.
+    """
+    robot, contacts, x0 = case
+    run = drop(robot, contacts, x0)
+    if isinstance(run, SimulationError):
+        assert isinstance(run, SeveralContactSolutionsError), run
+        assert max(violation(run.problem, s.forces) for s in run.solutions) <= 1e-9
+        rates = np.array([s.rates for s in run.solutions])
+        assert np.ptp(rates, axis=0).max() > 1e-6
+    else:
+        check_run(run, robot, contacts)
 
 
 @pytest.mark.parametrize("restitution", [0.0, 0.3, 0.8])

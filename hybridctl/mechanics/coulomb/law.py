@@ -123,21 +123,6 @@ def polish(
     return _certified(problem, modes, known, forces, redundant=rank < len(forces))
 
 
-def against_sticking(problem: CoulombProblem, modes: Modes) -> list[Array | None]:
-    """Guesses of directions: against the friction that would hold what begins to slide.
-
-    At the border of breaking away this is the direction itself.
-    """
-    turns = [problem.turns(i, mode) for i, mode in enumerate(modes)]
-    held = tuple(STICK if turn else mode for turn, mode in zip(turns, modes, strict=True))
-    zero = np.zeros(len(problem.free))
-    forces, _ = _least(*equations(problem, held, problem.sliding, zero, problem.free, False))
-    return [
-        unit(-forces[rows], None) if turn else None
-        for turn, rows in zip(turns, problem.tangents, strict=True)
-    ]
-
-
 def _least(matrix: Array, target: Array) -> tuple[Array, int]:
     """The solution of least norm, and the rank."""
     solution, _, rank, _ = np.linalg.lstsq(matrix, target, rcond=RANK)
