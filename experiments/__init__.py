@@ -35,6 +35,13 @@ EXPERIMENTS = {
         "cube_drop",
         "a cube tumbles and slides on a table, beside time stepping and recorded tosses",
     ),
+    "saltation": Experiment(
+        "saltation",
+        "perturbations and covariances of a ball through an impact, by the saltation matrix",
+    ),
+    "bderivative": Experiment(
+        "bderivative", "the image of a ball through two guards at once, one map for each order"
+    ),
     "contact-law": Experiment(
         "contact_law",
         "how often Coulomb's law for an impact has no, one, or several solutions",

@@ -27,17 +27,27 @@ if TYPE_CHECKING:
     from hybridctl.hybrid.simulate import simulate as simulate
     from hybridctl.hybrid.system import HybridSystem as HybridSystem
     from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
+    from hybridctl.sensitivity.bderivative import BDerivative as BDerivative
+    from hybridctl.sensitivity.gains import JumpGains as JumpGains
+    from hybridctl.sensitivity.gains import jump_gains as jump_gains
+    from hybridctl.sensitivity.gains import saltation_matrix as saltation_matrix
+    from hybridctl.sensitivity.linearize import Linearization as Linearization
+    from hybridctl.sensitivity.linearize import linearize as linearize
+    from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
     from hybridctl.spaces import VectorSpace as VectorSpace
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "BDerivative": "hybridctl.sensitivity.bderivative",
     "ClockTracking": "hybridctl.control.spreading",
     "Guard": "hybridctl.hybrid.mode",
     "History": "hybridctl.hybrid.policy",
     "HybridSystem": "hybridctl.hybrid.system",
     "HybridTrajectory": "hybridctl.hybrid.trajectory",
     "Jump": "hybridctl.hybrid.mode",
+    "JumpGains": "hybridctl.sensitivity.gains",
+    "Linearization": "hybridctl.sensitivity.linearize",
     "Mode": "hybridctl.hybrid.mode",
     "Policy": "hybridctl.hybrid.policy",
     "Reference": "hybridctl.control.reference",
@@ -47,6 +57,10 @@ _HOME = {
     "VectorSpace": "hybridctl.spaces",
     "extend": "hybridctl.control.reference",
     "feasibility": "hybridctl.control.feasibility",
+    "jump_derivative": "hybridctl.sensitivity.simultaneous",
+    "jump_gains": "hybridctl.sensitivity.gains",
+    "linearize": "hybridctl.sensitivity.linearize",
+    "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
     "tracking_error": "hybridctl.control.tracking",
 }

@@ -29,6 +29,7 @@ METHODS: dict[str, type[OdeSolver]] = {
 
 _EXPLICIT = (DOP853, RK45, RK23)
 _IMPLICIT = Radau
+_STIFF = 1e-6  # of the time to go: a decay as fast as this wants an implicit method at once
 _SHORT = 5  # steps longer than the fastest decay, after which it is taken to be what limits them
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _DEGREE = 7
@@ -71,8 +72,20 @@ class Integrator:
     atol: float
     max_step: float
 
-    def steps(self, mode: Mode, law: InputLaw, t: float, x: Array, t_end: float) -> Iterator[Step]:
+    def steps(
+        self,
+        mode: Mode,
+        law: InputLaw,
+        t: float,
+        x: Array,
+        t_end: float,
+        *,
+        open_loop: bool = False,
+    ) -> Iterator[Step]:
         """Accepted steps from (t, x) until t_end; the caller stops early at an event.
+
+        open_loop: the law does not look at the state, so that the Jacobian of the mode is that of
+        the flow, and implicit methods use it.
 
         Raises `SystemDefinitionError` if the field has the wrong shape, `IntegrationError` if it
         is not finite or the step size collapses.
@@ -90,8 +103,10 @@ class Integrator:
             )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
+        jac = _coordinate_jacobian(mode, law) if open_loop and mode.jacobian is not None else None
         pace = self._pace(mode, law, t, x)
-        solver = self._solver(self.method, rate, t, x, t_end, pace)
+        stiff = self.method in _EXPLICIT and pace.relaxation < _STIFF * (t_end - t)
+        solver = self._solver(_IMPLICIT if stiff else self.method, rate, jac, t, x, t_end, pace)
         short = 0
         while solver.status == "running":
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
@@ -107,7 +122,7 @@ class Integrator:
             short = short + 1 if length > pace.relaxation else 0
             method = self._suited(type(solver), short, length, pace.relaxation)
             if method is not type(solver) and solver.status == "running":
-                solver = self._solver(method, rate, solver.t, solver.y, t_end, pace)
+                solver = self._solver(method, rate, jac, solver.t, solver.y, t_end, pace)
 
     def _suited(
         self, method: type[OdeSolver], short: int, length: float, relaxation: float
@@ -121,17 +136,37 @@ class Integrator:
         self,
         method: type[OdeSolver],
         rate: Callable[[float, Array], Array],
+        jac: Callable[[float, Array], Array] | None,
         t: float,
         x: Array,
         t_end: float,
         pace: Pace,
     ) -> OdeSolver:
         longest = min(self.max_step, pace.longest_step)
-        return method(rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest)
+        options = {"jac": jac} if jac is not None and method not in _EXPLICIT else {}
+        return method(
+            rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest, **options
+        )
 
     @staticmethod
     def _pace(mode: Mode, law: InputLaw, t: float, x: Array) -> Pace:
         return Pace() if mode.pace is None else mode.pace(t, x, law(t, x))
+
+
+def _coordinate_jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array]:
+    """The derivative of the coordinates' rate, without the turning of tangents on a manifold."""
+    space, derivatives = mode.space, mode.jacobian
+    assert derivatives is not None
+
+    def jac(t: float, coordinates: Array) -> Array:
+        x = space.normalize(coordinates)
+        d = derivatives(t, x, law(t, x)).state
+        if space.nx == space.ndx:
+            return d
+        p = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
+        return np.asarray(p @ d @ np.linalg.pinv(p))
+
+    return jac
 
 
 def _advance(solver: OdeSolver) -> str | None:

@@ -33,6 +33,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import sliding_directions
 
 _LEAST_WEIGHT = 1e-6
+_SLOWEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,9 @@ class ContactDynamics:
     ) -> AccelerationDerivatives:
         """Derivatives of `acceleration`, from the differentiated equations and constraints.
 
-        For a contact that slides in a surface they grow as 1 / |v_t|; at a standstill, where
-        they do not exist, its direction is held.
+        For a contact that slides in a surface they grow as 1 / |v_t|, which makes perturbations
+        across its direction vanish as it stops or begins to slide. Below 1e-6 m/s they stay as
+        they are there: those perturbations vanish as well, and the equations remain solvable.
         """
         robot, nv, phase = self.robot, self.robot.nv, self.phase(modes)
         cuts = [nv, 2 * nv]
@@ -253,7 +255,7 @@ class ContactDynamics:
             q, v, now.acceleration, wrenches(phase.contacts, d.wrench, forces)
         )
         e_q = e_q - turning_wrenches(d, forces)
-        turning = phase.turning(now.directions, now.rows.rate, now.multipliers)
+        turning = phase.turning(now.directions, now.rows.rate, now.multipliers, _SLOWEST)
         turn_q, turn_v = -turning @ d.rate_q, -turning @ d.jacobian
         upper = np.hstack(
             [d.jacobian.T @ turn_q - e_q, d.jacobian.T @ turn_v - e_v, robot.actuation]

@@ -20,7 +20,7 @@ from hybridctl.mechanics.robot import Robot
 
 STANDSTILL = 2e-8
 STOPPED = 1e-9
-_NO_DIRECTION = 1e-12
+NO_DIRECTION = 1e-12
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,25 @@ class Phase:
                 mix[slide.rows, slide.contact] = -slide.friction * directions[slide.contact]
         return mix
 
-    def turning(self, directions: dict[int, Array], speeds: Array, multipliers: Array) -> Array:
+    def turning(
+        self,
+        directions: dict[int, Array],
+        speeds: Array,
+        multipliers: Array,
+        slowest: float = NO_DIRECTION,
+    ) -> Array:
         """K (r, r): how friction in a surface turns with the sliding velocity.
 
-        f_t changes by -mu f_n / |v_t| (I - s s') dv_t.
+        f_t changes by -mu f_n / max(|v_t|, slowest) (I - s s') dv_t, and not at all at v_t = 0
+        where there is no s.
         """
         size = len(self.contacts.owner)
         result = np.zeros((size, size))
         for slide in self.sliding:
             speed = float(np.linalg.norm(speeds[slide.rows]))
-            if slide.sign == 0.0 and speed > _NO_DIRECTION:
+            if slide.sign == 0.0 and speed > 0.0:
                 s = directions[slide.contact]
-                ratio = slide.friction * multipliers[slide.contact] / speed
+                ratio = slide.friction * multipliers[slide.contact] / max(speed, slowest)
                 result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))
         return result
 

@@ -1,0 +1,179 @@
+r"""The first-order jump of one event: saltation matrix, input gain, and shift of the event time.
+
+With all terms at the event, - before and + after it,
+
+.. math::
+    \dot g &= D_t g + D_x g f^- + D_u g \dot u^-, \qquad
+    \dot R = D_t R + D_x R f^- + D_u R \dot u^-, \\
+    \delta t &= -(D_x g\, \delta x^- + D_u g\, \delta u^-) / \dot g, \\
+    \delta x^+ &= D_x R\, \delta x^- + D_u R\, \delta u^- - (f^+ - \dot R)\, \delta t
+               = G\, \delta x^- + J\, \delta u^-,
+
+[Salt] (2), [RS] (3.33), (3.34). Deviations are taken at the same time on both trajectories.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import GrazingError, InputError, SystemDefinitionError
+from hybridctl.hybrid.mode import GuardJacobian, Mode, ResetJacobian
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+
+_GRAZING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class JumpGains:
+    r"""The first-order jump of one guard, from a tangent space of dimension d to one of d+.
+
+    time_state (d,), time_input (nu,): derivative of the event time, s per unit. reset_state
+    (d+, d), reset_input (d+, nu): Jacobians of the reset; a reset_state of None is the identity.
+    kick (d+,): f+ - Rdot, what the field gains at the event. reset_rate (d+,): Rdot.
+    """
+
+    time_state: Array
+    time_input: Array
+    reset_state: Array | None
+    reset_input: Array
+    kick: Array
+    reset_rate: Array
+
+    @property
+    def reset_jacobian(self) -> Array:
+        """D_x R (d+, d), also where it is the identity."""
+        return np.eye(len(self.kick)) if self.reset_state is None else self.reset_state
+
+    @property
+    def state(self) -> Array:
+        """The saltation matrix G (d+, d): deviations at fixed time."""
+        if not self.kick.any():
+            return self.reset_jacobian
+        return self.reset_jacobian - np.outer(self.kick, self.time_state)
+
+    @property
+    def input(self) -> Array:
+        """J (d+, nu): what a change of the input at the event adds to the state after it."""
+        if not self.kick.any():
+            return self.reset_input
+        return self.reset_input - np.outer(self.kick, self.time_input)
+
+    @property
+    def state_at_events(self) -> Array:
+        """D_x R + Rdot D_x(dt) (d+, d); D_x R (I - f- D_x g / gdot) without time and input.
+
+        It maps deviations at fixed time to those of the states in which each trajectory leaves
+        its own event: another convention than that of `state`, which is often confused with it.
+        """
+        return self.reset_jacobian + np.outer(self.reset_rate, self.time_state)
+
+    @property
+    def input_at_events(self) -> Array:
+        """The part of the input in the convention of `state_at_events`, (d+, nu)."""
+        return self.reset_input + np.outer(self.reset_rate, self.time_input)
+
+    def __call__(self, dx: Array, du: Array | None = None) -> Array:
+        """G dx + J du for dx (d,) and du (nu,), or for m of them in rows."""
+        result: Array = dx @ self.state.T
+        return result if du is None else result + du @ self.input.T
+
+
+def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
+    """The first-order jump of an event of one guard.
+
+    Raises `InputError` for an event of several guards (see `jump_derivative`) and for one that
+    ends infinitely many, `GrazingError` where the terms of the guard's rate cancel,
+    `SystemDefinitionError` where the guard or the reset has no Jacobian.
+    """
+    if event.accumulation is not None:
+        raise InputError(
+            f"the event at t = {event.time:.9g} s ends infinitely many and has no derivative"
+        )
+    if len(event.guards) != 1:
+        raise InputError(
+            f"event at t = {event.time:.9g} s must have one guard, got {event.guards}: "
+            "jump_derivative serves simultaneous guards"
+        )
+    before, after = system.mode(event.mode_before), system.mode(event.mode_after)
+    return gains_between(
+        system,
+        event.guards[0],
+        Side(before, event.time, event.state_before, event.input_before, event.input_rate),
+        Side(after, event.time, event.state_after, event.input_after, event.input_rate),
+    )
+
+
+def saltation_matrix(system: HybridSystem, event: Event) -> Array:
+    """The saltation matrix (ndx+, ndx-) of an event of one guard, [Salt] (2).
+
+    Raises what `jump_gains` raises.
+    """
+    return jump_gains(system, event).state
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side of an event: mode, time, state, input, and the rate of the input there."""
+
+    mode: Mode
+    time: float
+    state: Array
+    input: Array
+    input_rate: Array
+
+    @property
+    def field(self) -> Array:
+        """The velocity f (ndx,) in the tangent space."""
+        return np.asarray(self.mode.field(self.time, self.state, self.input), dtype=np.float64)
+
+
+def gains_between(system: HybridSystem, guard: str, before: Side, after: Side) -> JumpGains:
+    """The jump of `guard` from one side to the other, which need not belong to a simulation."""
+    t, x, u = before.time, before.state, before.input
+    f = before.field
+    g = guard_derivative(system, before.mode, guard, t, x, u)
+    r = reset_derivative(system, before.mode, guard, t, x, u)
+    slope = float(g.time + g.state @ f + g.input @ before.input_rate)
+    size = (
+        1e-300
+        + abs(g.time)
+        + np.abs(g.state) @ np.abs(f)
+        + np.abs(g.input) @ np.abs(before.input_rate)
+    )
+    if not slope < -_GRAZING * size:
+        raise GrazingError(
+            f"guard {guard!r} of mode {before.mode.key!r} is not crossed transversally at t = "
+            f"{t:.9g} s: its rate {slope:.3g} must be negative, and is {slope / size:.3g} of the "
+            "size of its terms"
+        )
+    rate = r.time + r.state @ f + r.input @ before.input_rate
+    return JumpGains(-g.state / slope, -g.input / slope, r.state, r.input, after.field - rate, rate)
+
+
+def guard_derivative(
+    system: HybridSystem, mode: Mode, guard: str, t: float, x: Array, u: Array
+) -> GuardJacobian:
+    """D_t g (a number), D_x g (ndx,), D_u g (nu,) of one guard of a mode."""
+    guards = system.outgoing(mode.key).guards
+    if guard not in guards.names:
+        raise InputError(f"mode {mode.key!r} has no guard {guard!r}, it has {guards.names}")
+    if guards.jacobian is None:
+        raise SystemDefinitionError(f"the guards of mode {mode.key!r} have no Jacobian")
+    row, d = guards.names.index(guard), guards.jacobian(t, x, u)
+    return GuardJacobian(d.time[row], d.state[row], d.input[row])
+
+
+def reset_derivative(
+    system: HybridSystem, mode: Mode, guard: str, t: float, x: Array, u: Array
+) -> ResetJacobian:
+    """Derivatives of the reset of one guard of a mode."""
+    edge = system.outgoing(mode.key).edge((guard,))
+    if edge is None or edge.reset.jacobian is None:
+        raise SystemDefinitionError(
+            f"the reset of guard {guard!r} of mode {mode.key!r} has no Jacobian"
+        )
+    return edge.reset.jacobian(t, x, u)

@@ -1,0 +1,138 @@
+r"""The first-order map of a whole trajectory: variational flow on its arcs, jumps at its events.
+
+Linear through isolated events and piecewise linear through simultaneous ones,
+
+.. math:: \delta x(t_{end}) = \Phi_N\, \mathcal G_N \cdots \mathcal G_1\, \Phi_0\, \delta x_0,
+
+with deviations at fixed time: the fundamental solution, [Salt] (27); LTTHS and PTTHS of [RS] 3.2
+and 4.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, member, number
+from hybridctl.errors import InputError
+from hybridctl.hybrid.flow import METHODS, Integrator
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative
+from hybridctl.sensitivity.variation import (
+    Coefficients,
+    InputChange,
+    Variation,
+    along,
+    coefficients,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Linearization:
+    """The first-order map of `trajectory`: of initial state and input against the final state.
+
+    `jumps` has one entry per event, linear or piecewise linear.
+    """
+
+    system: HybridSystem
+    trajectory: HybridTrajectory
+    jumps: tuple[JumpGains | Cascade, ...]
+    integrator: Integrator
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether no event has simultaneous guards."""
+        return all(isinstance(jump, JumpGains) for jump in self.jumps)
+
+    @property
+    def state_transition(self) -> Array:
+        """D x(end) / D x(start), (ndx+, ndx). Raises `InputError` where it is piecewise linear."""
+        total: Array = np.eye(self.arcs[0].end.shape[0])
+        for k, arc in enumerate(self.arcs):
+            total = arc.end @ total
+            if k < len(self.jumps):
+                total = self.linear_jump(k).state @ total
+        return total
+
+    @cached_property
+    def arcs(self) -> tuple[Variation, ...]:
+        """The fundamental solutions of the arcs, each from the identity, dense in time."""
+        return tuple(
+            along(self.system.mode(arc.mode), arc, np.eye(arc.space.ndx), self.integrator)
+            for arc in self.trajectory.arcs
+        )
+
+    def coefficients(self, arc: Arc, t: float) -> Coefficients:
+        """A (ndx, ndx) and B (ndx, nu) at time t of an arc of the trajectory."""
+        return coefficients(self.system.mode(arc.mode), t, *arc.state_and_input(t))
+
+    def linear_jump(self, k: int) -> JumpGains:
+        """The jump of event k. Raises `InputError` where its guards are simultaneous."""
+        jump = self.jumps[k]
+        if not isinstance(jump, JumpGains):
+            event = self.trajectory.events[k]
+            raise InputError(
+                f"event {k} at t = {event.time:.9g} s is piecewise linear, as guards "
+                f"{event.guards} fire together: apply the linearization to directions instead"
+            )
+        return jump
+
+    def __call__(self, dx0: ArrayLike, input_change: InputChange | None = None) -> Array:
+        """The deviation (ndx+,) at the end for dx0 (ndx,), or (m, ndx+) for m of them in rows.
+
+        `input_change`: du(t) (nu,), added to the input of the trajectory; at an event it counts
+        as it is just before it.
+        """
+        z: Array = np.asarray(dx0, dtype=np.float64)
+        ndx = self.trajectory.arcs[0].space.ndx
+        if z.ndim not in (1, 2) or z.shape[-1] != ndx or not np.isfinite(z).all():
+            raise InputError(f"dx0 must be finite, of shape ({ndx},) or (m, {ndx}), got {z.shape}")
+        for k, arc in enumerate(self.trajectory.arcs):
+            z = self._flow(k, arc, z, input_change)
+            if k < len(self.jumps):
+                du = None if input_change is None else input_change(arc.end)
+                z = self.jumps[k](z, du)
+        return z
+
+    def _flow(self, k: int, arc: Arc, z: Array, input_change: InputChange | None) -> Array:
+        """Deviations at the end of an arc for those at its start."""
+        if input_change is None:
+            return np.asarray(z @ self.arcs[k].end.T)
+        start = np.atleast_2d(z).T
+        mode = self.system.mode(arc.mode)
+        end = along(mode, arc, start, self.integrator, input_change).end
+        return end.T.reshape(*z.shape[:-1], end.shape[0])
+
+    def adjoint(self, p: ArrayLike) -> Array:
+        """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
+        return np.asarray(np.asarray(p, dtype=np.float64) @ self.state_transition)
+
+
+def linearize(
+    system: HybridSystem,
+    trajectory: HybridTrajectory,
+    *,
+    phantom_input: PhantomInput = "pushing",
+    method: str = "DOP853",
+    rtol: float = 1e-9,
+    atol: float = 1e-9,
+) -> Linearization:
+    """The first-order map of a simulated trajectory.
+
+    phantom_input: see `jump_derivative`. method, rtol, atol: of the integrator of the variational
+    flow. Raises what `jump_derivative` raises.
+    """
+    integrator = Integrator(
+        METHODS[member("method", method, METHODS)],
+        number("rtol", rtol, above=0.0),
+        number("atol", atol, above=0.0),
+        np.inf,
+    )
+    jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in trajectory.events]
+    return Linearization(system, trajectory, tuple(jumps), integrator)

@@ -1,0 +1,136 @@
+r"""The first-order jump of any event of a simulation, of one guard or of several at once.
+
+Where n guards fire together, a perturbed trajectory meets them one after the other, with short
+stays in *phantom* modes between them. Each phantom mode is evaluated at the nominal event: its
+state is what the resets of the guards that have fired make of the ante-event state, [RS] 4.2.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
+from hybridctl.hybrid.mode import Jump, ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.gains import JumpGains, Side, gains_between, jump_gains
+
+PhantomInput = Literal["pushing", "withdrawing"]
+
+_SAME = 1e-6
+_SELECTIONS = 8
+
+
+def jump_derivative(
+    system: HybridSystem, event: Event, *, phantom_input: PhantomInput = "pushing"
+) -> JumpGains | Cascade:
+    """The first-order jump of an event: linear for one guard, piecewise linear for several.
+
+    Either is called with deviations before the event, at fixed time, and changes of the input.
+    phantom_input: in phantom modes the ante-event input goes on ("pushing", [RS] (4.16)) or the
+    post-event input is there from the first guard on ("withdrawing", [RS] (4.15)).
+
+    Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
+    `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
+    the event ([RS] Assumption 6); `InputError` where the event is where infinitely many end;
+    `SystemDefinitionError` where a Jacobian is missing.
+    """
+    member("phantom_input", phantom_input, ("pushing", "withdrawing"))
+    if len(event.guards) == 1 or event.accumulation is not None:
+        return jump_gains(system, event)
+    phantoms = _Phantoms(system, event, phantom_input)
+    phantoms.check()
+    return Cascade(event.guards, phantoms.gains)
+
+
+class _Phantoms:
+    """The nominal event with its guards fired one by one: a side for each set that has fired."""
+
+    def __init__(self, system: HybridSystem, event: Event, phantom_input: PhantomInput) -> None:
+        self._system, self._event = system, event
+        before, after = system.mode(event.mode_before), system.mode(event.mode_after)
+        t, none = event.time, frozenset[int]()
+        first = Side(before, t, event.state_before, event.input_before, event.input_rate)
+        last = Side(after, t, event.state_after, event.input_after, event.input_rate)
+        self._all = frozenset(range(len(event.guards)))
+        self._sides = {none: first, self._all: last}
+        pushing = phantom_input == "pushing"
+        self._input = event.input_before if pushing else event.input_after
+        self._rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
+
+    def gains(self, fired: frozenset[int], j: int) -> JumpGains:
+        """The jump of guard j where the guards `fired` have fired."""
+        before, after = self.side(fired), self.side(fired | {j})
+        name = self._event.guards[j]
+        if self._is_done(before, name):
+            n, nu = before.mode.space.ndx, len(before.input)
+            none = np.zeros(n)
+            return JumpGains(none, np.zeros(nu), None, np.zeros((n, nu)), none, none)
+        return gains_between(self._system, name, before, after)
+
+    def side(self, fired: frozenset[int]) -> Side:
+        """The nominal state after these guards, by the order of declaration."""
+        if fired not in self._sides:
+            last = max(fired)
+            key, state = self._land(fired - {last}, last)
+            mode = self._system.mode(key)
+            self._sides[fired] = Side(mode, self._event.time, state, self._input, self._rate)
+        return self._sides[fired]
+
+    def check(self) -> None:
+        """Raise `AmbiguousEventError` where two orders lead to different states or modes."""
+        for size in range(1, len(self._all) + 1):
+            for fired in combinations(sorted(self._all), size):
+                for last in fired:
+                    self._compare(frozenset(fired), last)
+
+    def _compare(self, fired: frozenset[int], last: int) -> None:
+        side = self.side(fired)
+        key, state = self._land(fired - {last}, last)
+        space = side.mode.space
+        scale = 1.0 + float(np.abs(state).max(initial=0.0))
+        same = key == side.mode.key and len(state) == len(side.state)
+        if not same or np.abs(space.difference(side.state, state)).max() > _SAME * scale:
+            names = self._event.guards
+            others = [names[i] for i in sorted(fired - {last})]
+            raise AmbiguousEventError(
+                f"guards {names} fire together at t = {self._event.time:.9g} s and their order "
+                f"matters: {names[last]!r} after {others} leads to {key!r}, x = {state.tolist()}, "
+                f"another order to {side.mode.key!r}, x = {side.state.tolist()}"
+            )
+
+    def _land(self, fired: frozenset[int], j: int) -> tuple[ModeKey, Array]:
+        """Mode and state when guard j fires after the guards `fired`."""
+        before, name = self.side(fired), self._event.guards[j]
+        if self._is_done(before, name):
+            return before.mode.key, before.state
+        edge = self._system.outgoing(before.mode.key).edge((name,))
+        if edge is None:
+            raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
+        jump = edge.reset(before.time, before.state, before.input)
+        key = edge.target if jump.mode is None else jump.mode
+        if fired | {j} == self._all:
+            return self._selected(key, jump, self._event.input_after), jump.state
+        return self._selected(key, jump, self._input), jump.state
+
+    def _selected(self, key: ModeKey, jump: Jump, u: Array) -> ModeKey:
+        """The mode that flows on from a jump under input u."""
+        for _ in range(_SELECTIONS):
+            mode = self._system.mode(key)
+            chosen = key if mode.select is None else mode.select(self._event.time, jump.state, u)
+            if chosen == key:
+                return key
+            key = chosen
+        raise NoContactSolutionError(
+            f"no phantom mode is consistent at t = {self._event.time:.9g} s, x = "
+            f"{jump.state.tolist()}"
+        )
+
+    def _is_done(self, side: Side, guard: str) -> bool:
+        """Whether the guards that have fired did what this one does: their mode lacks it."""
+        return guard not in self._system.outgoing(side.mode.key).guards.names

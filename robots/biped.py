@@ -1,0 +1,392 @@
+r"""The examples of [Bder] section 3: a planar biped that lands on a hill, and constant fields.
+
+The biped: a body with q = (x, y, pitch), y up and pitch anticlockwise from level, and two rigid
+massless limbs that point down and outwards at an angle psi below the horizontal. Its feet
+
+.. math:: p_{left} = (x, y) - l\,(\cos(\theta + \psi), \sin(\theta + \psi)), \qquad
+          p_{right} = (x, y) + l\,(\cos(\theta - \psi), \sin(\theta - \psi))
+
+touch smooth frictionless ground of height -c p_x^2, so that foot j has the gap
+
+.. math:: a_j(q) = p_{j,y} + c\, p_{j,x}^2 .
+
+[Bder] (18) prints -a, which is negative in the air, and the left foot without its minus signs,
+which puts both on the right; (19) and the level start of the preprint hold for the gaps above.
+There c = 1 / m, and (19) is for l = 1 m and m = 1 kg. psi is said to be from the vertical there,
+but (19) has it from the horizontal; at pi/4 that is the same.
+
+State x = (q, v). A mode is a tuple of "open" or "closed", left foot first; its guards are
+"left closes", "left opens" and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any, Literal, get_args
+
+import casadi as ca
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, count, member, number, vector
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.hybrid.mode import (
+    Edge,
+    FieldJacobian,
+    GuardJacobian,
+    GuardSet,
+    Jump,
+    Mode,
+    ModeKey,
+    Outgoing,
+    Reset,
+    ResetJacobian,
+)
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import VectorSpace
+from hybridctl.symbolic import Joint, Transition, hybrid_system
+from hybridctl.symbolic import Mode as SymbolicMode
+
+FEET = ("left", "right")
+AIR = ("open", "open")
+STANCE = ("closed", "closed")
+MODES = tuple(product(("open", "closed"), repeat=2))
+
+Damping = Literal["none", "linear", "by_feet"]
+Modes = tuple[str, ...]
+Signs = tuple[int, ...]
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The numbers of the authors of [Bder]: kg, kg m^2, rad, m, 1/m, N/m, N s/m, m/s^2, m.
+
+    spread: psi, of the limbs below the horizontal. curvature: c of the ground -c x^2; 0 is flat.
+    stiffness, damping: of each foot against soft ground. height: of the body at the start.
+    """
+
+    mass: float = 1.0
+    inertia: float = 1.0
+    spread: float = np.pi / 4.0
+    length: float = 0.5
+    curvature: float = 1.0
+    stiffness: float = 1.0
+    damping: float = 1.0
+    gravity: float = 9.8
+    height: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number(field.name, getattr(self, field.name))
+        for name in ("mass", "inertia", "spread", "length", "gravity"):
+            number(name, getattr(self, name), above=0.0)
+        for name in ("stiffness", "damping"):
+            number(name, getattr(self, name), at_least=0.0)
+        if not self.spread < np.pi / 2.0:
+            raise InputError(f"spread must be less than pi/2, got {self.spread}")
+        if not self.height > self.landing_height:
+            raise InputError(
+                f"height must be above {self.landing_height}, where the feet touch, "
+                f"got {self.height}"
+            )
+
+    @property
+    def landing_height(self) -> float:
+        """Height of the level body at x = 0 with both feet on the ground, m."""
+        reach = self.length * np.cos(self.spread)
+        return float(self.length * np.sin(self.spread) - self.curvature * reach**2)
+
+    @property
+    def masses(self) -> Array:
+        """The diagonal of the mass matrix (3,)."""
+        return np.array([self.mass, self.mass, self.inertia])
+
+
+def start(parameters: Parameters | None = None) -> Array:
+    """Level and at rest at `height`: both feet will touch at once."""
+    p = parameters or Parameters()
+    return np.array([0.0, p.height, 0.0, 0.0, 0.0, 0.0])
+
+
+def touchdown(parameters: Parameters | None = None) -> tuple[float, Array]:
+    """When both feet touch after `start`, in s, and the state just then."""
+    p = parameters or Parameters()
+    time = float(np.sqrt(2.0 * (p.height - p.landing_height) / p.gravity))
+    return time, np.array([0.0, p.landing_height, 0.0, 0.0, -p.gravity * time, 0.0])
+
+
+def gaps(q: ArrayLike, parameters: Parameters | None = None) -> Array:
+    """The gaps (2,) of the left and the right foot at q (3,), m."""
+    value = _gaps(ca.DM(vector("q", q, 3)), parameters or Parameters())
+    return np.array(value, dtype=np.float64).ravel()
+
+
+def soft(parameters: Parameters | None = None, *, damping: Damping = "linear") -> HybridSystem:
+    r"""The biped on springs and dampers that act on a foot while it is in the ground.
+
+    .. math:: M \ddot q = f - \sum_{j\ closed} (\kappa a_j + \beta\, Da_j \dot q)\, Da_j^T,
+
+    [Bder] (16). `damping`: "none" for the conservative (15), "linear" for (16), "by_feet" for
+    beta / 2 while exactly one foot is in the ground and beta with both ([Bder] 3.2.4). A damper
+    acts until its gap is zero again, so just before that it pulls.
+    """
+    p = parameters or Parameters()
+    member("damping", damping, get_args(Damping))
+    body = _Body.of(p)
+    modes, transitions = [], []
+    for key in MODES:
+        closed = _closed(key)
+        beta = p.damping * {"none": 0.0, "linear": 1.0, "by_feet": len(closed) / 2}[damping]
+        forces = _placed(closed, -p.stiffness * body.gap - beta * body.rate)
+        stored = sum((0.5 * p.stiffness * body.gap[j] ** 2 for j in closed), start=body.energy)
+        modes.append(body.mode(key, forces, stored))
+        for j, foot in enumerate(FEET):
+            event, guard = ("opens", -body.gap[j]) if j in closed else ("closes", body.gap[j])
+            transitions.append(Transition(key, f"{foot} {event}", guard, _flipped(key, j)))
+    return hybrid_system(modes, transitions)
+
+
+def rigid(parameters: Parameters | None = None) -> HybridSystem:
+    r"""The biped on rigid frictionless ground, with plastic impacts.
+
+    Flow: M qdd = f + N^T lambda with N qdd + Ndot v = 0 on the closed feet (N their Da); a foot
+    opens where its force falls through zero. Impact, over the closed feet and those that touch:
+
+    .. math:: M (v^+ - v^-) = N^T \Lambda, \qquad
+              0 \le N v^+ \perp \Lambda \ge 0 .
+
+    A closed foot that would have to pull is thus let go, which it has to where
+    :math:`Da_{left} M^{-1} Da_{right}^T > 0` (as with the default numbers): impacts of single feet
+    then do not lead to the same state in either order. Feet that fire together have a joint
+    impact. Feet that take turns ever faster come to rest on both (`simulate(on_zeno="rest")`).
+    """
+    p = parameters or Parameters()
+    body = _Body.of(p)
+    base = hybrid_system([body.constrained(key) for key in MODES], list(_rigid_transitions(body)))
+    pieces = {key: _impact(base, key) for key in MODES[1:]}
+    landings = {key: _landing(body, pieces, key) for key in pieces}
+    rest = Edge(pieces[STANCE], STANCE)
+    outgoing = {key: _with_impacts(base.outgoing(key), key, landings, rest) for key in MODES}
+    return HybridSystem(base.mode, lambda key: outgoing[member("mode", key, outgoing)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """The biped as expressions in its state."""
+
+    state: Any
+    masses: Any
+    weight: Any
+    gap: Any
+    normals: Any
+    rate: Any
+    bend: Any
+    energy: Any
+
+    @staticmethod
+    def of(p: Parameters) -> _Body:
+        q, v = ca.SX.sym("q", 3), ca.SX.sym("v", 3)
+        masses = ca.SX(p.masses)
+        gap = _gaps(q, p)
+        normals = ca.jacobian(gap, q)
+        rate = normals @ v
+        return _Body(
+            ca.vertcat(q, v),
+            masses,
+            ca.vertcat(0.0, -p.mass * p.gravity, 0.0),
+            gap,
+            normals,
+            rate,
+            ca.jacobian(rate, q) @ v,
+            0.5 * ca.dot(masses, v * v) + p.mass * p.gravity * q[1],
+        )
+
+    def mode(self, key: Modes, forces: Any, energy: Any) -> SymbolicMode:
+        """The mode in which the ground pushes the feet with these normal forces (2,)."""
+        acceleration = (self.weight + self.normals.T @ forces) / self.masses
+        outputs = {"gaps": self.gap, "forces": forces, "energy": energy}
+        return SymbolicMode(
+            key, self.state, ca.vertcat(self.state[3:], acceleration), outputs=outputs
+        )
+
+    def constrained(self, key: Modes) -> SymbolicMode:
+        """The mode in which the closed feet follow the ground."""
+        return self.mode(key, self.holding_forces(_closed(key)), self.energy)
+
+    def holding_forces(self, closed: tuple[int, ...]) -> Any:
+        """Normal forces (2,) that keep N qdd + Ndot v = 0 on the closed feet."""
+        free = self.normals @ (self.weight / self.masses) + self.bend
+        return self.against(closed, free)
+
+    def struck(self, closed: tuple[int, ...]) -> Any:
+        """The state after an impact that leaves these feet without normal velocity."""
+        impulses = self.against(closed, self.rate)
+        return self.state + ca.vertcat(ca.SX.zeros(3), self.normals.T @ impulses / self.masses)
+
+    def against(self, closed: tuple[int, ...], motion: Any) -> Any:
+        """The multipliers (2,) that cancel a normal motion (2,) of the closed feet."""
+        if not closed:
+            return ca.SX.zeros(2)
+        rows = list(closed)
+        n = self.normals[rows, :]
+        coupling = n @ ca.diag(1.0 / self.masses) @ n.T
+        solved = -ca.inv(coupling) @ motion[rows]
+        placed = ca.SX.zeros(2)
+        placed[rows] = solved
+        return placed
+
+
+def _gaps(q: Any, p: Parameters) -> Any:
+    rows = []
+    for side, tilt in ((-1.0, q[2] + p.spread), (1.0, q[2] - p.spread)):
+        across = q[0] + side * p.length * ca.cos(tilt)
+        rows.append(q[1] + side * p.length * ca.sin(tilt) + p.curvature * across**2)
+    return ca.vertcat(*rows)
+
+
+def _rigid_transitions(body: _Body) -> Iterable[Transition | Joint]:
+    """All edges, with impacts after which every closed foot stays closed."""
+    for key in MODES:
+        closed = _closed(key)
+        forces = body.holding_forces(closed)
+        for j, foot in enumerate(FEET):
+            target = _flipped(key, j)
+            if j in closed:
+                yield Transition(key, f"{foot} opens", forces[j], target)
+            else:
+                after = body.struck(_closed(target))
+                yield Transition(key, f"{foot} closes", body.gap[j], target, after)
+    yield Joint(AIR, [f"{foot} closes" for foot in FEET], STANCE, body.struck((0, 1)))
+
+
+def _with_impacts(
+    known: Outgoing, key: Modes, landings: dict[Modes, Reset], stance: Edge
+) -> Outgoing:
+    """The ways out of mode `key`, with these landings, and `stance` where they accumulate."""
+
+    def edge(fired: tuple[str, ...]) -> Edge | None:
+        struck = _struck(key, fired)
+        return known.edge(fired) if struck is None else Edge(landings[struck])
+
+    def rest(fired: tuple[str, ...]) -> Edge | None:
+        return None if _struck(key, fired) is None else stance
+
+    return replace(known, edge=edge, rest=rest)
+
+
+def _impact(base: HybridSystem, key: Modes) -> Reset:
+    """The impact after which the closed feet of `key` have no normal velocity."""
+    edge = base.outgoing(AIR).edge(tuple(f"{FEET[j]} closes" for j in _closed(key)))
+    assert edge is not None
+    return edge.reset
+
+
+def _landing(body: _Body, pieces: dict[Modes, Reset], key: Modes) -> Reset:
+    """The impact of the feet that are closed in `key`, of which those that would pull let go."""
+    impulses = {
+        piece: ca.Function("impulses", [body.state], [body.against(_closed(piece), body.rate)])
+        for piece in pieces
+    }
+
+    def solve(x: Array) -> tuple[Modes, Array]:
+        held = np.array(impulses[key](x), dtype=np.float64).ravel()
+        push = held >= -_ROUNDING * np.abs(held).max()
+        kept = tuple(mode if push[j] else "open" for j, mode in enumerate(key))
+        return kept, np.array(impulses[kept](x), dtype=np.float64).ravel()
+
+    def jump(t: float, x: Array, u: Array) -> Jump:
+        mode, pushes = solve(x)
+        return Jump(pieces[mode](t, x, u).state, mode, pushes)
+
+    def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
+        derivative = pieces[solve(x)[0]].jacobian
+        assert derivative is not None
+        return derivative(t, x, u)
+
+    return Reset(jump, jacobian)
+
+
+def _closed(key: Modes) -> tuple[int, ...]:
+    return tuple(j for j, mode in enumerate(key) if mode == "closed")
+
+
+def _placed(feet: tuple[int, ...], values: Any) -> Any:
+    """The values (2,) of these feet, and zero for the others."""
+    return ca.vertcat(*(values[j] if j in feet else 0.0 for j in range(len(FEET))))
+
+
+def _flipped(key: Modes, foot: int) -> Modes:
+    other = "open" if key[foot] == "closed" else "closed"
+    return (*key[:foot], other, *key[foot + 1 :])
+
+
+def _struck(key: Modes, fired: tuple[str, ...]) -> Modes | None:
+    """The closed feet with those that touch, as a mode; None where one opens or none fires."""
+    if not fired or any(name.endswith("opens") for name in fired):
+        return None
+    return tuple(
+        "closed" if f"{foot} closes" in fired else mode
+        for foot, mode in zip(FEET, key, strict=True)
+    )
+
+
+FIGURE_3: dict[str, dict[Signs, tuple[float, float]]] = {
+    "linear": {(-1, -1): (0, 0), (1, -1): (-0.5, 0), (-1, 1): (0, -0.5), (1, 1): (-0.5, -0.5)},
+    "piecewise": {(-1, -1): (0, 0), (1, -1): (-0.5, 0), (-1, 1): (0, -0.25), (1, 1): (0, -0.5)},
+}
+"""Delta of the two fields of [Bder] Fig. 3, whose derivatives are linear and only piecewise so."""
+
+
+def constant_pieces(delta: Callable[[Signs], ArrayLike], n: int) -> HybridSystem:
+    r"""The field :math:`\dot x = 1 + \Delta(sign\, x)` on R^n, [Bder] (11).
+
+    A mode is the tuple of signs, -1 or 1; guard "x1 rises" fires in modes with the first sign -1,
+    and so on. Every component rises, so none ever falls again. Raises `InputError` where a
+    component of Delta is not above -1.
+    """
+    size = count("n", n)
+    space = VectorSpace(size)
+
+    def mode(key: ModeKey) -> Mode:
+        velocity = _velocity(delta, _signs(key, size), size)
+        derivative = FieldJacobian(np.zeros((size, size)), np.zeros((size, 0)))
+        return Mode(key, space, lambda t, x, u: velocity, jacobian=lambda t, x, u: derivative)
+
+    def outgoing(key: ModeKey) -> Outgoing:
+        signs = _signs(key, size)
+        low = [j for j in range(size) if signs[j] < 0]
+        names = {f"x{j + 1} rises": j for j in low}
+        slopes = GuardJacobian(np.zeros(len(low)), -np.eye(size)[low], np.zeros((len(low), 0)))
+
+        def edge(fired: tuple[str, ...]) -> Edge | None:
+            flipped = {names[name] for name in fired if name in names}
+            target = tuple(1 if j in flipped else sign for j, sign in enumerate(signs))
+            return Edge(Reset.identity(), target) if flipped else None
+
+        guards = GuardSet(tuple(names), lambda t, x, u: -x[low], lambda t, x, u: slopes)
+        return Outgoing(guards, edge)
+
+    return HybridSystem(mode, outgoing)
+
+
+def before_corner(delta: Callable[[Signs], ArrayLike], n: int) -> Array:
+    """Half a second before the origin, where all guards fire at once, [Bder] 3.1."""
+    size = count("n", n)
+    return -0.5 * _velocity(delta, (-1,) * size, size)
+
+
+def _signs(key: ModeKey, n: int) -> Signs:
+    if isinstance(key, tuple) and len(key) == n and all(sign in (-1, 1) for sign in key):
+        return key
+    raise UnknownNameError(f"mode {key!r} is unknown, expected {n} signs, each -1 or 1")
+
+
+def _velocity(delta: Callable[[Signs], ArrayLike], signs: Signs, n: int) -> Array:
+    velocity = 1.0 + vector(f"Delta({signs})", delta(signs), n)
+    if not (velocity > 0.0).all():
+        raise InputError(f"Delta({signs}) must be above -1, got {velocity - 1.0}")
+    return velocity
