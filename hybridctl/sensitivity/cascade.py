@@ -15,7 +15,7 @@ that resets, inputs and changes of dimension are served too, [RS] (4.33), (4.46)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, Indices, array
 from hybridctl.errors import InputError
+from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.phantom import Micro, PhantomModes, Times, through
 from hybridctl.sensitivity.pieces import ROUNDING, Piece, common_lineality, distinct, search
 
@@ -95,6 +96,14 @@ class Cascade:
         is held off after the first has zeros from the second on. Raises `InputError`.
         """
         return self.follow(dx, du, inputs=inputs).state
+
+    def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> Cascade:
+        """The jump where the input changes by -K dx besides, with K = gain(fired) (nu, d)."""
+
+        def micro(fired: frozenset[int], j: int) -> JumpGains:
+            return self._modes.jump(fired, j).fed_back(gain(fired))
+
+        return Cascade(self.guards, micro)
 
     def order(
         self,

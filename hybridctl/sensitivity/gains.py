@@ -14,7 +14,7 @@ With all terms at the event, - before and + after it,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,6 +75,14 @@ class JumpGains:
     def input_at_events(self) -> Array:
         """The part of the input in the convention of `state_at_events`, (d+, nu)."""
         return self.reset_input + np.outer(self.reset_rate, self.time_input)
+
+    def fed_back(self, gain: Array) -> JumpGains:
+        """The jump where the input changes by -gain dx besides, with gain (nu, d)."""
+        return replace(
+            self,
+            time_state=self.time_state - self.time_input @ gain,
+            reset_state=self.reset_jacobian - self.reset_input @ gain,
+        )
 
     def __call__(self, dx: Array, du: Array | None = None) -> Array:
         """G dx + J du for dx (d,) and du (nu,), or for m of them in rows."""

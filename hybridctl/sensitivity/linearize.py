@@ -10,13 +10,14 @@ and 4.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number
+from hybridctl.checks import Array, array, member, number
 from hybridctl.errors import InputError
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.system import HybridSystem
@@ -26,6 +27,7 @@ from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative
 from hybridctl.sensitivity.variation import (
     Coefficients,
+    Gain,
     InputChange,
     Variation,
     along,
@@ -37,13 +39,42 @@ from hybridctl.sensitivity.variation import (
 class Linearization:
     """The first-order map of `trajectory`: of initial state and input against the final state.
 
-    `jumps` has one entry per event, linear or piecewise linear.
+    `jumps` has one entry per event, linear or piecewise linear. gains: of the feedback, one
+    K(t) (nu, ndx) per arc, or None where the input is that of the record.
     """
 
     system: HybridSystem
     trajectory: HybridTrajectory
     jumps: tuple[JumpGains | Cascade, ...]
     integrator: Integrator
+    gains: tuple[Gain, ...] | None = None
+
+    def closed_loop(
+        self,
+        gains: Sequence[Gain | ArrayLike],
+        phantom_gains: Callable[[int, frozenset[int]], ArrayLike] | None = None,
+    ) -> Linearization:
+        r"""The map under feedback :math:`\delta u = -K z + v`, v being the change asked for.
+
+        gains: K (nu, ndx) of each arc, or functions of t. phantom_gains: K in the phantom mode of
+        event k where the guards `fired` (indices into its guards) have fired; without it the
+        gain of the arc before the event. Raises `InputError` for sizes that do not fit.
+        """
+        arcs = self.trajectory.arcs
+        if len(gains) != len(arcs):
+            raise InputError(f"gains must have one entry per arc ({len(arcs)}), got {len(gains)}")
+        laws = tuple(
+            _gain(f"gains[{k}]", gain, arc)
+            for k, (gain, arc) in enumerate(zip(gains, arcs, strict=True))
+        )
+        jumps: list[JumpGains | Cascade] = []
+        for k, jump in enumerate(self.jumps):
+            before = laws[k](arcs[k].end)
+            if isinstance(jump, JumpGains):
+                jumps.append(jump.fed_back(before))
+            else:
+                jumps.append(jump.fed_back(_phantom_gain(k, before, phantom_gains)))
+        return replace(self, jumps=tuple(jumps), gains=laws)
 
     @property
     def is_linear(self) -> bool:
@@ -64,8 +95,14 @@ class Linearization:
     def arcs(self) -> tuple[Variation, ...]:
         """The fundamental solutions of the arcs, each from the identity, dense in time."""
         return tuple(
-            along(self.system.mode(arc.mode), arc, np.eye(arc.space.ndx), self.integrator)
-            for arc in self.trajectory.arcs
+            along(
+                self.system.mode(arc.mode),
+                arc,
+                np.eye(arc.space.ndx),
+                self.integrator,
+                gain=self._gain(k),
+            )
+            for k, arc in enumerate(self.trajectory.arcs)
         )
 
     def coefficients(self, arc: Arc, t: float) -> Coefficients:
@@ -106,12 +143,38 @@ class Linearization:
             return np.asarray(z @ self.arcs[k].end.T)
         start = np.atleast_2d(z).T
         mode = self.system.mode(arc.mode)
-        end = along(mode, arc, start, self.integrator, input_change).end
-        return end.T.reshape(*z.shape[:-1], end.shape[0])
+        end = along(mode, arc, start, self.integrator, input_change, self._gain(k)).end
+        return np.asarray(end.T.reshape(*z.shape[:-1], end.shape[0]))
+
+    def _gain(self, k: int) -> Gain | None:
+        return None if self.gains is None else self.gains[k]
 
     def adjoint(self, p: ArrayLike) -> Array:
         """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
         return np.asarray(np.asarray(p, dtype=np.float64) @ self.state_transition)
+
+
+def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
+    """A gain as a function of time, checked at the start of its arc."""
+    shape = (arc.inputs.shape[2], arc.space.ndx)
+    if callable(gain):
+        array(f"{name}(t)", gain(arc.start), shape)
+        return gain
+    constant = array(name, gain, shape)
+    return lambda t: constant
+
+
+def _phantom_gain(
+    k: int, before: Array, gains: Callable[[int, frozenset[int]], ArrayLike] | None
+) -> Callable[[frozenset[int]], Array]:
+    """The gain in the phantom modes of event k."""
+
+    def gain(fired: frozenset[int]) -> Array:
+        if gains is None or not fired:
+            return before
+        return array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
+
+    return gain
 
 
 def linearize(

@@ -21,6 +21,7 @@ from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
+Gain = Callable[[float], Array]
 
 
 @dataclass(frozen=True)
@@ -62,23 +63,30 @@ def along(
     start: Array,
     integrator: Integrator,
     input_change: InputChange | None = None,
+    gain: Gain | None = None,
 ) -> Variation:
     """The perturbations that begin as the columns of start (ndx, k), under one change of input.
+
+    gain: K(t) (nu, ndx) of a feedback that changes the input by -K z besides.
 
     Raises `SystemDefinitionError` if the field has no Jacobian, and what the integrator raises.
     """
     ndx, k = start.shape
 
-    def field(t: float, z: Array, u: Array) -> Array:
+    def at(t: float) -> Coefficients:
         c = coefficients(mode, t, *arc.state_and_input(t))
+        return c if gain is None else Coefficients(c.state - c.input @ gain(t), c.input)
+
+    def field(t: float, z: Array, u: Array) -> Array:
+        c = at(t)
         rate = c.state @ z.reshape(ndx, k)
         if input_change is not None:
             rate = rate + (c.input @ input_change(t))[:, None]
         return np.asarray(rate.ravel())
 
     def jacobian(t: float, z: Array, u: Array) -> FieldJacobian:
-        c = coefficients(mode, t, *arc.state_and_input(t))
-        return FieldJacobian(np.kron(c.state, np.eye(k)), np.zeros((z.size, 0)))
+        state = np.asarray(np.kron(at(t).state, np.eye(k)), dtype=np.float64)
+        return FieldJacobian(state, np.zeros((z.size, 0)))
 
     def pace(t: float, z: Array, u: Array) -> Pace:
         x, nominal = arc.state_and_input(t)
