@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hybridctl.sensitivity.gains import saltation_matrix as saltation_matrix
     from hybridctl.sensitivity.linearize import Linearization as Linearization
     from hybridctl.sensitivity.linearize import linearize as linearize
+    from hybridctl.sensitivity.moments import propagate_moments as propagate_moments
     from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
     from hybridctl.spaces import VectorSpace as VectorSpace
 
@@ -60,6 +61,7 @@ _HOME = {
     "jump_derivative": "hybridctl.sensitivity.simultaneous",
     "jump_gains": "hybridctl.sensitivity.gains",
     "linearize": "hybridctl.sensitivity.linearize",
+    "propagate_moments": "hybridctl.sensitivity.moments",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
     "tracking_error": "hybridctl.control.tracking",

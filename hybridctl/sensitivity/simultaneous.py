@@ -24,6 +24,8 @@ PhantomInput = Literal["pushing", "withdrawing"]
 
 _SAME = 1e-6
 _SELECTIONS = 8
+_DIRECTIONS = 128
+_BACK = 1e-7
 
 
 def jump_derivative(
@@ -37,7 +39,8 @@ def jump_derivative(
 
     Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
     `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
-    the event ([RS] Assumption 6); `InputError` where the event is where infinitely many end;
+    the event ([RS] Assumption 6), or where the jump of one takes another back to before it ([RS]
+    (7)); `InputError` where the event is where infinitely many end;
     `SystemDefinitionError` where a Jacobian is missing.
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
@@ -45,7 +48,9 @@ def jump_derivative(
         return jump_gains(system, event)
     phantoms = _Phantoms(system, event, phantom_input)
     phantoms.check()
-    return Cascade(event.guards, phantoms.gains)
+    cascade = Cascade(event.guards, phantoms.gains)
+    _check_growing(cascade, event)
+    return cascade
 
 
 class _Phantoms:
@@ -134,3 +139,22 @@ class _Phantoms:
     def _is_done(self, side: Side, guard: str) -> bool:
         """Whether the guards that have fired did what this one does: their mode lacks it."""
         return guard not in self._system.outgoing(side.mode.key).guards.names
+
+
+def _check_growing(cascade: Cascade, event: Event) -> None:
+    """Raise `AmbiguousEventError` where guards fire earlier than those before them.
+
+    Seen in random directions. A guard that another one has done has no time of its own.
+    """
+    directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, cascade.dimension))
+    passage = cascade.follow(directions)
+    own = passage.times != 0.0
+    times = np.maximum.accumulate(np.where(own, passage.times, -np.inf), axis=1)
+    back = np.where(own, times - passage.times, 0.0)
+    if back.max() > _BACK * np.abs(passage.times).max():
+        row, k = np.unravel_index(int(back.argmax()), back.shape)
+        guards = [event.guards[j] for j in passage.orders[row, : k + 1]]
+        raise AmbiguousEventError(
+            f"guards {event.guards} fire together at t = {event.time:.9g} s, and {guards[-1]!r} "
+            f"would fire before {guards[:-1]}, after which it was found: their jumps move it"
+        )

@@ -1,0 +1,90 @@
+r"""Mean and covariance of deviations carried along a trajectory.
+
+On arcs and through isolated events the map is linear and both are exact,
+:math:`m^+ = G m, \; P^+ = G P G^T`, [Salt] (39). Through simultaneous events it is piecewise
+linear: a normal distribution goes in, and what comes out has the mean and covariance of its image,
+summed over low-discrepancy points. That image is no longer normal; from there on only its first two
+moments are followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh
+from scipy.stats import norm, qmc
+
+from hybridctl.checks import Array, array, count
+from hybridctl.errors import InputError
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization
+
+_SYMMETRIC = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean (ndx,) and covariance (ndx, ndx) of a deviation, in the tangent space."""
+
+    mean: Array
+    covariance: Array
+
+
+def propagate_moments(
+    linearization: Linearization,
+    covariance: ArrayLike,
+    mean: ArrayLike | None = None,
+    *,
+    points: int = 2**14,
+    seed: int = 0,
+) -> Moments:
+    """Mean and covariance of the deviation at the end, for those of the deviation at the start.
+
+    covariance (ndx, ndx): symmetric, positive semidefinite; mean (ndx,) or None for zero.
+    points: of the sum at simultaneous events, a power of two; half of them mirror the others,
+    so that a linear map keeps its mean exactly. Raises `InputError`.
+    """
+    ndx = linearization.trajectory.arcs[0].space.ndx
+    m = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
+    p = array("covariance", covariance, (ndx, ndx))
+    _check_covariance(p)
+    size = count("points", points, at_least=2)
+    if size & (size - 1):
+        raise InputError(f"points must be a power of two, got {points}")
+    for k, arc in enumerate(linearization.arcs):
+        m, p = arc.end @ m, arc.end @ p @ arc.end.T
+        if k < len(linearization.jumps):
+            m, p = _through(linearization.jumps[k], m, p, size, seed + k)
+    return Moments(m, p)
+
+
+def _through(
+    jump: JumpGains | Cascade, m: Array, p: Array, points: int, seed: int
+) -> tuple[Array, Array]:
+    if isinstance(jump, JumpGains):
+        return jump.state @ m, jump.state @ p @ jump.state.T
+    values, vectors = eigh(p)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    uniform = qmc.Sobol(len(m), seed=seed).random(points // 2)
+    normal = norm.ppf(np.clip(uniform, 1e-15, 1.0 - 1e-15))
+    normal = np.concatenate((normal, -normal))
+    # as many points as moments want: their own covariance is made the identity
+    normal = np.linalg.solve(np.linalg.cholesky(normal.T @ normal / len(normal)), normal.T).T
+    after = jump(m + normal @ root.T)
+    center = after.mean(axis=0)
+    spread = after - center
+    return center, spread.T @ spread / len(after)
+
+
+def _check_covariance(p: Array) -> None:
+    size = float(np.abs(p).max(initial=0.0))
+    if np.abs(p - p.T).max(initial=0.0) > _SYMMETRIC * size:
+        raise InputError(f"covariance must be symmetric, got {p.tolist()}")
+    least = float(np.linalg.eigvalsh(p).min())
+    if least < -_SYMMETRIC * size:
+        raise InputError(
+            f"covariance must be positive semidefinite, its least eigenvalue is {least:.3g}"
+        )
