@@ -53,6 +53,8 @@ def number(
         x = float(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be a number, got {value!r}") from error
+    if isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} must be a number, got {value!r}")
     if not np.isfinite(x):
         raise InputError(f"{name} must be finite, got {x}")
     if above is not None and not x > above:

@@ -44,6 +44,7 @@ def test_a_number_in_its_range_passes():
     ("value", "bounds", "message"),
     [
         (0.0, {"above": 0.0}, "greater than 0.0, got 0.0"),
+        (True, {}, "must be a number, got True"),
         (-1, {"at_least": 0.0}, "at least 0.0, got -1.0"),
         (2, {"at_most": 1.0}, "at most 1.0, got 2.0"),
         (np.nan, {}, "finite, got nan"),

@@ -30,6 +30,7 @@ IterativeSolver = Callable[[Array, Array, Array], Array]
 
 MOST_SETS = 256
 _SAME = 1e-6
+_PRINTED = 4
 _PROJECTIONS = 500
 _ACTIVE = (1e-6, 1e-4, 1e-8, 1e-3)
 
@@ -105,7 +106,9 @@ def several(
 
 
 def describe(problem: CoulombProblem) -> str:
-    """The data of a problem, for an error message."""
+    """The data of a problem, for an error message: in full where a line holds it."""
+    if len(problem.free) > _PRINTED:
+        return f"; W is {problem.delassus.shape}, see the error's `problem`"
     return (
         f"; W = {problem.delassus.tolist()}, c = {problem.free.tolist()}, friction "
         f"{problem.static.tolist()} (static), {problem.kinetic.tolist()} (kinetic)"
