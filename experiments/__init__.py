@@ -42,6 +42,9 @@ EXPERIMENTS = {
     "bderivative": Experiment(
         "bderivative", "the image of a ball through two guards at once, one map for each order"
     ),
+    "biped": Experiment(
+        "biped", "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
+    ),
     "contact-law": Experiment(
         "contact_law",
         "how often Coulomb's law for an impact has no, one, or several solutions",

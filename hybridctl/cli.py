@@ -12,6 +12,8 @@ from hybridctl import __version__
 from hybridctl.errors import HybridctlError
 from hybridctl.experiments import EXPERIMENTS
 
+VALIDATED = ("rrr-door", "biped")
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="hybridctl")
@@ -68,6 +70,50 @@ def simulate(
         return
     folder = RunFolder(experiment, out)
     module.run(configuration, folder, Console())
+    click.echo(f"results in {folder.path}")
+
+
+@cli.command()
+@click.argument("experiment", type=click.Choice(VALIDATED), metavar="EXPERIMENT")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
+@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
+)
+@click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
+@click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
+@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+def validate(
+    experiment: str,
+    out: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    quick: bool,
+    show: bool,
+) -> None:
+    """Compare the linearization of an experiment with simulations near its trajectory.
+
+    The remainder of a linearization that is right shrinks as the square of the perturbation.
+    EXPERIMENT is rrr-door or biped.
+    """
+    import dataclasses
+    import json
+
+    from rich.console import Console
+
+    from hybridctl.experiments import validate as validation
+    from hybridctl.report import RunFolder, load_configuration
+
+    seeds = () if seed is None else (f"seed={seed}",)
+    configuration = load_configuration(validation.Config, config, (*settings, *seeds))
+    if quick:
+        configuration = validation.quick(configuration)
+    if show:
+        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        return
+    folder = RunFolder(f"validate-{experiment}", out)
+    validation.run(experiment, configuration, folder, Console())
     click.echo(f"results in {folder.path}")
 
 

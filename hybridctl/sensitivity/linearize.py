@@ -24,6 +24,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative
 from hybridctl.sensitivity.variation import (
     Coefficients,
@@ -137,6 +138,22 @@ class Linearization:
                 z = self.jumps[k](z, du)
         return z
 
+    def along(self, dx0: ArrayLike, input_change: InputChange | None = None) -> list[Variation]:
+        """The deviations of one dx0 (ndx,) on every arc, dense in time, as columns (ndx, 1).
+
+        An arc is that of the nominal trajectory: near an event, where a perturbed trajectory has
+        another event count, its deviation is that from the arc continued past its end.
+        """
+        z: Array = array("dx0", dx0, (self.trajectory.arcs[0].space.ndx,))
+        found: list[Variation] = []
+        for k, arc in enumerate(self.trajectory.arcs):
+            mode = self.system.mode(arc.mode)
+            found.append(along(mode, arc, z[:, None], self.integrator, input_change, self._gain(k)))
+            if k < len(self.jumps):
+                du = None if input_change is None else input_change(arc.end)
+                z = self.jumps[k](found[-1].end[:, 0], du)
+        return found
+
     def _flow(self, k: int, arc: Arc, z: Array, input_change: InputChange | None) -> Array:
         """Deviations at the end of an arc for those at its start."""
         if input_change is None:
@@ -152,6 +169,13 @@ class Linearization:
     def adjoint(self, p: ArrayLike) -> Array:
         """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
         return np.asarray(np.asarray(p, dtype=np.float64) @ self.state_transition)
+
+    def floquet_multipliers(self, *, tolerance: float = 1e-6) -> FloquetMultipliers:
+        """The eigenvalues of `state_transition` on a periodic orbit, see `orbits`.
+
+        Raises `InputError` where the trajectory does not end as it starts, to `tolerance`.
+        """
+        return floquet_multipliers(self, tolerance=tolerance)
 
 
 def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:

@@ -1,0 +1,236 @@
+r"""Periodic orbits and long trajectories: Floquet multipliers, return maps, Lyapunov exponents.
+
+Over one period the first-order map of a trajectory is its monodromy matrix, [Salt] III-C,
+
+.. math:: \Phi = \mathcal G_N \Phi_N \cdots \mathcal G_1 \Phi_1 .
+
+Where nothing depends on time the field f is an eigenvector of it with eigenvalue 1, and the other
+eigenvalues are those of the return map P of a section with normal n,
+
+.. math:: DP = \Big(I - \frac{f\, n^T}{n^T f}\Big) \Phi .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import null_space
+
+from hybridctl.checks import Array, number, vector
+from hybridctl.errors import GrazingError, InputError
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.sensitivity.gains import guard_derivative
+from hybridctl.sensitivity.variation import along
+
+if TYPE_CHECKING:
+    from hybridctl.sensitivity.linearize import Linearization
+
+_TANGENT = 1e-9
+_FLOW = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class FloquetMultipliers:
+    """The eigenvalues of a monodromy matrix.
+
+    values (ndx,): complex, the largest modulus first. period: s. along_flow: the index of the
+    multiplier 1 whose eigenvector is the field, or None where the system depends on time.
+    """
+
+    values: NDArray[np.complex128]
+    period: float
+    along_flow: int | None
+
+    @property
+    def others(self) -> NDArray[np.complex128]:
+        """The multipliers without the one along the flow; they decide about stability."""
+        return self.values if self.along_flow is None else np.delete(self.values, self.along_flow)
+
+    @property
+    def exponents(self) -> NDArray[np.complex128]:
+        """log(values) / period, in 1/s; a multiplier of zero has minus infinity."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.values) / self.period)
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether deviations from the orbit die out: all others are inside the unit circle."""
+        return bool((np.abs(self.others) < 1.0).all())
+
+
+def monodromy(lin: Linearization, *, tolerance: float = 1e-6) -> Array:
+    """D x(end) / D x(start), (ndx, ndx), of a trajectory that is one period of an orbit.
+
+    Raises `InputError` where it does not end in the mode and, to `tolerance` relative to
+    1 + |x|, in the state in which it starts, and where it is only piecewise linear.
+    """
+    first, last = lin.trajectory.arcs[0], lin.trajectory.arcs[-1]
+    if first.mode != last.mode:
+        raise InputError(
+            f"trajectory must be periodic, but starts in mode {first.mode!r} and ends in "
+            f"{last.mode!r}"
+        )
+    start = first(first.start)
+    off = float(np.abs(first.space.difference(start, lin.trajectory.final_state)).max())
+    allowed = number("tolerance", tolerance, above=0.0) * (1.0 + float(np.abs(start).max()))
+    if off > allowed:
+        raise InputError(
+            f"trajectory must be periodic, but its final state differs from its initial one by "
+            f"{off:.3g}, more than {allowed:.3g}"
+        )
+    return lin.state_transition
+
+
+def floquet_multipliers(lin: Linearization, *, tolerance: float = 1e-6) -> FloquetMultipliers:
+    """The eigenvalues of the monodromy matrix, [Salt] III-C; raises what `monodromy` raises.
+
+    In an autonomous system, found by its monodromy matrix that maps the field to itself, the
+    eigenvector f is split off first, so that a second multiplier near 1 stays accurate.
+    """
+    matrix = monodromy(lin, tolerance=tolerance)
+    period = lin.trajectory.end - lin.trajectory.start
+    f = velocity(lin, lin.trajectory.arcs[0], lin.trajectory.start)
+    if not _carries(matrix, f):
+        values = np.linalg.eigvals(matrix).astype(np.complex128)
+        return FloquetMultipliers(values[np.argsort(-np.abs(values))], period, None)
+    across = null_space(f[None])
+    values = np.append(f @ matrix @ f / (f @ f), np.linalg.eigvals(across.T @ matrix @ across))
+    ranks = np.argsort(-np.abs(values), kind="stable")
+    return FloquetMultipliers(values[ranks], period, int(np.flatnonzero(ranks == 0)[0]))
+
+
+def poincare_jacobian(
+    lin: Linearization, section: str | ArrayLike, *, tolerance: float = 1e-6
+) -> Array:
+    """The Jacobian (ndx-1, ndx-1) of the return map of a section of an autonomous orbit.
+
+    section: the name of a guard, whose surface the states just before its first event lie on; or
+    the normal (ndx,) of a section through the initial state. Coordinates are those of an
+    orthonormal basis of the section's tangent space. Raises `InputError` where the trajectory is
+    not periodic, is piecewise linear, depends on time, or has no event of that guard;
+    `GrazingError` where the flow does not cross the section.
+    """
+    whole = monodromy(lin, tolerance=tolerance)
+    start = lin.trajectory.start
+    first = velocity(lin, lin.trajectory.arcs[0], start)
+    if not _carries(whole, first):
+        raise InputError(
+            "trajectory must be an orbit of an autonomous system: its monodromy matrix changes "
+            f"the field {first.tolist()} to {(whole @ first).tolist()}"
+        )
+    if not isinstance(section, str):
+        return _across(whole, first, vector("section", section, len(first)))
+    at = _first_event(lin.trajectory, section)
+    event, arc = lin.trajectory.events[at], lin.trajectory.arcs[at]
+    before = lin.arcs[at].end @ product(lin, 0, at)
+    after = product(lin, at + 1, len(lin.arcs) - 1) @ lin.linear_jump(at).state
+    mode, x, u = lin.system.mode(arc.mode), event.state_before, event.input_before
+    normal = guard_derivative(lin.system, mode, section, event.time, x, u).state
+    return _across(before @ lin.arcs[-1].end @ after, velocity(lin, arc, arc.end), normal)
+
+
+def lyapunov_exponents(
+    lin: Linearization, *, settle: float = 0.0, interval: float = np.inf
+) -> Array:
+    r"""All Lyapunov exponents (ndx,) of a long trajectory in 1/s, the largest first.
+
+    An orthonormal frame is carried through arcs and jumps, and split again by :math:`\Phi Q =
+    Q' R` after each, and after `interval` s within one: the exponents are the means of
+    :math:`\log |R_{ii}|` over the time after the first `settle` s, in which the frame finds its
+    directions. On a periodic orbit they tend to the logarithms of the moduli of its multipliers
+    divided by the period, [Salt] III-C. A direction that a jump destroys has minus infinity.
+
+    Raises `InputError` where the trajectory is piecewise linear or its dimension changes.
+    """
+    number("settle", settle, at_least=0.0)
+    if not interval > 0.0:
+        raise InputError(f"interval must be greater than 0, got {interval}")
+    arcs = lin.trajectory.arcs
+    begin, n = lin.trajectory.start + settle, arcs[0].space.ndx
+    if not begin < lin.trajectory.end:
+        raise InputError(
+            f"settle must be less than the {lin.trajectory.end - lin.trajectory.start} s of the "
+            f"trajectory, got {settle}"
+        )
+    sizes = {arc.space.ndx for arc in arcs}
+    if len(sizes) > 1:
+        raise InputError(f"trajectory must keep its dimension, but has {sorted(sizes)}")
+    total, frame = np.zeros(n), np.eye(n)
+    for k, arc in enumerate(arcs):
+        for part in _parts(arc, begin, interval):
+            gain = None if lin.gains is None else lin.gains[k]
+            mode = lin.system.mode(arc.mode)
+            end = along(mode, part, frame, lin.integrator, gain=gain).end
+            frame, growth = _split(end)
+            total += growth if part.start >= begin else 0.0
+        if k < len(lin.jumps):
+            frame, growth = _split(lin.linear_jump(k).state @ frame)
+            total += growth if arc.end >= begin else 0.0
+    return -np.sort(-total / (lin.trajectory.end - begin))
+
+
+def velocity(lin: Linearization, arc: Arc, t: float) -> Array:
+    """The field (ndx,) at time t of an arc."""
+    field = lin.system.mode(arc.mode).field
+    return np.asarray(field(t, *arc.state_and_input(t)), dtype=np.float64)
+
+
+def _carries(matrix: Array, f: Array) -> bool:
+    """Whether the monodromy matrix maps the field to itself, as in autonomous systems only."""
+    size = float(np.abs(f).max())
+    return size > 0.0 and float(np.abs(matrix @ f - f).max()) <= _FLOW * size
+
+
+def product(lin: Linearization, first: int, last: int) -> Array:
+    """From the start of arc `first` to that of arc `last`, (ndx+, ndx)."""
+    total: Array = np.eye(lin.trajectory.arcs[first].space.ndx)
+    for k in range(first, last):
+        total = lin.linear_jump(k).state @ lin.arcs[k].end @ total
+    return total
+
+
+def projection(f: Array, normal: Array) -> Array:
+    """I - f n^T / (n^T f), (ndx, ndx): along the flow back to the section."""
+    rate = float(normal @ f)
+    if not abs(rate) > _TANGENT * float(np.abs(normal) @ np.abs(f)):
+        raise GrazingError(f"the flow does not cross the section: n . f = {rate:.3g}")
+    return np.eye(len(f)) - np.outer(f, normal) / rate
+
+
+def _across(matrix: Array, f: Array, normal: Array) -> Array:
+    """The projected matrix in an orthonormal basis of the section."""
+    basis = null_space(normal[None])
+    return np.asarray(basis.T @ projection(f, normal) @ matrix @ basis)
+
+
+def _first_event(trajectory: HybridTrajectory, guard: str) -> int:
+    for event in trajectory.events:
+        if event.guards == (guard,):
+            return event.index
+    raise InputError(
+        f"section must be a guard that fires alone on the orbit, got {guard!r}, expected one of "
+        f"{sorted({e.guards[0] for e in trajectory.events if len(e.guards) == 1})}"
+    )
+
+
+def _parts(arc: Arc, begin: float, interval: float) -> Iterator[Arc]:
+    """The arc cut at `begin` and into parts of at most `interval`."""
+    cuts = [arc.start, *([begin] if arc.start < begin < arc.end else []), arc.end]
+    for start, end in pairwise(cuts):
+        ends = np.linspace(start, end, int(max(np.ceil((end - start) / interval), 1)) + 1)
+        for a, b in pairwise(ends):
+            yield replace(arc, start=float(a), end=float(b))
+
+
+def _split(columns: Array) -> tuple[Array, Array]:
+    """Orthonormal columns, and the logarithms (n,) of what they grew by."""
+    frame, upper = np.linalg.qr(columns)
+    growth = np.abs(np.diag(upper))
+    growth[growth <= 1e-14 * len(growth) * np.abs(columns).max()] = 0.0
+    with np.errstate(divide="ignore"):
+        return frame, np.log(growth)

@@ -1,0 +1,291 @@
+"""Periodic orbits as fixed points of a return map, by Newton's method with its exact Jacobian."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory, arc_from_steps
+from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.orbits import (
+    FloquetMultipliers,
+    floquet_multipliers,
+    product,
+    projection,
+    velocity,
+)
+from hybridctl.spaces import Space
+
+T = TypeVar("T")
+
+_SAMPLES = 8
+_ON = 1e-9
+_HALVINGS = 8
+_LEAVING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """The states x of a mode with normal . (x - point) = 0, crossed the way the normal points.
+
+    point (nx,); normal (ndx,), in the tangent space of `point`.
+    """
+
+    mode: ModeKey
+    point: ArrayLike
+    normal: ArrayLike
+
+
+@dataclass(frozen=True, eq=False)
+class PeriodicOrbit:
+    """An orbit from its section back to it.
+
+    linearization: of one period. return_jacobian (ndx, ndx): of the return map, which is zero
+    along the flow. residuals: the largest entry of P(x) - x before each step of Newton's method.
+    """
+
+    linearization: Linearization
+    return_jacobian: Array
+    residuals: tuple[float, ...]
+
+    @property
+    def trajectory(self) -> HybridTrajectory:
+        """One period."""
+        return self.linearization.trajectory
+
+    @property
+    def state(self) -> Array:
+        """The fixed point (nx,) of the return map."""
+        return self.trajectory(self.trajectory.start, side="left")
+
+    @property
+    def period(self) -> float:
+        """Its duration, s."""
+        return self.trajectory.end - self.trajectory.start
+
+    @cached_property
+    def multipliers(self) -> FloquetMultipliers:
+        """Those of the orbit."""
+        return floquet_multipliers(self.linearization)
+
+
+def periodic_orbit(
+    system: HybridSystem,
+    mode: ModeKey,
+    x0: ArrayLike,
+    section: str | Section | float,
+    *,
+    horizon: float | None = None,
+    crossings: int = 1,
+    start: float = 0.0,
+    tolerance: float = 1e-9,
+    max_steps: int = 20,
+    rtol: float = 1e-11,
+    atol: float = 1e-11,
+) -> PeriodicOrbit:
+    r"""The periodic orbit near x0: a fixed point of a return map P, by Newton's method.
+
+    section: a guard, where P leads from x to the state after the event of it; a `Section`; or
+    a period in s, for systems that depend on time: P is then the flow over it. crossings: which
+    return counts. horizon: how long to wait for it, s. The input is zero.
+
+    .. math:: (I - DP)\, \delta x = P(x) - x, \qquad DP = \Big(I - \frac{f n^T}{n^T f}\Big) \Phi,
+
+    with :math:`D_x R + \dot R\, D_x \delta t` of the event in place of the projection for a guard.
+    DP has the flow in its kernel, so the equation is regular unless orbits come in families, of
+    which the nearest is taken. Steps that do not lessen the residual are halved. The orbit is
+    found where the residual is below tolerance (1 + |x|).
+
+    Raises `InputError` for bad arguments, too few crossings from x0, another mode after the
+    return, or simultaneous events; `SimulationError` with all residuals where it does not
+    converge; and what `simulate` and `linearize` raise.
+    """
+    returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
+                       number("start", start), rtol, atol)  # fmt: skip
+    number("tolerance", tolerance, above=0.0)
+    count("max_steps", max_steps)
+    space = system.mode(mode).space
+    x: Array = vector("x0", x0, space.nx)
+    returns.check(x)
+    current, residuals = returns.at(x), list[float]()
+    for _ in range(max_steps):
+        off = space.difference(x, current.trajectory.final_state)
+        residuals.append(float(np.abs(off).max()))
+        derivative = returns.jacobian(current)
+        if residuals[-1] <= tolerance * (1.0 + float(np.abs(x).max())):
+            return PeriodicOrbit(current, derivative, tuple(residuals))
+        solution = np.linalg.lstsq(np.eye(len(off)) - derivative, off, rcond=1e-10)[0]
+        step = np.asarray(solution, dtype=np.float64)
+        found = returns.descend(x, step, residuals[-1])
+        if found is None:
+            break
+        x, current = found
+    raise SimulationError(
+        f"Newton's method found no periodic orbit in mode {mode!r} near x0 = "
+        f"{np.asarray(x0).tolist()}: residuals {[float(f'{r:.3g}') for r in residuals]}"
+    )
+
+
+@dataclass(frozen=True)
+class _Returns:
+    """The return map of a section, with the trajectory that leads to it."""
+
+    system: HybridSystem
+    mode: ModeKey
+    section: str | Section | float
+    horizon: float | None
+    crossings: int
+    start: float
+    rtol: float
+    atol: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.section, str | Section):
+            if self.horizon is None:
+                raise InputError("horizon must be given: how long to wait for the return, in s")
+            number("horizon", self.horizon, above=0.0)
+            return
+        number("section", self.section, above=0.0)
+        if self.horizon is not None or self.crossings != 1:
+            raise InputError("horizon and crossings are for sections in space, not for a period")
+
+    def check(self, x: Array) -> None:
+        """Raise `InputError` where the first state is not on the section."""
+        if not isinstance(self.section, Section):
+            return
+        if self.section.mode != self.mode:
+            raise InputError(f"section.mode must be {self.mode!r}, got {self.section.mode!r}")
+        height = _height(self.section, self.system.mode(self.mode).space)(x)
+        if abs(height) > _ON * (1.0 + float(np.abs(x).max())):
+            raise InputError(
+                f"x0 must lie on the section, but normal . (x0 - point) = {height:.3g}"
+            )
+
+    def at(self, x: Array) -> Linearization:
+        """The trajectory from x until it has returned, linearized."""
+        section = self.section
+        duration = self.horizon if isinstance(section, str | Section) else section
+        assert duration is not None
+        options = {"rtol": self.rtol, "atol": self.atol}
+        span = (self.start, self.start + duration)
+        run = simulate(self.system, self.mode, x, span, **options)  # type: ignore[arg-type]
+        if isinstance(section, str):
+            run = self._through(run, section)
+        elif isinstance(section, Section):
+            run = self._until(run, section)
+        if run.final_mode != self.mode:
+            raise InputError(
+                f"the return must lead to the mode {self.mode!r} of x0, but leads to "
+                f"{run.final_mode!r}"
+            )
+        return linearize(self.system, run, **options)  # type: ignore[arg-type]
+
+    def descend(self, x: Array, step: Array, residual: float) -> tuple[Array, Linearization] | None:
+        """The longest of the steps 1, 1/2, 1/4, ... that lessens the residual, if one does."""
+        space = self.system.mode(self.mode).space
+        for k in range(_HALVINGS):
+            trial = space.normalize(space.integrate(x, 0.5**k * step))
+            try:
+                lin = self.at(trial)
+            except HybridctlError:
+                continue
+            if np.abs(space.difference(trial, lin.trajectory.final_state)).max() < residual:
+                return trial, lin
+        return None
+
+    def jacobian(self, lin: Linearization) -> Array:
+        """DP (ndx, ndx): deviations at the section, which trajectories reach at their own times."""
+        if isinstance(self.section, str):
+            last = len(lin.jumps) - 1
+            return (
+                lin.linear_jump(last).state_at_events @ lin.arcs[last].end @ product(lin, 0, last)
+            )
+        if isinstance(self.section, Section):
+            arc = lin.trajectory.arcs[-1]
+            f = velocity(lin, arc, arc.end)
+            normal = vector("section.normal", self.section.normal, len(f))
+            return projection(f, normal) @ lin.state_transition
+        return lin.state_transition
+
+    def _through(self, run: HybridTrajectory, guard: str) -> HybridTrajectory:
+        """The run until just after the event of the guard."""
+        found = [k for k, event in enumerate(run.events) if guard in event.guards]
+        k = self._chosen(found, f"events of guard {guard!r}")
+        event = run.events[k]
+        if event.guards != (guard,):
+            raise InputError(f"the section must be one guard alone, but {event.guards} fire")
+        rest = arc_from_steps(
+            k + 1,
+            self.system.mode(event.mode_after),
+            [],
+            event.time,
+            event.state_after,
+            event.input_after,
+            event.time,
+        )
+        return HybridTrajectory((*run.arcs[: k + 1], rest), run.events[: k + 1])
+
+    def _until(self, run: HybridTrajectory, section: Section) -> HybridTrajectory:
+        """The run until it crosses the section."""
+        assert self.horizon is not None
+        found = [
+            (arc, t)
+            for arc in run.arcs
+            if arc.mode == section.mode
+            for t in _crossings(arc, section)
+            if t > self.start + _LEAVING * self.horizon
+        ]
+        arc, t = self._chosen(found, "crossings of the section")
+        kept = arc.breaks < t
+        last = replace(
+            arc,
+            end=t,
+            breaks=arc.breaks[kept],
+            lengths=arc.lengths[kept],
+            states=arc.states[kept],
+            inputs=arc.inputs[kept],
+        )
+        return HybridTrajectory((*run.arcs[: arc.index], last), run.events[: arc.index])
+
+    def _chosen(self, found: list[T], what: str) -> T:
+        if len(found) < self.crossings:
+            raise InputError(
+                f"within horizon = {self.horizon} s there are {len(found)} {what}, not "
+                f"{self.crossings}"
+            )
+        return found[self.crossings - 1]
+
+
+def _height(section: Section, space: Space) -> Callable[[Array], float]:
+    """normal . (x - point) as a function of x."""
+    point = vector("section.point", section.point, space.nx)
+    normal = vector("section.normal", section.normal, space.ndx)
+    return lambda x: float(normal @ space.difference(point, x))
+
+
+def _crossings(arc: Arc, section: Section) -> Iterator[float]:
+    """Times at which the arc crosses the section the way its normal points."""
+    above = _height(section, arc.space)
+
+    def height(t: float) -> float:
+        return above(arc(t))
+
+    ends = np.minimum(arc.breaks + arc.lengths, arc.end)
+    steps = zip(arc.breaks, ends, strict=True)
+    times = [t for a, b in steps for t in np.linspace(a, b, _SAMPLES, endpoint=False)]
+    times = [float(t) for t in (*times, arc.end)]
+    heights = [height(t) for t in times]
+    for k in range(len(times) - 1):
+        if heights[k] < 0.0 <= heights[k + 1]:
+            yield float(brentq(height, times[k], times[k + 1], xtol=1e-15, rtol=9e-16))

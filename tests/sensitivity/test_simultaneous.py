@@ -1,0 +1,311 @@
+"""One-sided derivatives of simultaneous events, against simulations that meet them one by one."""
+
+from itertools import product
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
+from hybridctl.robots import biped, block, rrr_door
+from scipy.integrate import solve_ivp
+
+import hybridctl as hc
+from hybridctl import symbolic
+from hybridctl.errors import AmbiguousEventError, GrazingError, UnknownNameError
+from hybridctl.sensitivity.cascade import Cascade
+
+TIGHT = {"rtol": 1e-11, "atol": 1e-11}
+STEPS = np.array([1e-2, 1e-3, 1e-4])
+
+
+def nominal(system, mode, x0, span, policy=None, **options):
+    run = hc.simulate(system, mode, x0, span, policy, **TIGHT)
+    return run, hc.linearize(system, run, **options, **TIGHT)
+
+
+def one_sided_errors(system, mode, x0, span, policy, run, directions, predicted):
+    """Relative errors (steps, directions) of (x(end; x0 + h dx) - x(end; x0)) / h.
+
+    Perturbed runs take each guard on its own, however close they are (event_window=0).
+    """
+    errors = []
+    for h in STEPS:
+        ends = [
+            hc.simulate(system, mode, x0 + h * dx, span, policy, event_window=0.0, **TIGHT)
+            for dx in directions
+        ]
+        found = np.array([(end.final_state - run.final_state) / h for end in ends])
+        errors.append(np.abs(found - predicted).max(axis=1) / np.abs(predicted).max(axis=1))
+    return np.array(errors)
+
+
+def assert_first_order(errors):
+    """The error of a one-sided difference falls as h, down to the 1e-11 / h of the flow."""
+    floor = 100.0 * TIGHT["rtol"] / STEPS[:, None]
+    assert (errors[1:] <= 0.2 * errors[:-1] + floor[1:]).all(), errors
+    assert errors[-1].max() < 1e-2 * max(1.0, errors[0].max()), errors
+
+
+def directions(n, count=6, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, n))
+
+
+# Constant fields
+
+
+@pytest.mark.parametrize("field", sorted(biped.FIGURE_3))
+@pytest.mark.parametrize("seed", range(3))
+def test_constant_fields_have_no_error_at_all(field, seed):
+    """There the flow itself is piecewise affine."""
+    delta = biped.FIGURE_3[field].__getitem__
+    system, x0 = biped.constant_pieces(delta, 2), biped.before_corner(delta, 2)
+    run, lin = nominal(system, (-1, -1), x0, (0.0, 1.5))
+    assert len(run.events) == 1
+    assert not lin.is_linear
+    assert lin.jumps[0].is_linear() == (field == "linear")
+    dx = directions(2, seed=seed)
+    errors = one_sided_errors(system, (-1, -1), x0, (0.0, 1.5), None, run, dx, lin(dx))
+    assert errors.max() < 1e-8
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_constant_fields_of_more_surfaces(n):
+    rng = np.random.default_rng(n)
+    table = {signs: rng.uniform(-0.6, 0.6, n) for signs in product((-1, 1), repeat=n)}
+    system, x0 = (
+        biped.constant_pieces(table.__getitem__, n),
+        biped.before_corner(table.__getitem__, n),
+    )
+    run, lin = nominal(system, (-1,) * n, x0, (0.0, 2.0))
+    assert len(run.events) == 1
+    assert len(run.events[0].guards) == n
+    dx = directions(n, seed=n)
+    errors = one_sided_errors(system, (-1,) * n, x0, (0.0, 2.0), None, run, dx, lin(dx))
+    assert errors.max() < 1e-8
+
+
+# The biped
+
+
+def soft(damping):
+    p = biped.Parameters()
+    return biped.soft(p, damping=damping), biped.start(p), (0.0, 0.6)
+
+
+@pytest.mark.parametrize("damping", ["none", "linear", "by_feet"])
+def test_a_biped_on_soft_ground(damping):
+    system, x0, span = soft(damping)
+    run, lin = nominal(system, biped.AIR, x0, span)
+    assert run.events[0].guards == ("left closes", "right closes")
+    dx = directions(6)
+    orders = {lin.jumps[0].order(z) for z in dx @ lin.arcs[0].end.T}
+    assert len(orders) == 2
+    assert_first_order(one_sided_errors(system, biped.AIR, x0, span, None, run, dx, lin(dx)))
+
+
+@pytest.mark.parametrize(("damping", "smooth"), [("none", True), ("by_feet", False)])
+def test_whether_one_map_serves_both_orders(damping, smooth):
+    """Without dampers the flow is C^1 over the landing, [Bder] 3.2.2; with beta / 2 it is not."""
+    system, x0, span = soft(damping)
+    _, lin = nominal(system, biped.AIR, x0, span)
+    dx = directions(6)
+    odd = np.abs(lin(dx) + lin(-dx)).max()
+    assert (odd < 1e-9) == smooth
+    assert lin.jumps[0].is_linear() == smooth
+
+
+def test_a_biped_on_rigid_ground_whose_impacts_commute():
+    """At length 1 the feet do not touch each other's impact: Da_l M^-1 Da_r^T = 0."""
+    p = biped.Parameters(length=1.0)
+    system, x0 = biped.rigid(p), biped.start(p)
+    span = (0.0, biped.touchdown(p)[0] + 0.1)
+    run, lin = nominal(system, biped.AIR, x0, span)
+    assert isinstance(lin.jumps[0], Cascade)
+    dx = directions(6)
+    assert_first_order(one_sided_errors(system, biped.AIR, x0, span, None, run, dx, lin(dx)))
+
+
+def test_impacts_that_do_not_commute_are_refused_by_name():
+    p = biped.Parameters()
+    system = biped.rigid(p)
+    run = hc.simulate(system, biped.AIR, biped.start(p), (0.0, 0.45), **TIGHT)
+    with pytest.raises(
+        AmbiguousEventError, match=r"'left closes', 'right closes'.*order\s+matters"
+    ):
+        hc.linearize(system, run)
+
+
+# The door
+
+
+@pytest.fixture(scope="module")
+def door():
+    """Both corners hit the door at 0.05 s, under constant torques; found by flowing back."""
+    system = rrr_door.system()
+    event = build(system, rrr_door.Parameters(), Design()).events[0]
+    u, mode = event.input_before, system.mode(OPEN)
+    back = solve_ivp(
+        lambda t, x: mode.field(t, x, u),
+        (0.05, 0.0),
+        event.state_before,
+        rtol=1e-12,
+        atol=1e-13,
+        method="DOP853",
+    )
+    return system, back.y[:, -1], u
+
+
+def test_both_corners_of_the_robot_hit_the_door(door):
+    system, x0, u = door
+    policy = lambda t, x: u  # noqa: E731
+    run, lin = nominal(system, OPEN, x0, (0.0, 0.1), policy)
+    assert len(run.events) == 1
+    assert len(run.events[0].guards) == 2
+    dx = directions(len(x0))
+    assert len({lin.jumps[0].order(z) for z in dx @ lin.arcs[0].end.T}) == 2
+    errors = one_sided_errors(system, OPEN, x0, (0.0, 0.1), policy, run, dx, lin(dx))
+    assert_first_order(errors)
+
+
+# Inputs in phantom modes
+
+
+PUSH, RELEASE = 3.0, -1.0
+
+
+def pushed():
+    """Two carts (y, v) that roll into springs at zero, each with the input as its acceleration.
+
+    A cart that has closed feels twice the input, so the phantom modes see which input they get.
+    """
+    y, v, u = ca.SX.sym("y", 2), ca.SX.sym("v", 2), ca.SX.sym("u")
+    modes, transitions = [], []
+    for key in product((0, 1), repeat=2):
+        gain = ca.DM([1.0 + k for k in key])
+        mixed = ca.DM([1.0 + 0.5 * sum(key)] * 2)
+        field = ca.vertcat(v, gain * mixed * u - 5.0 * ca.DM(key) * y)
+        modes.append(symbolic.Mode(key, ca.vertcat(y, v), field, input=u))
+        for j in range(2):
+            if not key[j]:
+                target = tuple(1 if i == j else k for i, k in enumerate(key))
+                reset = ca.vertcat(y, v * ca.DM([0.5 if i == j else 1.0 for i in range(2)]))
+                transitions.append(symbolic.Transition(key, f"cart {j} hits", y[j], target, reset))
+    return symbolic.hybrid_system(modes, transitions)
+
+
+class Switching:
+    """PUSH until `count` carts have hit, RELEASE from then on."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def law(self, history):
+        done = sum(len(event.guards) for event in history.events) >= self.count
+        u = np.array([RELEASE if done else PUSH])
+        return lambda t, x: u
+
+
+@pytest.mark.parametrize(("phantom_input", "count"), [("pushing", 2), ("withdrawing", 1)])
+def test_the_input_in_phantom_modes(phantom_input, count):
+    """Pushing goes on until both have hit; withdrawing ends with the first: [RS] (4.15), (4.16)."""
+    system, x0, span = pushed(), np.array([1.0, 1.0, -3.0, -3.0]), (0.0, 0.9)
+    run, lin = nominal(system, (0, 0), x0, span, Switching(2), phantom_input=phantom_input)
+    assert len(run.events) == 1
+    assert len(run.events[0].guards) == 2
+    dx = directions(4)
+    policy = Switching(count)
+    assert_first_order(one_sided_errors(system, (0, 0), x0, span, policy, run, dx, lin(dx)))
+
+
+def test_pushing_and_withdrawing_differ():
+    system, x0 = pushed(), np.array([1.0, 1.0, -3.0, -3.0])
+    maps = [
+        nominal(system, (0, 0), x0, (0.0, 0.9), Switching(2), phantom_input=way)[1]
+        for way in ("pushing", "withdrawing")
+    ]
+    dx = directions(4)
+    assert np.abs(maps[0](dx) - maps[1](dx)).max() > 0.1
+
+
+def test_an_unknown_phantom_input_is_refused():
+    system, x0, span = soft("none")
+    run = hc.simulate(system, biped.AIR, x0, span, **TIGHT)
+    with pytest.raises(UnknownNameError, match="phantom_input"):
+        hc.linearize(system, run, phantom_input="pulling")
+
+
+# Guards that others do
+
+
+def sliding_block():
+    """A block on both corners that slides to a stop: both of them stop at once, always."""
+    system = block.system(block.Parameters())
+    x0 = np.array([0.0, 0.05, 0.0, 0.6, 0.0, 0.0])
+    return system, ("slip+", "slip+"), x0, (0.0, 0.4)
+
+
+def test_a_guard_that_another_one_has_done_is_the_identity():
+    system, mode, x0, span = sliding_block()
+    run, lin = nominal(system, mode, x0, span)
+    (event,) = run.events
+    assert event.guards == ("left sticks", "right sticks")
+    (jump,) = lin.jumps
+    first, second = jump.matrix((0, 1)), jump.matrix((1, 0))
+    for matrix in (first, second):
+        assert np.linalg.matrix_rank(matrix - np.eye(6), tol=1e-9) == 1, "one jump, not two"
+    dx = np.array([0.3, 0.0, 0.0, 0.7, 0.0, 0.0])
+    np.testing.assert_allclose(first @ dx, second @ dx, atol=1e-9)
+    h = 1e-4
+    end = hc.simulate(system, mode, x0 + h * dx, span, **TIGHT)
+    back = hc.simulate(system, mode, x0 - h * dx, span, **TIGHT)
+    found = (end.final_state - back.final_state) / (2.0 * h)
+    np.testing.assert_allclose(lin(dx), found, atol=1e-7)
+    assert lin(dx)[0] == pytest.approx(0.3 + 0.7 * 0.6 / (0.3 * 9.81), abs=1e-7)
+
+
+# A gap that closes
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_derivative_is_continuous_as_the_gap_between_two_guards_closes(side):
+    """With cart `side` ahead by a gap, both hit one after the other; as the gap closes, the
+    linear map tends to the piece of the joint event in which that cart is first."""
+    system, span = pushed(), (0.0, 0.9)
+    x0 = np.array([1.0, 1.0, -3.0, -3.0])
+    _, corner = nominal(system, (0, 0), x0, span, Switching(2))
+    order = (side, 1 - side)
+    limit = corner.arcs[1].end @ corner.jumps[0].matrix(order) @ corner.arcs[0].end
+    gaps = 10.0 ** np.arange(-2.0, -13.0, -2.0)
+    off = []
+    for gap in gaps:
+        x = x0.copy()
+        x[side] -= gap
+        _, lin = nominal(system, (0, 0), x, span, Switching(2))
+        if lin.is_linear:
+            found = lin.state_transition
+        else:
+            assert gap < 1e-6, "the event window of 1e-8 s joins only what is this close"
+            found = lin.arcs[1].end @ lin.jumps[0].matrix(order) @ lin.arcs[0].end
+        off.append(np.abs(found - limit).max())
+    assert (np.array(off) <= 20.0 * gaps + 1e-7).all(), off
+
+
+def test_a_phantom_mode_that_is_not_crossed_is_named():
+    """After the first cart the second would not move any more."""
+    y, v = ca.SX.sym("y", 2), ca.SX.sym("v", 2)
+    state = ca.vertcat(y, v)
+    stop = ca.vertcat(y, 0.0, 0.0)
+    modes = [symbolic.Mode(k, state, ca.vertcat(v, 0.0, 0.0)) for k in ("ab", "a", "b", "none")]
+    system = symbolic.hybrid_system(
+        modes,
+        [
+            symbolic.Transition("ab", "a", y[0], "b", stop),
+            symbolic.Transition("ab", "b", y[1], "a", stop),
+            symbolic.Transition("a", "a", y[0], "none", stop),
+            symbolic.Transition("b", "b", y[1], "none", stop),
+        ],
+    )
+    run = hc.simulate(system, "ab", [1.0, 1.0, -1.0, -1.0], (0.0, 1.5), **TIGHT)
+    assert len(run.events[0].guards) == 2
+    with pytest.raises(GrazingError, match=r"guard '[ab]' of mode '[ab]' is not crossed"):
+        hc.linearize(system, run)([1.0, 0.0, 0.0, 0.0])
