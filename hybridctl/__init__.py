@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hybridctl.sensitivity.linearize import Linearization as Linearization
     from hybridctl.sensitivity.linearize import linearize as linearize
     from hybridctl.sensitivity.moments import propagate_moments as propagate_moments
+    from hybridctl.sensitivity.orbits import lyapunov_exponents as lyapunov_exponents
+    from hybridctl.sensitivity.return_map import periodic_orbit as periodic_orbit
     from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
     from hybridctl.spaces import VectorSpace as VectorSpace
 
@@ -61,6 +63,8 @@ _HOME = {
     "jump_derivative": "hybridctl.sensitivity.simultaneous",
     "jump_gains": "hybridctl.sensitivity.gains",
     "linearize": "hybridctl.sensitivity.linearize",
+    "lyapunov_exponents": "hybridctl.sensitivity.orbits",
+    "periodic_orbit": "hybridctl.sensitivity.return_map",
     "propagate_moments": "hybridctl.sensitivity.moments",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
