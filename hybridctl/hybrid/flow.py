@@ -103,7 +103,7 @@ class Integrator:
             )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
-        jac = _coordinate_jacobian(mode, law) if open_loop and mode.jacobian is not None else None
+        jac = _coordinate_jacobian(mode, law) if open_loop else None
         pace = self._pace(mode, law, t, x)
         stiff = self.method in _EXPLICIT and pace.relaxation < _STIFF * (t_end - t)
         solver = self._solver(_IMPLICIT if stiff else self.method, rate, jac, t, x, t_end, pace)
@@ -153,10 +153,11 @@ class Integrator:
         return Pace() if mode.pace is None else mode.pace(t, x, law(t, x))
 
 
-def _coordinate_jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array]:
+def _coordinate_jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
     """The derivative of the coordinates' rate, without the turning of tangents on a manifold."""
     space, derivatives = mode.space, mode.jacobian
-    assert derivatives is not None
+    if derivatives is None:
+        return None
 
     def jac(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
