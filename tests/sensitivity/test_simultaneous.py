@@ -6,7 +6,7 @@ import casadi as ca
 import numpy as np
 import pytest
 from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
-from hybridctl.robots import biped, block, rrr_door
+from hybridctl.robots import biped, block, constant_pieces, rrr_door
 from scipy.integrate import solve_ivp
 
 import hybridctl as hc
@@ -53,12 +53,12 @@ def directions(n, count=6, seed=0):
 # Constant fields
 
 
-@pytest.mark.parametrize("field", sorted(biped.FIGURE_3))
+@pytest.mark.parametrize("field", sorted(constant_pieces.FIGURE_3))
 @pytest.mark.parametrize("seed", range(3))
 def test_constant_fields_have_no_error_at_all(field, seed):
     """There the flow itself is piecewise affine."""
-    delta = biped.FIGURE_3[field].__getitem__
-    system, x0 = biped.constant_pieces(delta, 2), biped.before_corner(delta, 2)
+    delta = constant_pieces.FIGURE_3[field].__getitem__
+    system, x0 = constant_pieces.system(delta, 2), constant_pieces.before_corner(delta, 2)
     run, lin = nominal(system, (-1, -1), x0, (0.0, 1.5))
     assert len(run.events) == 1
     assert not lin.is_linear
@@ -73,8 +73,8 @@ def test_constant_fields_of_more_surfaces(n):
     rng = np.random.default_rng(n)
     table = {signs: rng.uniform(-0.6, 0.6, n) for signs in product((-1, 1), repeat=n)}
     system, x0 = (
-        biped.constant_pieces(table.__getitem__, n),
-        biped.before_corner(table.__getitem__, n),
+        constant_pieces.system(table.__getitem__, n),
+        constant_pieces.before_corner(table.__getitem__, n),
     )
     run, lin = nominal(system, (-1,) * n, x0, (0.0, 2.0))
     assert len(run.events) == 1
