@@ -33,7 +33,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import sliding_directions
 
 _LEAST_WEIGHT = 1e-6
-_SLOWEST = 1e-6
+_SLOWEST = 1e-7
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class ContactDynamics:
         """Derivatives of `acceleration`, from the differentiated equations and constraints.
 
         For a contact that slides in a surface they grow as 1 / |v_t|, which makes perturbations
-        across its direction vanish as it stops or begins to slide. Below 1e-6 m/s they stay as
+        across its direction vanish as it stops or begins to slide. Below 1e-7 m/s they stay as
         they are there: those perturbations vanish as well, and the equations remain solvable.
         """
         robot, nv, phase = self.robot, self.robot.nv, self.phase(modes)

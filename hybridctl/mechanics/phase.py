@@ -82,14 +82,14 @@ class Phase:
     ) -> Array:
         """K (r, r): how friction in a surface turns with the sliding velocity.
 
-        f_t changes by -mu f_n / max(|v_t|, slowest) (I - s s') dv_t, and not at all at v_t = 0
+        f_t changes by -mu f_n / max(|v_t|, slowest) (I - s s') dv_t, not at all at a standstill,
         where there is no s.
         """
         size = len(self.contacts.owner)
         result = np.zeros((size, size))
         for slide in self.sliding:
             speed = float(np.linalg.norm(speeds[slide.rows]))
-            if slide.sign == 0.0 and speed > 0.0:
+            if slide.sign == 0.0 and speed > NO_DIRECTION:
                 s = directions[slide.contact]
                 ratio = slide.friction * multipliers[slide.contact] / max(speed, slowest)
                 result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))
