@@ -24,10 +24,9 @@ from scipy.linalg import null_space
 from hybridctl.checks import Array, Indices, array, vector
 from hybridctl.errors import GrazingError, InputError
 from hybridctl.sensitivity.cascade import Cascade
-from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.gains import GRAZING, JumpGains
 from hybridctl.sensitivity.pieces import ROUNDING
 
-_GRAZING = 1e-9  # least rate of an event function, of the size of its terms
 _KEPT = 16384  # fields that are kept: all of them up to 14 surfaces
 
 Field = Callable[[Array], ArrayLike]
@@ -129,7 +128,7 @@ class BDerivative(Cascade):
         rates = self.normals @ value
         sizes = np.abs(self.normals) @ np.abs(value)
         for j, (rate, size) in enumerate(zip(rates, sizes, strict=True)):
-            if not rate > _GRAZING * size:
+            if not rate > GRAZING * size:
                 raise GrazingError(
                     f"{self.guards[j]!r} is not crossed upwards by field({signs}): normals[{j}] "
                     f"times the field must be positive, got {rate:.3g}; event functions increase "

@@ -24,7 +24,7 @@ from hybridctl.hybrid.mode import GuardJacobian, Mode, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
-_GRAZING = 1e-9
+GRAZING = 1e-9  # least rate of a guard, of the size of its terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def gains_between(system: HybridSystem, guard: str, before: Side, after: Side) -
         + np.abs(g.state) @ np.abs(f)
         + np.abs(g.input) @ np.abs(before.input_rate)
     )
-    if not slope < -_GRAZING * size:
+    if not slope < -GRAZING * size:
         raise GrazingError(
             f"guard {guard!r} of mode {before.mode.key!r} is not crossed transversally at t = "
             f"{t:.9g} s: its rate {slope:.3g} must be negative, and is {slope / size:.3g} of the "

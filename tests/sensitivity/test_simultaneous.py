@@ -115,7 +115,7 @@ def test_whether_one_map_serves_both_orders(damping, smooth):
 
 
 def test_a_biped_on_rigid_ground_whose_impacts_commute():
-    """At length 1 the feet do not touch each other's impact: Da_l M^-1 Da_r^T = 0."""
+    """At length 1 no impact lifts the other foot: Da_l M^-1 Da_r^T < 0."""
     p = biped.Parameters(length=1.0)
     system, x0 = biped.rigid(p), biped.start(p)
     span = (0.0, biped.touchdown(p)[0] + 0.1)
