@@ -1,0 +1,118 @@
+"""Feedback gains as functions of time: one for each arc, and one for each phantom arc."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.files import atomic
+
+Gain = Callable[[float], Array]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class GainCurve:
+    """K(t): linear between the knots `times` (n,), `values` (n, nu, ndx), held outside of them.
+
+    The feedback is K (alpha - x), so that K is positive where it pulls towards the reference.
+    """
+
+    times: Array
+    values: Array
+
+    def __post_init__(self) -> None:
+        times = array("times", self.times, (None,))
+        values = array("values", self.values, (len(times), None, None))
+        if not len(times) or not (np.diff(times) > 0.0).all():
+            raise InputError(f"times must increase and have one entry at least, got {times}")
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "values", values)
+
+    @staticmethod
+    def constant(gain: ArrayLike) -> GainCurve:
+        """The same K (nu, ndx) at all times."""
+        return GainCurve(np.zeros(1), np.asarray(gain, dtype=np.float64)[None])
+
+    def __call__(self, t: float) -> Array:
+        """K (nu, ndx) at time t."""
+        k = int(self.times.searchsorted(t, "right"))
+        if k in (0, len(self.times)):
+            return np.asarray(self.values[min(k, len(self.times) - 1)])
+        start, end = self.times[k - 1 : k + 1]
+        w = (t - start) / (end - start)
+        return np.asarray((1.0 - w) * self.values[k - 1] + w * self.values[k])
+
+
+@dataclass(frozen=True, eq=False)
+class GainSchedule:
+    """Gains of a tracking policy: `arcs` has K(t) of each arc of the reference, in order.
+
+    `phantoms` has those of phantom arcs, by the index of the event and the guards that have fired.
+    """
+
+    arcs: tuple[GainCurve, ...]
+    phantoms: Mapping[tuple[int, frozenset[str]], GainCurve] = field(default_factory=dict)
+
+    @staticmethod
+    def constant(
+        gains: Sequence[ArrayLike],
+        phantoms: Mapping[tuple[int, frozenset[str]], ArrayLike] | None = None,
+    ) -> GainSchedule:
+        """One constant K (nu, ndx) for each arc, and for phantom arcs."""
+        return GainSchedule(
+            tuple(GainCurve.constant(gain) for gain in gains),
+            {key: GainCurve.constant(gain) for key, gain in (phantoms or {}).items()},
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the gains to an .npz file, atomically."""
+        keys = list(self.phantoms)
+        header = {
+            "format": FORMAT,
+            "arcs": len(self.arcs),
+            "phantoms": [[event, sorted(fired)] for event, fired in keys],
+        }
+        arrays = {}
+        for kind, curves in (("arc", self.arcs), ("phantom", [self.phantoms[k] for k in keys])):
+            for i, curve in enumerate(curves):
+                arrays[f"{kind}{i}.times"] = curve.times
+                arrays[f"{kind}{i}.values"] = curve.values
+        with atomic(path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, header=json.dumps(header), **arrays)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> GainSchedule:
+        """Read what `save` wrote. Raises `FileFormatError` for anything else."""
+        try:
+            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as data:
+                header = json.loads(str(data["header"]))
+                if header["format"] != FORMAT:
+                    raise FileFormatError(
+                        f"{path} has format {header['format']!r}, this version reads {FORMAT}"
+                    )
+
+                def curve(name: str) -> GainCurve:
+                    return GainCurve(data[f"{name}.times"], data[f"{name}.values"])
+
+                return GainSchedule(
+                    tuple(curve(f"arc{i}") for i in range(header["arcs"])),
+                    {
+                        (event, frozenset(fired)): curve(f"phantom{i}")
+                        for i, (event, fired) in enumerate(header["phantoms"])
+                    },
+                )
+        except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            if isinstance(error, FileFormatError):
+                raise
+            raise FileFormatError(f"{path} is not a saved gain schedule: {error}") from error
