@@ -1,0 +1,197 @@
+"""From the tables of a file to a log: stamps, values, units, rotations."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from hybridctl import checks
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.logs.guess import guess_mapping
+from hybridctl.logs.mapping import ChannelSource, Mapping, Segment
+from hybridctl.logs.native import native_log
+from hybridctl.logs.raw import Field, RawLog, RawTable
+from hybridctl.logs.readers import read_raw
+from hybridctl.logs.schema import Channel, Log
+from hybridctl.logs.stamps import Stamps, stamps
+from hybridctl.logs.units import si
+
+
+def read_log(
+    path: str | Path,
+    mapping: Mapping | str | Path | None = None,
+    *,
+    segment: int | None = None,
+) -> Log:
+    """The log in a file or a ROS 2 bag folder.
+
+    `mapping` is a `Mapping` or the path of one in YAML. Without it, a log that `write_log` wrote
+    is read as it was, and any other becomes one channel for each array, column or vector in a
+    message, without units. `segment` chooses another segment than the mapping does.
+
+    Raises FileFormatError for a file that cannot be read, UnknownNameError for a field or topic
+    that is not in it, InputError for what does not fit together; each says which file.
+    """
+    if mapping is None:
+        if segment is not None:
+            raise InputError(f"segment {segment} was asked for, but there is no mapping")
+        raw = read_raw(path)
+        return native_log(raw) if raw.native is not None else build(raw, guess_mapping(raw))
+    if not isinstance(mapping, Mapping):
+        mapping = Mapping.load(mapping)
+    if segment is not None:
+        if mapping.segment is None:
+            raise InputError(f"segment {segment} was asked for, but the mapping has no segments")
+        index = checks.count("segment", segment, at_least=0)
+        mapping = dataclasses.replace(mapping, segment=Segment(mapping.segment.offsets, index))
+    return build(read_raw(path, {source.topic for source in mapping.channels}), mapping)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # damaged numbers may be of any size
+def build(raw: RawLog, mapping: Mapping) -> Log:
+    """The channels of `mapping`, made from the tables of `raw`; SI units, one origin."""
+    channels: list[Channel] = []
+    clocks: list[Stamps] = []
+    notes = list(raw.notes)
+    for source in mapping.channels:
+        try:
+            channel, clock, lost = _channel(raw, mapping, source)
+        except InputError as error:
+            raise type(error)(f"{raw.path}: channel {source.name!r}: {error}") from error
+        channels.append(channel)
+        clocks.append(clock)
+        if lost:
+            notes.append(f"{source.name}: {lost} rows without a stamp are left out")
+    origin = min(clock.origin_ns for clock in clocks)
+    shifted = [
+        dataclasses.replace(channel, times=channel.times + 1e-9 * (clock.origin_ns - origin))
+        for channel, clock in zip(channels, clocks, strict=True)
+    ]
+    return Log(tuple(shifted), origin, str(raw.path), raw.format, notes=tuple(notes))
+
+
+def _channel(raw: RawLog, mapping: Mapping, source: ChannelSource) -> tuple[Channel, Stamps, int]:
+    table = raw.tables[checks.member("topic", source.topic, raw.tables)]
+    parts = [_rows(table, name) for name in source.fields]
+    count = len(parts[0])
+    for name, part in zip(source.fields, parts, strict=True):
+        if len(part) != count:
+            raise InputError(
+                f"field {name!r} has {len(part)} rows, but {source.fields[0]!r} {count}"
+            )
+    if not count:
+        raise InputError(f"field {source.fields[0]!r} has no rows")
+    rows = _segment(table, mapping, count)
+    clock = stamps(table, source.time or mapping.time, rows, count)
+    values = np.concatenate(parts, axis=1)[rows].astype(np.float64)
+    values, columns = _columns(table, source, values)
+    stamped = np.isfinite(clock.times)
+    keep = stamped & ~_absent(table, source, count)[rows]
+    if not keep.any():
+        raise InputError("no row with a stamp and a value")
+    unit, values = _converted(table, source, values)
+    channel = Channel(
+        source.name,
+        clock.times[keep],
+        values[keep],
+        () if source.rotation else columns,
+        unit,
+        source.frame,
+        source.role,
+        quaternion=bool(source.rotation),
+    )
+    return channel, clock, int((~stamped).sum())
+
+
+def _rows(table: RawTable, name: str) -> Field:
+    """A field as (n, m) numbers."""
+    values = table[name]
+    if values.dtype.kind not in "biuf" or values.ndim not in (1, 2):
+        raise InputError(
+            f"field {name!r} must be (n,) or (n, m) numbers, not {values.dtype} of shape "
+            f"{values.shape}"
+        )
+    return values.reshape(len(values), -1)
+
+
+def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
+    """The rows of the segment; all of them without one, and for topics."""
+    if mapping.segment is None:
+        return slice(0, count)
+    index = mapping.segment.index
+    offsets = table[mapping.segment.offsets]
+    if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or len(offsets) < 2:
+        raise InputError(f"segment.offsets {mapping.segment.offsets!r} must be whole numbers")
+    if index > len(offsets) - 2:
+        raise InputError(f"segment.index must be at most {len(offsets) - 2}, got {index}")
+    first, end = int(offsets[index]), int(offsets[index + 1])
+    if not 0 <= first < end <= count:
+        raise InputError(f"segment {index} goes from row {first} to {end}, but there are {count}")
+    return slice(first, end)
+
+
+def _absent(table: RawTable, source: ChannelSource, count: int) -> NDArray[np.bool_]:
+    masks = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
+    return np.asarray(np.logical_and.reduce(masks))
+
+
+def _columns(
+    table: RawTable, source: ChannelSource, values: Array
+) -> tuple[Array, tuple[str, ...]]:
+    """The chosen columns and their names."""
+    labels = _labels(table, source, values.shape[1])
+    if not source.columns:
+        return values, labels
+    chosen = []
+    for column in source.columns:
+        if column in labels:
+            chosen.append(labels.index(column))
+        elif column.isdecimal() and int(column) < len(labels):
+            chosen.append(int(column))
+        else:
+            checks.member("column", column, labels)
+    return values[:, chosen], tuple(labels[i] for i in chosen)
+
+
+def _labels(table: RawTable, source: ChannelSource, width: int) -> tuple[str, ...]:
+    if isinstance(source.labels, str):
+        labels = tuple(str(label) for label in table[source.labels].ravel())
+    else:
+        labels = source.labels
+    if labels:
+        if len(labels) != width or len(set(labels)) != width:
+            raise InputError(f"labels must be {width} different names, got {list(labels)}")
+        return labels
+    if len(source.fields) == width:
+        short = tuple(name.rpartition(".")[2].rpartition("/")[2] for name in source.fields)
+        return short if len(set(short)) == width else source.fields
+    known = table.labels.get(source.fields[0], ())
+    alone = len(source.fields) == 1 and len(known) == width
+    return known if alone else tuple(str(i) for i in range(width))
+
+
+def _converted(table: RawTable, source: ChannelSource, values: Array) -> tuple[str, Array]:
+    """(unit, values) in SI, rotations as quaternions (x, y, z, w)."""
+    given = source.unit or table.units.get(source.fields[0], "1")
+    unit, factor = si("unit", given)
+    values = values * (factor * source.scale)
+    if not source.rotation:
+        return unit, values
+    width = 3 if source.rotation == "rpy" else 4
+    if values.shape[1] != width:
+        raise InputError(
+            f"rotation {source.rotation!r} needs {width} columns, got {values.shape[1]}"
+        )
+    if source.rotation == "wxyz":
+        return "1", values[:, [1, 2, 3, 0]]
+    if source.rotation == "rpy":
+        known = np.isfinite(values).all(axis=1)
+        quaternions = np.full((len(values), 4), np.nan)
+        quaternions[known] = Rotation.from_euler("xyz", values[known]).as_quat()
+        return "1", quaternions
+    return "1", values

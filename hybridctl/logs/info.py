@@ -1,0 +1,128 @@
+"""What `hybridctl info` prints: the content of a log file, and what is odd about it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hybridctl.errors import FileFormatError, HybridctlError
+from hybridctl.logs.build import build, read_log
+from hybridctl.logs.guess import guess_mapping
+from hybridctl.logs.messages import TEXT
+from hybridctl.logs.native import native_log
+from hybridctl.logs.quality import LogReport, examine
+from hybridctl.logs.raw import RawTable
+from hybridctl.logs.readers import FORMATS, read_raw
+from hybridctl.logs.schema import Log
+from hybridctl.logs.stamps import ABSOLUTE
+
+
+def print_info(
+    path: str | Path,
+    console: Console,
+    mapping: str | Path | None = None,
+    segment: int | None = None,
+) -> None:
+    """Print format, fields, channels, rates, gaps and warnings of a log.
+
+    Without a mapping, every field of the file is listed, and then the channels it makes where
+    the time has an obvious name.
+    """
+    if mapping is not None:
+        log = read_log(path, mapping, segment=segment)
+        _say(console, f"{path}: {FORMATS[log.format]}")
+        _print_log(log, console)
+        return
+    raw = read_raw(path)
+    _say(console, f"{raw.path}: {FORMATS[raw.format]}")
+    if raw.native is not None:
+        _print_log(native_log(raw), console)
+        return
+    for table in raw.tables.values():
+        console.print(_fields(table))
+        for name, reason in table.unusable.items():
+            if reason != TEXT:
+                _say(console, f"left out: {f'{table.name} {name}'.strip()}: {reason}")
+    try:
+        log = build(raw, guess_mapping(raw))
+    except FileFormatError:
+        raise
+    except HybridctlError as error:
+        _say(console, f"no channels without a mapping: {error}")
+        return
+    _print_log(log, console)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_log(log: Log, console: Console) -> None:
+    report = examine(log)
+    first, last = log.span
+    _say(console, f"{last - first:.6g} s, from {first:.6f} to {last:.6f} s after {_origin(log)}")
+    for key, value in log.metadata.items():
+        _say(console, f"{key}: {value}")
+    console.print(_channels(log, report))
+    for warning in report.warnings:
+        _say(console, f"warning: {warning}")
+
+
+def _origin(log: Log) -> str:
+    if log.origin_ns < ABSOLUTE * 1e9:
+        return f"{log.origin_ns} ns"
+    date = datetime.fromtimestamp(log.origin_ns // 10**9, timezone.utc)
+    return f"{date:%Y-%m-%d %H:%M:%S}.{log.origin_ns % 10**9:09d} UTC"
+
+
+def _channels(log: Log, report: LogReport) -> Table:
+    """One row for each channel; a role is given where it is not a measurement."""
+    with_role = any(channel.role != "measurement" for channel in log.channels)
+    with_frame = any(channel.frame for channel in log.channels)
+    table = _table("channels")
+    table.add_column("channel", overflow="fold", min_width=8)
+    table.add_column("columns", overflow="fold", min_width=8)
+    for name in (*["role"] * with_role, "unit", *["frame"] * with_frame):
+        table.add_column(name, no_wrap=True)
+    for name in ("count", "[Hz]", "first", "last", "gaps", "NaN"):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for channel, quality in zip(log.channels, report.channels, strict=True):
+        ends = (channel.times.min(), channel.times.max()) if len(channel) else ()
+        table.add_row(
+            escape(channel.name),
+            escape(_short(channel.columns)),
+            *["" if channel.role == "measurement" else channel.role] * with_role,
+            escape(channel.unit),
+            *[escape(channel.frame)] * with_frame,
+            str(quality.count),
+            f"{quality.rate:.4g}",
+            *([f"{end:.3f}" for end in ends] or ["", ""]),
+            str(quality.gaps),
+            str(quality.incomplete),
+        )
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def _fields(content: RawTable) -> Table:
+    table = _table(escape(f"{content.name}: {content.kind}") if content.name else "fields")
+    for name in ("field", "type", "shape", "unit", "columns"):
+        table.add_column(name, overflow="fold")
+    for name, values in content.fields.items():
+        row = [name, str(values.dtype), str(values.shape), content.units.get(name, "")]
+        table.add_row(*map(escape, [*row, _short(content.labels.get(name, ()))]))
+    return table
+
+
+def _short(names: tuple[str, ...]) -> str:
+    if len(names) <= 6:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])}, ... {names[-1]} ({len(names)})"

@@ -1,0 +1,73 @@
+"""Logs as hybridctl writes them: a header in JSON says what the columns are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybridctl.errors import FileFormatError
+from hybridctl.logs.raw import RawLog, reading
+from hybridctl.logs.schema import Channel, Log
+
+VERSION = 1
+
+
+def header(log: Log) -> dict[str, Any]:
+    """Everything of a log but stamps and values, for `json.dumps`."""
+    return {
+        "version": VERSION,
+        "origin_ns": log.origin_ns,
+        "metadata": dict(log.metadata),
+        "channels": [
+            {
+                "name": channel.name,
+                "count": len(channel),
+                "columns": list(channel.columns),
+                "unit": channel.unit,
+                "frame": channel.frame,
+                "role": channel.role,
+                "quaternion": channel.quaternion,
+            }
+            for channel in log.channels
+        ],
+    }
+
+
+def native_log(raw: RawLog) -> Log:
+    """The log that was written; FileFormatError if the header does not fit the content."""
+    with reading(raw.path, "a log that hybridctl wrote"):
+        given = raw.native
+        if not isinstance(given, dict) or given.get("version") != VERSION:
+            raise FileFormatError(f"{raw.path}: a log of version {VERSION} is expected")
+        channels = []
+        for entry in given["channels"]:
+            times, values = _samples(raw, entry)
+            entry = {**entry, "columns": tuple(entry["columns"])}
+            count = entry.pop("count")
+            channels.append(Channel(times=times, values=values, **entry))
+            if len(channels[-1]) != count:
+                raise FileFormatError(
+                    f"{raw.path}: channel {entry['name']!r} has {len(channels[-1])} samples where "
+                    f"{count} were written; the file was cut or changed"
+                )
+        origin = given["origin_ns"]
+        if not isinstance(origin, int):
+            raise FileFormatError(f"{raw.path}: origin_ns must be a whole number, got {origin!r}")
+        metadata = {str(k): str(v) for k, v in given["metadata"].items()}
+        return Log(tuple(channels), origin, str(raw.path), raw.format, metadata, tuple(raw.notes))
+
+
+def _samples(raw: RawLog, entry: dict[str, Any]) -> tuple[Any, Any]:
+    name, columns = entry["name"], entry["columns"]
+    if raw.format == "mcap":
+        table = raw.tables[f"/{name}"]
+        if not table.fields:  # no samples, so no messages
+            return np.zeros(0), np.zeros((0, len(columns)))
+        return table["time"], np.stack([table[f"values.{c}"] for c in columns], axis=1)
+    table = raw.tables[""]
+    if raw.format != "csv":
+        return table[f"{name}/times"], table[f"{name}/values"]
+    fields = [f"{name}.{column}" for column in columns]
+    there = ~np.logical_and.reduce([table.absent[field] for field in fields])
+    return table["time"][there], np.stack([table[field] for field in fields], axis=1)[there]

@@ -1,0 +1,110 @@
+"""What a file holds before it is mapped: tables of fields, as recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridctl import checks
+from hybridctl.errors import FileFormatError, HybridctlError, InputError
+
+Field = NDArray[Any]
+MAX_BYTES = 4 * 2**30
+_OBVIOUS = ("t", "time", "times", "stamp", "stamps", "timestamp", "timestamps")
+_SUFFIX = {"": "s", "s": "s", "sec": "s", "unix": "s", "ms": "ms", "us": "us", "ns": "ns"}
+
+
+@dataclass
+class RawTable:
+    """The fields of a table, an archive or a topic.
+
+    `fields` maps names (columns, arrays, dotted paths into messages) to arrays whose rows are
+    samples. `stamps` (n,) are the nanoseconds at which messages were recorded, if they were.
+    `labels` names the columns of a field, `units` holds units written beside a name, `absent`
+    marks cells that are empty, and `unusable` says why a field is not among `fields`.
+    """
+
+    name: str
+    fields: dict[str, Field] = field(default_factory=dict)
+    stamps: NDArray[np.int64] | None = None
+    kind: str = ""
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Field:
+        if name in self.unusable:
+            raise InputError(
+                f"field {name!r} of {self.name!r} cannot be used: {self.unusable[name]}"
+            )
+        found: Field = self.fields[checks.member("field", name, self.fields)]
+        return found
+
+    def obvious_unit(self, name: str) -> str | None:
+        """The unit of the time in a field whose name says that it is the time, else None."""
+        base, _, suffix = name.rpartition("/")[2].lower().partition("_")
+        if base not in _OBVIOUS or suffix not in _SUFFIX:
+            return None
+        return self.units.get(name, _SUFFIX[suffix])
+
+    def obvious_time(self) -> tuple[str, str] | None:
+        """(field, unit) of the time, if one field has a name that says so, else None."""
+        for name, values in self.fields.items():
+            unit = self.obvious_unit(name)
+            if unit is not None and values.ndim == 1 and values.size:
+                return name, unit
+        return None
+
+
+@dataclass
+class RawLog:
+    """All tables of a file; `native` is the header of a log that hybridctl wrote itself."""
+
+    path: Path
+    format: str
+    tables: dict[str, RawTable]
+    native: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def too_large(path: Path, what: str, size: int) -> FileFormatError:
+    """The error for a declared size that a file of this length cannot or should not have."""
+    return FileFormatError(
+        f"{path}: {what} is declared as {size} bytes, more than the file can hold or the limit of "
+        f"{MAX_BYTES}"
+    )
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a reader raises into one line that names the file.
+
+    Libraries that parse binary formats raise nearly anything on damaged files.
+    """
+    try:
+        yield
+    except HybridctlError as error:
+        if str(path) in str(error):
+            raise
+        raise FileFormatError(f"{path}: {error}") from error
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[0][:200] if lines else ""
+        raise FileFormatError(
+            f"{path}: damaged, or not {kind} after all ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def missing_extra(path: Path, kind: str, package: str, extra: str) -> InputError:
+    """The error for a format whose library is not installed."""
+    return InputError(
+        f"{path}: reading or writing {kind} needs the package {package}; install it with "
+        f'pip install "hybridctl[{extra}]"'
+    )
