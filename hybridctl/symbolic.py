@@ -27,6 +27,8 @@ from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sensitivity.beside import ParameterDerivatives
+from hybridctl.sensitivity.held import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
 
 Expression: TypeAlias = Any
@@ -95,6 +97,28 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
         return replace(edges, guards=guards[key])
 
     return HybridSystem(listed.mode, outgoing)
+
+
+def parametric_system(
+    modes: Iterable[Mode],
+    transitions: Iterable[Transition | Joint],
+    parameters: Mapping[str, tuple[Expression, float]],
+) -> tuple[HybridSystem, ParameterDerivatives]:
+    """The hybrid system of expressions in further symbols, and its derivatives by these.
+
+    parameters: symbol and value by name. Raises what `hybrid_system` raises.
+    """
+    symbols = [symbol for symbol, _ in parameters.values()]
+    extended = [
+        replace(m, input=ca.vertcat(*([] if m.input is None else [_stacked(m.input)]), *symbols))
+        for m in modes
+    ]
+    values = {name: value for name, (_, value) in parameters.items()}
+    return inputs_as_parameters(hybrid_system(extended, transitions), values)
+
+
+def _stacked(expression: Expression) -> Expression:
+    return ca.vertcat(*expression) if isinstance(expression, list | tuple) else expression
 
 
 @dataclass(frozen=True, eq=False)

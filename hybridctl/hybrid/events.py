@@ -36,7 +36,10 @@ _OUTSIDE = 10.0
 
 @dataclass(frozen=True)
 class Crossing:
-    """The first firing on an arc: its time, and the guards that fire within the window."""
+    """The end of an arc: its time, and the guards that fire within the window.
+
+    There are none where the policy changes its law.
+    """
 
     time: float
     guards: tuple[str, ...]
@@ -103,6 +106,14 @@ class GuardWatch:
             if crossing is not None:
                 return crossing
         return None
+
+    def imminent(self, step: Step) -> tuple[str, ...]:
+        """Armed guards that, by their slope at the end of a step, fall through zero just after it.
+
+        That is, within the window.
+        """
+        armed = [(i, name) for i, name in enumerate(self._guards.names) if self._armed[i]]
+        return tuple(name for i, name in armed if self._follows(step, step.end, i))
 
     def _resolved(
         self, step: Step, times: Array, g: Array, halvings: int

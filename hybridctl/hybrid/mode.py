@@ -44,6 +44,26 @@ class ResetJacobian(NamedTuple):
     input: Array
 
 
+class ResetBorder(NamedTuple):
+    """The derivative of a reset at the border between two cases: linear on either side of it.
+
+    name: the case entered where `distance`, a number that is zero at the border, is positive.
+    `distance` has its derivatives by (t, x, u) before the event; `positive` and `negative` are
+    those of the reset on either side. What is over in a time as short as the perturbation is
+    small, like a brief slip, is part of the reset: afterwards the mode after the event flows.
+    """
+
+    name: str
+    distance: GuardJacobian
+    positive: ResetJacobian
+    negative: ResetJacobian
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether both sides have the same derivative."""
+        return all(map(np.array_equal, self.positive, self.negative))
+
+
 class Pace(NamedTuple):
     """Times in s that limit an integrator's steps from a point (t, x, u) on.
 
@@ -138,10 +158,16 @@ class Jump:
 
 @dataclass(frozen=True)
 class Reset:
-    """The jump map x+ = R(t, x-, u-); `map` returns the new state alone or a whole `Jump`."""
+    """The jump map x+ = R(t, x-, u-); `map` returns the new state alone or a whole `Jump`.
+
+    `border` says whether (t, x-, u-) is where the map has two one-sided derivatives, given the
+    mode after the event and the input u+ there; None where `jacobian` is its derivative. It
+    raises `InputError` where there are more than two, or none.
+    """
 
     map: Callable[[float, Array, Array], Array | Jump]
     jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
+    border: Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None] | None = None
 
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
         """The jump at (t, x-, u-)."""

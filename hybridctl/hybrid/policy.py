@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +17,10 @@ from hybridctl.hybrid.trajectory import Event
 
 @dataclass(frozen=True)
 class History:
-    """What has happened when an arc begins: its mode, time and state, and all events so far."""
+    """What has happened when an arc begins: its mode, time and state, and all events so far.
+
+    Events without guards are among them: those at which a policy asked to be asked again.
+    """
 
     mode: ModeKey
     time: float
@@ -31,11 +35,36 @@ class Policy(Protocol):
     It is asked once per arc, so what depends on the events (which reference arc, which gain)
     is decided there; the law it returns is called in every evaluation of the vector field and
     must be smooth in (t, x).
+
+    A policy whose law changes at a time of its own choice (a clock, a late detection, a sample)
+    has a method `next_change(history) -> float` besides: the next time after `history.time` at
+    which it wants to be asked again, in s, infinite for none. The arc ends there with an event
+    without guards, which leaves the state alone. Guards come first: those that fall through zero
+    within the event window of a change have their event before it, or at the same time, and then
+    the policy sees that time in the history of this event. A policy that passes on another one's
+    law passes on its `next_change` too.
     """
 
     def law(self, history: History) -> InputLaw:
         """The input law of the arc that begins with this history: u (nu,) as function of t, x."""
         ...
+
+
+@dataclass(frozen=True)
+class DisturbedPolicy:
+    """A policy with a disturbance d(t, x) (nu,) added to its input: u = policy + d."""
+
+    policy: Policy
+    disturbance: InputLaw
+
+    def law(self, history: History) -> InputLaw:
+        """The law of the policy, and the disturbance."""
+        law = self.policy.law(history)
+        return lambda t, x: law(t, x) + self.disturbance(t, x)
+
+    def next_change(self, history: History) -> float:
+        """When the policy wants to be asked again, s."""
+        return next_change(self.policy, history)
 
 
 @dataclass(frozen=True)
@@ -87,6 +116,23 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
         return u
 
     return checked
+
+
+def next_change(policy: Policy, history: History) -> float:
+    """When the policy wants to be asked again, s; infinite for one that does not say.
+
+    Raises `InputError` for a time that is not after the present.
+    """
+    ask = getattr(policy, "next_change", None)
+    if ask is None:
+        return math.inf
+    time = float(ask(history))
+    if not time > history.time:
+        raise InputError(
+            f"next_change of the policy must be after the time of the history, t = "
+            f"{history.time!r} s, got {time!r}"
+        )
+    return time
 
 
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:

@@ -23,7 +23,14 @@ from hybridctl.errors import (
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import METHODS, Integrator, Step
 from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
-from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
+from hybridctl.hybrid.policy import (
+    History,
+    Policy,
+    as_policy,
+    first_input,
+    input_law,
+    next_change,
+)
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.hybrid.zeno import Accumulation, crowded, predict
@@ -54,13 +61,14 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Point:
-    """Where an arc begins."""
+    """Where an arc begins, and when the policy wants it to end."""
 
     mode: Mode
     law: InputLaw
     time: float
     state: Array
     input: Array
+    change: float
 
 
 def simulate(
@@ -84,7 +92,10 @@ def simulate(
 ) -> HybridTrajectory:
     """Simulate a hybrid system from state x0 in `mode` over t_span = (start, end), in s.
 
-    `policy` is None (zero input), a function u(t, x), or a `Policy` that sees the events.
+    `policy` is None (zero input), a function u(t, x), or a `Policy` that sees the events. Where
+    it changes its law at a time of its own, an event without guards is recorded: the state goes
+    on, the mode too if it is consistent with the new input (`Mode.select`). Such events count
+    neither towards `max_events` nor as Zeno.
 
     rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
     are as accurate as the flow is.
@@ -127,8 +138,10 @@ def simulate(
         number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
     )
-    law = input_law(run.policy, History(mode, start, state), first.nu)
-    point = _Point(first, law, start, state, first_input(law, start, state, first.nu))
+    history = History(mode, start, state)
+    law = input_law(run.policy, history, first.nu)
+    u = first_input(law, start, state, first.nu)
+    point = _Point(first, law, start, state, u, next_change(run.policy, history))
     _check_start(run, point)
     return _event_loop(run, point)
 
@@ -141,7 +154,7 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
         arcs.append(arc)
         if crossing is None:
             return HybridTrajectory(tuple(arcs), tuple(events))
-        if len(events) == run.max_events:
+        if crossing.guards and sum(bool(e.guards) for e in events) == run.max_events:
             raise EventLimitError(
                 f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
                 f"in mode {point.mode.key!r}; the last guards were {crossing.guards}"
@@ -174,19 +187,25 @@ def _watch(run: _Run, point: _Point) -> GuardWatch:
 
 
 def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
-    """Integrate from `point` to the first crossing or to the end of the time span."""
+    """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
+
+    A change is a crossing without guards.
+    """
     watch = _watch(run, point)
     watch.start(point.time, point.state, point.input)
     steps: list[Step] = []
     crossing = None
-    if point.time < run.t_end:
-        for step in run.integrator.steps(point.mode, point.law, point.time, point.state, run.t_end):
+    last = min(run.t_end, point.change)
+    if point.time < last:
+        for step in run.integrator.steps(point.mode, point.law, point.time, point.state, last):
             steps.append(step)
             if run.progress is not None:
                 run.progress(step.end)
             crossing = watch.scan(step)
             if crossing is not None:
                 break
+        if crossing is None and point.change < run.t_end:
+            crossing = Crossing(last, watch.imminent(steps[-1]))
     end = run.t_end if crossing is None else crossing.time
     arc = arc_from_steps(index, point.mode, steps, point.time, point.state, point.input, end)
     return arc, crossing
@@ -203,7 +222,9 @@ def _jump(
     t = crossing.time
     before, u = arc(t), arc.input(t)
     resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
-    if resting is not None:
+    if not crossing.guards:
+        key, jump = arc.mode, Jump(before)
+    elif resting is not None:
         key, jump = _landing(resting.target, resting.reset(t, before, u))
     else:
         key, jump = _reset(run, arc.mode, crossing, before, u)
@@ -232,11 +253,13 @@ def _jump(
     for _ in range(_SELECTIONS):
         mode = run.system.mode(key)
         provisional = event(key, np.zeros(mode.nu))
-        law = input_law(run.policy, History(key, t, after, (*past, provisional)), mode.nu)
+        history = History(key, t, after, (*past, provisional))
+        law = input_law(run.policy, history, mode.nu)
         u_after = first_input(law, t, after, mode.nu)
         selected = key if mode.select is None else mode.select(t, after, u_after)
         if selected == key:
-            return event(key, u_after), _Point(mode, law, t, after, u_after)
+            change = next_change(run.policy, history)
+            return event(key, u_after), _Point(mode, law, t, after, u_after, change)
         tried.append(key)
         key = selected
     raise NoContactSolutionError(
@@ -304,10 +327,12 @@ def _accumulation(
 ) -> Accumulation | None:
     """Where events end that accumulate right now, if the system can come to rest there.
 
-    Events before the last rest do not count.
+    Events before the last rest do not count, nor changes of the policy.
     """
+    if not crossing.guards:
+        return None
     last = max((i for i, e in enumerate(events) if e.accumulation is not None), default=-1)
-    recent = [(e.time, e.guards) for e in events[last + 1 :][-_RECENT:]]
+    recent = [(e.time, e.guards) for e in events[last + 1 :] if e.guards][-_RECENT:]
     recent.append((crossing.time, crossing.guards))
     rest = run.system.outgoing(mode).rest
     for end in _endings(run, recent) if run.rests else ():

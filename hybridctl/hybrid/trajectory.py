@@ -33,10 +33,10 @@ class Event:
     """A jump at `time`, from arc `index` to arc `index + 1`.
 
     `input_rate` is the rate of the input just before it. `guards` are those that fired, in the
-    order of their declaration; `impulses` the normal impulse
-    per contact in N s (empty for systems without contacts); `report` what the reset certifies (not
-    saved). `accumulation`: the predicted time at which events of these guards accumulate, where
-    the system came to rest instead of going through all of them; otherwise None.
+    order of their declaration; there are none where the policy changed its law. `impulses` are
+    the normal impulse per contact in N s (empty where no reset gave any), `report` what the reset
+    certifies (not saved). `accumulation`: the predicted time at which events of these guards
+    accumulate, where the system came to rest instead of going through all of them; otherwise None.
     """
 
     index: int
@@ -154,6 +154,11 @@ class HybridTrajectory:
 
     arcs: tuple[Arc, ...]
     events: tuple[Event, ...]
+
+    @property
+    def guard_events(self) -> tuple[Event, ...]:
+        """The events of guards, without those at which the policy changed its law."""
+        return tuple(event for event in self.events if event.guards)
 
     @property
     def start(self) -> float:

@@ -267,9 +267,7 @@ class ContactDynamics:
         lower = np.hstack([-c_q[held], -c_v[held], np.zeros((len(held), robot.nu))])
         a_z, m_z = now.kkt.solve(upper, lower)
         if now.kkt.redundant:
-            change = self._redundant_change(phase, q, now, d.rate_q, m_z)
-            m_z = m_z + change
-            a_z = a_z + now.kkt.by_mass(d.jacobian.T @ now.mix @ change)
+            m_z, a_z = self.shared(phase, now, self._turned(phase, q, now, d.rate_q), m_z, a_z)
         rows_z = now.mix @ m_z
         rows_z[:, :nv] += turn_q
         rows_z[:, nv : 2 * nv] += turn_v
@@ -280,35 +278,45 @@ class ContactDynamics:
         f_z[closed], t_z[closed] = normal, tangential
         return a_z, f_z, t_z
 
-    def _redundant_change(
-        self, phase: Phase, q: Array, now: Solution, rate_q: Array, m_z: Array
-    ) -> Array:
-        """How the least-norm multipliers move within what the equations leave open.
+    def shared(
+        self, phase: Phase, now: Solution, change: Array, m_z: Array, a_z: Array
+    ) -> tuple[Array, Array]:
+        """Derivatives of least-norm multipliers and of the acceleration where contacts share loads.
 
-        With G^T y = W^-1 lambda they change by P (W dG^T y + dW W^-1 lambda): the rows that
-        share the load turn, and the weights change.
+        With G^T y = W^-1 lambda (`dual`) they change by P (W D(G^T) y + D(W) W^-1 lambda) within
+        what the equations leave open: `change` is D(G^T) y, and the weights of friction are
+        normal forces.
         """
-        nv, kkt, held = self.robot.nv, now.kkt, phase.constrained
+        kkt, normals = now.kkt, len(phase.closed)
+        change = kkt.weights[:, None] * change
+        owner = phase.contacts.owner[phase.sticking]
+        share = now.multipliers[normals:] / kkt.weights[normals:]
+        change[normals:] += share[:, None] * m_z[owner]
+        moved = kkt.indeterminate() @ change
+        return m_z + moved, a_z + kkt.by_mass(now.rows.jacobian.T @ now.mix @ moved)
+
+    def dual(self, phase: Phase, now: Solution) -> tuple[Array, Array]:
+        """y (r,) with G^T y = W^-1 lambda along all rows, and z = M^-1 J^T y (nv,)."""
         y = np.zeros(len(phase.contacts.owner))
-        y[held] = kkt.adjoint(now.multipliers)
-        z = kkt.by_mass(now.rows.jacobian.T @ y)
+        y[phase.constrained] = now.kkt.adjoint(now.multipliers)
+        return y, now.kkt.by_mass(now.rows.jacobian.T @ y)
+
+    def _turned(self, phase: Phase, q: Array, now: Solution, rate_q: Array) -> Array:
+        """D(G^T) y (m, 2 nv + nu) by (q, v, u): the rows that share the load turn."""
+        nv, kkt = self.robot.nv, now.kkt
+        y, z = self.dual(phase, now)
         d = phase.contacts.derivatives(q, z, np.zeros(nv))
         inertia = self.robot.impulse_derivative(q, z, wrenches(phase.contacts, d.wrench, y))
         inertia = inertia - turning_wrenches(d, y)
         force = d.jacobian.T @ now.mix
-        change = np.zeros_like(m_z)
+        change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
         change[:, :nv] = now.mix.T @ d.rate_q - force.T @ kkt.by_mass(inertia)
-        along = phase.turning(now.directions, now.rows.rate, np.ones(len(held)))
+        along = phase.turning(now.directions, now.rows.rate, np.ones(len(phase.constrained)))
         for slide in phase.spatial:
             pull = (d.rate @ along)[slide.rows]
             change[slide.contact, :nv] -= pull @ rate_q[slide.rows]
             change[slide.contact, nv : 2 * nv] -= pull @ d.jacobian[slide.rows]
-        change *= kkt.weights[:, None]
-        owner = phase.contacts.owner[phase.sticking]
-        normals = len(phase.closed)
-        share = now.multipliers[normals:] / kkt.weights[normals:]
-        change[normals:] += share[:, None] * m_z[owner]
-        return np.asarray(kkt.indeterminate() @ change)
+        return change
 
 
 def wrenches(contacts: ContactSet, wrench: Array, force: Array) -> dict[int, Array]:

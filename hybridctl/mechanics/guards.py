@@ -47,23 +47,61 @@ def contact_guards(dynamics: ContactDynamics, modes: Modes) -> GuardSet:
         friction_z = np.concatenate([d.friction_q, d.friction_v, d.friction_u], axis=2)
         friction = dynamics.acceleration(q, v, u, modes).friction
         slip, slip_z = _slip_derivatives(dynamics, q, v, len(u))
-        rows = []
-        for g in guards:
-            i = g.contact
-            if g.event == "closes":
-                rows.append(gap_z[i])
-            elif g.event == "opens":
-                rows.append(force_z[i])
-            elif g.event == "sticks":
-                rows.append(_along(g, slip[i]) @ slip_z[i])
-            else:
-                limit = dynamics.static_friction[i] * force_z[i]
-                rows.append(limit - _along(g, friction[i], -1.0) @ friction_z[i])
-        z = np.array(rows)
+        z = _rows(dynamics, guards, slip, friction, _Terms(gap_z, slip_z, force_z, friction_z))
         cut = 2 * dynamics.robot.nv
-        return GuardJacobian(np.zeros(len(rows)), z[:, :cut], z[:, cut:])
+        return GuardJacobian(np.zeros(len(z)), z[:, :cut], z[:, cut:])
 
     return GuardSet(names, values, jacobian)
+
+
+def guard_parameter_derivatives(
+    dynamics: ContactDynamics,
+    modes: Modes,
+    now: ContactAcceleration,
+    forces_p: Array,
+    friction_p: Array,
+    static_p: Array,
+) -> Array:
+    """D_p g (n, np) of all guards of a mode, for parameters that leave kinematics alone.
+
+    now: forces at the point; forces_p (c, np), friction_p (c, 2, np) their derivatives, static_p
+    (c, np) those of the static coefficients of friction.
+    """
+    guards = list(_guards(dynamics, modes))
+    terms = _Terms(np.zeros_like(forces_p), np.zeros_like(friction_p), forces_p, friction_p)
+    rows = _rows(dynamics, guards, now.slip, now.friction, terms)
+    for row, g in zip(rows, guards, strict=True):
+        if g.event.startswith("slips"):
+            row += static_p[g.contact] * now.forces[g.contact]
+    return rows
+
+
+class _Terms(NamedTuple):
+    """Derivatives of gaps (c, .), slip (c, 2, .), normal forces (c, .) and friction (c, 2, .)."""
+
+    gap: Array
+    slip: Array
+    force: Array
+    friction: Array
+
+
+def _rows(
+    dynamics: ContactDynamics, guards: list[_Guard], slip: Array, friction: Array, d: _Terms
+) -> Array:
+    """Derivatives (n, .) of guards at sliding velocities and friction forces (c, 2)."""
+    rows = np.zeros((len(guards), d.gap.shape[1]))
+    for row, g in zip(rows, guards, strict=True):
+        i = g.contact
+        if g.event == "closes":
+            row[:] = d.gap[i]
+        elif g.event == "opens":
+            row[:] = d.force[i]
+        elif g.event == "sticks":
+            row[:] = _along(g, slip[i]) @ d.slip[i]
+        else:
+            limit = dynamics.static_friction[i] * d.force[i]
+            row[:] = limit - _along(g, friction[i], -1.0) @ d.friction[i]
+    return rows
 
 
 def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[_Guard]:

@@ -193,8 +193,8 @@ def impact_derivatives(
         phase, after = dynamics.phase(states), result.velocity_after
         closed = list(phase.closed)
         mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
-        forces = _row_values(phase, result)
-        directions, mix, turning, select, system = _linearised(phase, mass, rows, after, forces)
+        forces = row_values(phase, result)
+        directions, mix, turning, select, system = linearised(phase, mass, rows, after, forces)
         e = np.zeros(len(rows))
         e[: len(closed)] = dynamics.restitution[closed]
         rest = np.zeros(nv)
@@ -228,8 +228,12 @@ def impact_derivatives(
     )
 
 
-class _Linearised(NamedTuple):
-    """The equations of given states: sliding directions, E, K, selection of rows, factors."""
+class Linearised(NamedTuple):
+    """The equations of given states: sliding directions, E, K, selection of rows, factors.
+
+    Changes dv of velocity and dm of multipliers obey M dv - J^T (E dm - K J dv) = upper and
+    select J dv = lower; rows of `select` are normals of the closed contacts first.
+    """
 
     directions: dict[int, Array]
     mix: Array
@@ -238,7 +242,7 @@ class _Linearised(NamedTuple):
     system: KKT
 
 
-def _linearised(phase: Phase, mass: Array, rows: Array, after: Array, forces: Array) -> _Linearised:
+def linearised(phase: Phase, mass: Array, rows: Array, after: Array, forces: Array) -> Linearised:
     """The equations, linear in changes of velocity and impulses, at an impact's result."""
     directions = _directions(phase, rows @ after, forces)
     mix = phase.mix(directions)
@@ -248,7 +252,7 @@ def _linearised(phase: Phase, mass: Array, rows: Array, after: Array, forces: Ar
     system = KKT(
         mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows, 1.0 / (mix**2).sum(axis=0)
     )
-    return _Linearised(directions, mix, turning, select, system)
+    return Linearised(directions, mix, turning, select, system)
 
 
 def _undetermined(dynamics: ContactDynamics, q: Array, result: ImpactResult) -> bool:
@@ -257,8 +261,8 @@ def _undetermined(dynamics: ContactDynamics, q: Array, result: ImpactResult) -> 
         return False
     phase = dynamics.phase(result.states)
     mass, rows = dynamics.robot.mass_matrix(q), phase.contacts.jacobian(q)
-    forces = _row_values(phase, result)
-    equations = _linearised(phase, mass, rows, result.velocity_after, forces)
+    forces = row_values(phase, result)
+    equations = linearised(phase, mass, rows, result.velocity_after, forces)
     if not equations.system.redundant:
         return False
     push = rows.T @ equations.mix
@@ -284,7 +288,7 @@ def _redundant_change(
     return np.asarray(system.indeterminate() @ (system.weights[:, None] * change))
 
 
-def _row_values(phase: Phase, result: ImpactResult) -> Array:
+def row_values(phase: Phase, result: ImpactResult) -> Array:
     """Impulses along the rows of a phase (r,)."""
     values = np.zeros(len(phase.contacts.owner))
     for k, (i, tangents) in enumerate(zip(phase.closed, phase.contacts.tangents, strict=True)):

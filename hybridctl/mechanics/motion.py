@@ -15,6 +15,19 @@ class Frame(NamedTuple):
     position: Array
 
 
+class Body(NamedTuple):
+    """All links fixed to each other that a joint moves: mass in kg, center of mass (3,) in m.
+
+    rotation (3, 3) turns the axes of the frame by which it was asked for into those of the joint,
+    in which `center` is.
+    """
+
+    joint: int
+    rotation: Array
+    mass: float
+    center: Array
+
+
 class Motion(NamedTuple):
     """Kinematics in world coordinates: Jacobian (6, nv), its rate, and poses of joints asked for.
 

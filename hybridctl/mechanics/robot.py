@@ -16,10 +16,11 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, member, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.mechanics.joints import UNIT_TOLERANCE, JointKind, kind_of
-from hybridctl.mechanics.motion import Frame, Motion, MotionDerivatives
+from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
+from hybridctl.mechanics.passive import Passive
 
 Root = Literal["fixed", "floating", "sagittal"]
 
@@ -57,6 +58,7 @@ class Robot:
         self._weightless_data = self._weightless.createData()
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
+        self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         self._kinds = self._joint_kinds()
         names = self.joint_names if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self._velocity_indices(name)]
@@ -64,7 +66,9 @@ class Robot:
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
-        self._set_passive(stiffness or {}, rest or {}, damping or {})
+        self.passive = Passive(
+            self._joint_indices(), self._model.damping, stiffness or {}, rest or {}, damping or {}
+        )
 
     @staticmethod
     def from_urdf(
@@ -130,32 +134,10 @@ class Robot:
     def _joint_id(self, name: str) -> int:
         return int(self._model.getJointId(member("joint", name, self.joint_names)))
 
-    def _set_passive(
-        self,
-        stiffness: Mapping[str, float],
-        rest: Mapping[str, float],
-        damping: Mapping[str, float],
-    ) -> None:
-        """Passive torques as K q - K q_rest + d v, with K (nv, nq) and d (nv,)."""
-        self._damping = np.array(self._model.damping)
-        self._stiffness, self._preload = np.zeros((self.nv, self.nq)), np.zeros(self.nv)
-        for what, values in (("stiffness", stiffness), ("rest", rest), ("damping", damping)):
-            for name, value in values.items():
-                joint = self._model.joints[self._joint_id(name)]
-                if (joint.nq, joint.nv) != (1, 1):
-                    raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
-                x = number(f"{what}[{name!r}]", value, at_least=None if what == "rest" else 0.0)
-                if what == "damping":
-                    self._damping[joint.idx_v] = x
-                elif what == "stiffness":
-                    self._stiffness[joint.idx_v, joint.idx_q] = x
-                else:
-                    self._preload[joint.idx_v] = self._stiffness[joint.idx_v, joint.idx_q] * x
-        self._stiffness_v = np.zeros((self.nv, self.nv))
-        for joint in list(self._model.joints)[1:]:
-            if (joint.nq, joint.nv) == (1, 1):
-                self._stiffness_v[:, joint.idx_v] = self._stiffness[:, joint.idx_q]
-        self._passive = bool(self._stiffness.any() or self._damping.any())
+    def _joint_indices(self) -> dict[str, tuple[int, int] | None]:
+        """Indices of coordinate and velocity of joints of one degree of freedom."""
+        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
+        return {n: (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None for n, j in joints}
 
     # Configurations
 
@@ -223,6 +205,14 @@ class Robot:
             int(frame.parentJoint), np.array(placement.rotation), np.array(placement.translation)
         )
 
+    def body(self, name: str) -> Body:
+        """The rigid body that a frame is fixed to; `InputError` for one fixed to the world."""
+        frame = self.frame(name)
+        if frame.joint == 0:
+            raise InputError(f"frame {name!r} must move with a joint, but is fixed to the world")
+        inertia = self._model.inertias[frame.joint]
+        return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
+
     def supporting(self, joint: int) -> Array:
         """1 for each velocity that moves the body of a joint, 0 for the others: (nv,)."""
         mask = np.zeros(self.nv)
@@ -240,26 +230,20 @@ class Robot:
     def bias(self, q: Array, v: Array) -> Array:
         """h(q, v) (nv,), springs and dampers included."""
         h = np.array(pin.nonLinearEffects(self._model, self._data, q, v))
-        return h + self._passive_torque(q, v) if self._passive else h
-
-    def _passive_torque(self, q: Array, v: Array) -> Array:
-        tau: Array = self._stiffness @ q - self._preload + self._damping * v
-        return tau
+        return h + self.passive.torque(q, v) if self.passive.any else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
         """The acceleration (nv,) with all contacts open."""
         tau = self.actuation @ u
-        if self._passive:
-            tau -= self._passive_torque(q, v)
+        if self.passive.any:
+            tau -= self.passive.torque(q, v)
         return np.array(pin.aba(self._model, self._data, q, v, tau))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
         """Kinetic and potential energy in J; the potential of springs is included."""
         kinetic = float(pin.computeKineticEnergy(self._model, self._data, q, v))
         potential = float(pin.computePotentialEnergy(self._model, self._data, q))
-        torque, k = self._stiffness @ q - self._preload, self._stiffness.sum(axis=1)
-        springs = k > 0.0
-        return kinetic, potential + 0.5 * float((torque[springs] ** 2 / k[springs]).sum())
+        return kinetic, potential + self.passive.energy(q)
 
     def bias_derivatives(
         self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
@@ -270,7 +254,7 @@ class Robot:
         held constant in the frame of their body, as Pinocchio does.
         """
         d_q, d_v = self._rnea_derivatives(self._model, self._data, q, v, a, wrenches)
-        return d_q + self._stiffness_v, d_v + np.diag(self._damping)
+        return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
         """D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity, springs or velocity."""
@@ -278,6 +262,22 @@ class Robot:
         return self._rnea_derivatives(
             self._weightless, self._weightless_data, q, at_rest, dv, wrenches
         )[0]
+
+    def regressor(self, q: Array, v: Array, a: Array) -> Array:
+        r"""Y (nv, 10 n) with M a + h = Y pi, springs and dampers and armature apart.
+
+        pi has ten entries for each of the n joints: m, m c (3), and xx, xy, yy, xz, yz, zz of the
+        inertia about the origin, of the body of the joint and in its frame.
+        """
+        return np.array(pin.computeJointTorqueRegressor(self._model, self._data, q, v, a))
+
+    def impulse_regressor(self, q: Array, dv: Array) -> Array:
+        """Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
+        return np.array(
+            pin.computeJointTorqueRegressor(
+                self._weightless, self._weightless_data, q, np.zeros(self.nv), dv
+            )
+        )
 
     def _rnea_derivatives(
         self, model: Any, data: Any, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]

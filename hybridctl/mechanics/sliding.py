@@ -75,19 +75,21 @@ def sliding_times(
 
     When the first one stops if it goes on slowing down so, :math:`|v_t| / (-d|v_t|/dt)`;
     and the time in which friction turns a sliding velocity into its own direction,
-    :math:`1 / |K J M^{-1} J^T|` with K of `Phase.turning`.
+    :math:`1 / |K J M^{-1} J^T|` with K of `Phase.turning`, from a standstill as at `STANDSTILL`.
     """
     phase = dynamics.phase(modes)
     if not phase.spatial:
         return np.inf, np.inf
     now = dynamics.solve(phase, q, v, u)
     change = now.rows.jacobian @ now.acceleration + now.rows.drift
-    stops = [np.inf]
+    stops, rates = [np.inf], now.rows.rate.copy()
     for slide in phase.spatial:
         speed = float(np.linalg.norm(now.rows.rate[slide.rows]))
+        if speed < STANDSTILL:
+            rates[slide.rows] = STANDSTILL * now.directions[slide.contact]
         slowing = -float(now.directions[slide.contact] @ change[slide.rows])
         if slowing > 0.0:
             stops.append(max(speed, STOPPED) / slowing)
-    turning = phase.turning(now.directions, now.rows.rate, now.multipliers)
+    turning = phase.turning(now.directions, rates, now.multipliers)
     fastest = np.abs(turning @ now.rows.jacobian @ now.kkt.by_mass(now.rows.jacobian.T)).max()
     return min(stops), 1.0 / float(fastest) if fastest > 0.0 else np.inf

@@ -34,9 +34,11 @@ from hybridctl.hybrid.mode import (
     Outgoing,
     Pace,
     Reset,
+    ResetBorder,
     ResetJacobian,
 )
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
@@ -198,7 +200,10 @@ class _Assembly:
             stand = [STICK if m in SLIPS and s else m for m, s in zip(modes, slow, strict=True)]
             return Jump(x, tuple(stand), none)
 
-        return Reset(jump, Reset.identity(self.space.ndx).jacobian)
+        def border(t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
+            clearly_held(dynamics, x[:n], x[n:], u_after, self._checked(key))
+
+        return Reset(jump, Reset.identity(self.space.ndx).jacobian, border if stops else None)
 
     def _touching(self, q: Array, v: Array, known: set[int]) -> tuple[int, ...]:
         """These contacts, and all others that rest on their surface without a force.
@@ -227,7 +232,15 @@ class _Assembly:
             state = np.block([[np.eye(nv), np.zeros((nv, nv))], [d.velocity_q, d.velocity_v]])
             return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
 
-        return Reset(jump, jacobian)
+        def border(
+            t: float, x: Array, u: Array, key: ModeKey, u_after: Array
+        ) -> ResetBorder | None:
+            q, v, after = x[:n], x[n:], self._checked(key)
+            result = impact(dynamics, q, v, self._touching(q, v, known))
+            clearly_held(dynamics, q, result.velocity_after, u_after, after)
+            return impact_border(dynamics, q, v, result, after, u_after)
+
+        return Reset(jump, jacobian, border)
 
     def _checked(self, key: ModeKey) -> Modes:
         contacts = self.dynamics.contacts

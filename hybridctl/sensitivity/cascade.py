@@ -15,7 +15,7 @@ that resets, inputs and changes of dimension are served too, [RS] (4.33), (4.46)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +97,10 @@ class Cascade:
         """
         return self.follow(dx, du, inputs=inputs).state
 
+    def jump(self, fired: frozenset[int], j: int) -> JumpGains:
+        """The first-order jump of guard j in the phantom mode in which `fired` have fired."""
+        return self._modes.jump(fired, j)
+
     def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> Cascade:
         """The jump where the input changes by -K dx besides, with K = gain(fired) (nu, d)."""
 
@@ -104,6 +108,16 @@ class Cascade:
             return self._modes.jump(fired, j).fed_back(gain(fired))
 
         return Cascade(self.guards, micro)
+
+    def after(self, fired: Iterable[int]) -> Cascade:
+        """The jump of the guards that are left where `fired` have fired, in their order."""
+        done = frozenset(fired)
+        left = [j for j in range(len(self.guards)) if j not in done]
+
+        def micro(then: frozenset[int], j: int) -> JumpGains:
+            return self.jump(done | {left[i] for i in then}, left[j])
+
+        return Cascade([self.guards[j] for j in left], micro)
 
     def order(
         self,

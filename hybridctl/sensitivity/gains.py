@@ -20,7 +20,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import GrazingError, InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import GuardJacobian, Mode, ResetJacobian
+from hybridctl.hybrid.mode import GuardJacobian, Mode, ResetBorder, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -91,28 +91,33 @@ class JumpGains:
 
 
 def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
-    """The first-order jump of an event of one guard.
+    """The first-order jump of an event of one guard; the identity where the policy changed its law.
 
-    Raises `InputError` for an event of several guards (see `jump_derivative`) and for one that
-    ends infinitely many, `GrazingError` where the terms of the guard's rate cancel,
-    `SystemDefinitionError` where the guard or the reset has no Jacobian.
+    Such a change has a fixed time, so a deviation of the state passes it as it is.
+
+    Raises `InputError` for an event of several guards or at a border of its reset (see
+    `jump_derivative`) and for one that ends infinitely many, `GrazingError` where the terms of
+    the guard's rate cancel, `SystemDefinitionError` where the guard or the reset has no Jacobian.
     """
     if event.accumulation is not None:
         raise InputError(
             f"the event at t = {event.time:.9g} s ends infinitely many and has no derivative"
         )
+    if not event.guards:
+        ndx, nu = system.mode(event.mode_before).space.ndx, len(event.input_before)
+        return unchanged(ndx, nu)
     if len(event.guards) != 1:
         raise InputError(
             f"event at t = {event.time:.9g} s must have one guard, got {event.guards}: "
             "jump_derivative serves simultaneous guards"
         )
-    before, after = system.mode(event.mode_before), system.mode(event.mode_after)
-    return gains_between(
-        system,
-        event.guards[0],
-        Side(before, event.time, event.state_before, event.input_before, event.input_rate),
-        Side(after, event.time, event.state_after, event.input_after, event.input_rate),
-    )
+    return gains_between(system, event.guards[0], *event_sides(system, event))
+
+
+def unchanged(ndx: int, nu: int) -> JumpGains:
+    """The jump that leaves deviations alone."""
+    none = np.zeros(ndx)
+    return JumpGains(none, np.zeros(nu), None, np.zeros((ndx, nu)), none, none)
 
 
 def saltation_matrix(system: HybridSystem, event: Event) -> Array:
@@ -139,12 +144,42 @@ class Side:
         return np.asarray(self.mode.field(self.time, self.state, self.input), dtype=np.float64)
 
 
+def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
+    """An event from both sides."""
+    before, after = system.mode(event.mode_before), system.mode(event.mode_after)
+    t, rate = event.time, event.input_rate
+    return (
+        Side(before, t, event.state_before, event.input_before, rate),
+        Side(after, t, event.state_after, event.input_after, rate),
+    )
+
+
 def gains_between(system: HybridSystem, guard: str, before: Side, after: Side) -> JumpGains:
-    """The jump of `guard` from one side to the other, which need not belong to a simulation."""
+    """The jump of `guard` from one side to the other, which need not belong to a simulation.
+
+    Raises what `jump_gains` raises.
+    """
+    border = reset_border(system, guard, before, after)
+    if border is not None and not border.is_linear:
+        raise InputError(
+            f"the event of guard {guard!r} at t = {before.time:.9g} s leads to the border of "
+            f"{border.name!r} and is piecewise linear: jump_derivative serves it where it is alone"
+        )
+    return crossing(system, guard, before, after, None if border is None else border.negative)
+
+
+def crossing(
+    system: HybridSystem,
+    guard: str,
+    before: Side,
+    after: Side,
+    reset: ResetJacobian | None = None,
+) -> JumpGains:
+    """The jump of `guard` with this derivative of its reset, by default the one of the system."""
     t, x, u = before.time, before.state, before.input
     f = before.field
     g = guard_derivative(system, before.mode, guard, t, x, u)
-    r = reset_derivative(system, before.mode, guard, t, x, u)
+    r = reset_derivative(system, before.mode, guard, t, x, u) if reset is None else reset
     slope = float(g.time + g.state @ f + g.input @ before.input_rate)
     size = (
         1e-300
@@ -160,6 +195,14 @@ def gains_between(system: HybridSystem, guard: str, before: Side, after: Side) -
         )
     rate = r.time + r.state @ f + r.input @ before.input_rate
     return JumpGains(-g.state / slope, -g.input / slope, r.state, r.input, after.field - rate, rate)
+
+
+def reset_border(system: HybridSystem, guard: str, before: Side, after: Side) -> ResetBorder | None:
+    """The border at which the reset of a guard is, None where it has one derivative."""
+    edge = system.outgoing(before.mode.key).edge((guard,))
+    if edge is None or edge.reset.border is None:
+        return None
+    return edge.reset.border(before.time, before.state, before.input, after.mode.key, after.input)
 
 
 def guard_derivative(

@@ -57,26 +57,37 @@ def propagate_moments(
     for k, arc in enumerate(linearization.arcs):
         m, p = arc.end @ m, arc.end @ p @ arc.end.T
         if k < len(linearization.jumps):
-            m, p = _through(linearization.jumps[k], m, p, size, seed + k)
+            m, p = through_jump(linearization.jumps[k], m, p, size, seed + k)
     return Moments(m, p)
 
 
-def _through(
+def through_jump(
     jump: JumpGains | Cascade, m: Array, p: Array, points: int, seed: int
 ) -> tuple[Array, Array]:
+    """Mean (d+,) and covariance (d+, d+) after one event, for m (d,) and p (d, d) before it.
+
+    points: of the sum where it is piecewise linear, a power of two.
+    """
     if isinstance(jump, JumpGains):
         return jump.state @ m, jump.state @ p @ jump.state.T
-    values, vectors = eigh(p)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    uniform = qmc.Sobol(len(m), seed=seed).random(points // 2)
-    normal = norm.ppf(np.clip(uniform, 1e-15, 1.0 - 1e-15))
-    normal = np.concatenate((normal, -normal))
-    # as many points as moments want: their own covariance is made the identity
-    normal = np.linalg.solve(np.linalg.cholesky(normal.T @ normal / len(normal)), normal.T).T
-    after = jump(m + normal @ root.T)
+    after = jump(m + normal_points(p, points, seed))
     center = after.mean(axis=0)
     spread = after - center
     return center, spread.T @ spread / len(after)
+
+
+def normal_points(covariance: Array, points: int, seed: int) -> Array:
+    """Low-discrepancy points (points, ndx) of a normal distribution of mean zero.
+
+    Half of them mirror the others. Their own covariance is the given one (ndx, ndx).
+    """
+    values, vectors = eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    uniform = qmc.Sobol(len(covariance), seed=seed).random(points // 2)
+    normal = norm.ppf(np.clip(uniform, 1e-15, 1.0 - 1e-15))
+    normal = np.concatenate((normal, -normal))
+    own = np.linalg.cholesky(normal.T @ normal / len(normal))
+    return np.asarray(np.linalg.solve(own, normal.T).T @ root.T)
 
 
 def _check_covariance(p: Array) -> None:

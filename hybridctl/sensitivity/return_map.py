@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from hybridctl.checks import Array, count, number, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
-from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory, arc_from_steps
@@ -89,6 +89,7 @@ def periodic_orbit(
     horizon: float | None = None,
     crossings: int = 1,
     start: float = 0.0,
+    input: Callable[[float], ArrayLike] | None = None,
     tolerance: float = 1e-9,
     max_steps: int = 20,
     rtol: float = 1e-11,
@@ -98,7 +99,7 @@ def periodic_orbit(
 
     section: a guard, where P leads from x to the state after the event of it; a `Section`; or
     a period in s, for systems that depend on time: P is then the flow over it. crossings: which
-    return counts. horizon: how long to wait for it, s. The input is zero.
+    return counts. horizon: how long to wait for it, s. input: u(t) (nu,), zero without it.
 
     .. math:: (I - DP)\, \delta x = P(x) - x, \qquad DP = \Big(I - \frac{f n^T}{n^T f}\Big) \Phi,
 
@@ -112,7 +113,7 @@ def periodic_orbit(
     converge; and what `simulate` and `linearize` raise.
     """
     returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
-                       number("start", start), rtol, atol)  # fmt: skip
+                       number("start", start), input, rtol, atol)  # fmt: skip
     number("tolerance", tolerance, above=0.0)
     count("max_steps", max_steps)
     space = system.mode(mode).space
@@ -147,6 +148,7 @@ class _Returns:
     horizon: float | None
     crossings: int
     start: float
+    input: Callable[[float], ArrayLike] | None
     rtol: float
     atol: float
 
@@ -179,7 +181,8 @@ class _Returns:
         assert duration is not None
         options = {"rtol": self.rtol, "atol": self.atol}
         span = (self.start, self.start + duration)
-        run = simulate(self.system, self.mode, x, span, **options)  # type: ignore[arg-type]
+        law = None if self.input is None else _in_time(self.input)
+        run = simulate(self.system, self.mode, x, span, law, **options)  # type: ignore[arg-type]
         if isinstance(section, str):
             run = self._through(run, section)
         elif isinstance(section, Section):
@@ -265,6 +268,10 @@ class _Returns:
                 f"{self.crossings}"
             )
         return found[self.crossings - 1]
+
+
+def _in_time(u: Callable[[float], ArrayLike]) -> InputLaw:
+    return lambda t, x: np.asarray(u(t), dtype=np.float64)
 
 
 def _height(section: Section, space: Space) -> Callable[[Array], float]:

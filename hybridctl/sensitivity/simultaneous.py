@@ -17,8 +17,18 @@ from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionE
 from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.sensitivity.border import border_cascade
 from hybridctl.sensitivity.cascade import Cascade
-from hybridctl.sensitivity.gains import JumpGains, Side, gains_between, jump_gains
+from hybridctl.sensitivity.gains import (
+    JumpGains,
+    Side,
+    crossing,
+    event_sides,
+    gains_between,
+    jump_gains,
+    reset_border,
+    unchanged,
+)
 
 PhantomInput = Literal["pushing", "withdrawing"]
 
@@ -33,24 +43,45 @@ def jump_derivative(
 ) -> JumpGains | Cascade:
     """The first-order jump of an event: linear for one guard, piecewise linear for several.
 
+    It is piecewise linear for one guard, too, where its reset is at the border of two cases: a
+    contact that the impact only just stops sliding, and that bounces or slides off. See
+    `border_cascade`; what is brief after the event is under the post-event input.
+
     Either is called with deviations before the event, at fixed time, and changes of the input.
+    Where the policy changed its law there is no guard, and deviations go on as they are. An event
+    is over, and its post-event input there, once the guards that have fired leave none of the
+    others to fire (a foot whose corners stop sliding together).
     phantom_input: in phantom modes the ante-event input goes on ("pushing", [RS] (4.16)) or the
     post-event input is there from the first guard on ("withdrawing", [RS] (4.15)).
 
     Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
     `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
     the event ([RS] Assumption 6), or where the jump of one takes another back to before it ([RS]
-    (7)); `InputError` where the event is where infinitely many end;
+    (7)); `InputError` where the event is where infinitely many end, and at borders of the reset
+    that are not one between two cases, or are met by one of several guards;
     `SystemDefinitionError` where a Jacobian is missing.
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
-    if len(event.guards) == 1 or event.accumulation is not None:
+    if event.accumulation is not None or not event.guards:
         return jump_gains(system, event)
+    if len(event.guards) == 1:
+        return _single(system, event)
     phantoms = _Phantoms(system, event, phantom_input)
     phantoms.check()
     cascade = Cascade(event.guards, phantoms.gains)
     _check_growing(cascade, event)
     return cascade
+
+
+def _single(system: HybridSystem, event: Event) -> JumpGains | Cascade:
+    """The jump of an event of one guard, which may lead to a border."""
+    (guard,), sides = event.guards, event_sides(system, event)
+    border = reset_border(system, guard, *sides)
+    if border is None:
+        return crossing(system, guard, *sides)
+    if border.is_linear:
+        return crossing(system, guard, *sides, border.negative)
+    return border_cascade(system, guard, *sides, border)
 
 
 class _Phantoms:
@@ -73,19 +104,22 @@ class _Phantoms:
         before, after = self.side(fired), self.side(fired | {j})
         name = self._event.guards[j]
         if self._is_done(before, name):
-            n, nu = before.mode.space.ndx, len(before.input)
-            none = np.zeros(n)
-            return JumpGains(none, np.zeros(nu), None, np.zeros((n, nu)), none, none)
+            return unchanged(before.mode.space.ndx, len(before.input))
         return gains_between(self._system, name, before, after)
 
     def side(self, fired: frozenset[int]) -> Side:
         """The nominal state after these guards, by the order of declaration."""
         if fired not in self._sides:
             last = max(fired)
-            key, state = self._land(fired - {last}, last)
+            key, state, u = self._land(fired - {last}, last)
             mode = self._system.mode(key)
-            self._sides[fired] = Side(mode, self._event.time, state, self._input, self._rate)
+            self._sides[fired] = Side(mode, self._event.time, state, u, self._rate)
         return self._sides[fired]
+
+    def _waiting(self, fired: frozenset[int], key: ModeKey) -> bool:
+        """Whether a mode has guards of the event left to fire, so that it is not over."""
+        names = self._system.outgoing(key).guards.names
+        return any(self._event.guards[j] in names for j in self._all - fired)
 
     def check(self) -> None:
         """Raise `AmbiguousEventError` where two orders lead to different states or modes."""
@@ -96,7 +130,7 @@ class _Phantoms:
 
     def _compare(self, fired: frozenset[int], last: int) -> None:
         side = self.side(fired)
-        key, state = self._land(fired - {last}, last)
+        key, state, _ = self._land(fired - {last}, last)
         space = side.mode.space
         scale = 1.0 + float(np.abs(state).max(initial=0.0))
         same = key == side.mode.key and len(state) == len(side.state)
@@ -109,19 +143,19 @@ class _Phantoms:
                 f"another order to {side.mode.key!r}, x = {side.state.tolist()}"
             )
 
-    def _land(self, fired: frozenset[int], j: int) -> tuple[ModeKey, Array]:
-        """Mode and state when guard j fires after the guards `fired`."""
+    def _land(self, fired: frozenset[int], j: int) -> tuple[ModeKey, Array, Array]:
+        """Mode, state and input when guard j fires after the guards `fired`."""
         before, name = self.side(fired), self._event.guards[j]
         if self._is_done(before, name):
-            return before.mode.key, before.state
+            return before.mode.key, before.state, before.input
         edge = self._system.outgoing(before.mode.key).edge((name,))
         if edge is None:
             raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
         jump = edge.reset(before.time, before.state, before.input)
         key = edge.target if jump.mode is None else jump.mode
-        if fired | {j} == self._all:
-            return self._selected(key, jump, self._event.input_after), jump.state
-        return self._selected(key, jump, self._input), jump.state
+        waiting = key is not None and self._waiting(fired | {j}, key)
+        u = self._input if waiting else self._event.input_after
+        return self._selected(key, jump, u), jump.state, u
 
     def _selected(self, key: ModeKey, jump: Jump, u: Array) -> ModeKey:
         """The mode that flows on from a jump under input u."""

@@ -336,3 +336,17 @@ def test_bad_arguments_of_the_exponents_are_refused():
         lyapunov_exponents(lin, settle=100.0)
     with pytest.raises(InputError, match="interval must be greater"):
         lyapunov_exponents(lin, interval=0.0)
+
+
+def test_an_orbit_under_a_periodic_input_is_the_driven_one():
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    field = [x[1], -4.0 * x[0] - 0.6 * x[1] + u]
+    system = symbolic.hybrid_system([symbolic.Mode("on", state=x, field=field, input=u)], [])
+    response = 1.0 / (4.0 - FREQUENCY**2 + 0.6j * FREQUENCY)  # to exp(i w t)
+    found = periodic_orbit(
+        system, "on", [0.1, 0.0], PERIOD, input=lambda t: [np.cos(FREQUENCY * t)]
+    )
+    start = [response.real, (1j * FREQUENCY * response).real]
+    np.testing.assert_allclose(found.state, start, atol=1e-9)
+    decay = np.exp(-0.6 * PERIOD)  # the determinant, by the trace of the field
+    np.testing.assert_allclose(np.prod(found.multipliers.values).real, decay, rtol=1e-8)

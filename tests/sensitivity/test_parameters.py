@@ -5,12 +5,18 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
+from hybridctl.sensitivity.beside import ParameterDerivatives, with_parameters
+from hybridctl.sensitivity.held import inputs_as_parameters
+from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 RUN = {"rtol": 1e-11, "atol": 1e-11}
+E, G = 0.7, 9.81
+START = [1.0, 0.2]
 
 
-def ball():
-    """Height, speed, and as parameters the restitution and the weight per mass."""
+def ball_of_states():
+    """Height, speed, and as states the restitution and the weight per mass."""
     x = ca.SX.sym("x", 4)
     y, v, e, g = ca.vertsplit(x)
     air = hc.symbolic.Mode("air", state=x, field=[v, -g, 0.0, 0.0])
@@ -18,29 +24,170 @@ def ball():
     return hc.symbolic.hybrid_system([air], [bounce])
 
 
+def ball(restitution=E, weight=G, floor=0.0):
+    """The same with these as parameters, a push up as input, and the height of the floor."""
+    y, v, u, e, g, h = (ca.SX.sym(name) for name in ("y", "v", "u", "e", "g", "h"))
+    air = hc.symbolic.Mode("air", state=[y, v], field=[v, u - g], input=u)
+    bounce = hc.symbolic.Transition("air", "floor", y - h, "air", [y, -e * v])
+    parameters = {"restitution": (e, restitution), "weight": (g, weight), "floor": (h, floor)}
+    return hc.symbolic.parametric_system([air], [bounce], parameters)
+
+
+def push(t, x):
+    return np.array([0.5 * np.sin(3.0 * t) - 0.2 * x[1]])
+
+
+def run_of(system, end=2.0, start=START, policy=push):
+    return hc.simulate(system, "air", start, (0.0, end), policy, **RUN)
+
+
 def test_the_apex_after_a_bounce_depends_on_restitution_as_its_square():
     """From 1 m the next apex is at e^2; its derivatives are 2 e by e, and 0 by g."""
-    e, g = 0.7, 9.81
-    apex = np.sqrt(2.0 / g) * (1.0 + e)
-    run = hc.simulate(ball(), "air", [1.0, 0.0, e, g], (0.0, apex), **RUN)
-    gradient = hc.linearize(ball(), run, **RUN).adjoint([1.0, 0.0, 0.0, 0.0])
-    assert run.final_state[0] == pytest.approx(e**2, abs=1e-9)
-    # the time is fixed, but the height does not change in time at the apex
-    np.testing.assert_allclose(gradient[2:], [2.0 * e, 0.0], atol=1e-8)
+    system, derivatives = ball()
+    apex = np.sqrt(2.0 / G) * (1.0 + E)
+    run = run_of(system, apex, [1.0, 0.0], None)
+    sensitivity = parameter_sensitivity(system, run, derivatives, **RUN)
+    assert run.final_state[0] == pytest.approx(E**2, abs=1e-9)
+    # the time is fixed, but the height does not change in time at the apex; with a higher floor
+    # the ball falls less far, by 1 - h, and rises above the floor by e^2 of it
+    np.testing.assert_allclose(sensitivity.matrix[0], [2.0 * E, 0.0, 1.0 - E**2], atol=1e-8)
 
 
-def test_all_parameters_over_several_bounces_against_differences():
-    system, x0, span = ball(), np.array([1.0, 0.2, 0.7, 9.81]), (0.0, 2.0)
-    run = hc.simulate(system, "air", x0, span, **RUN)
+def test_parameters_are_states_that_stay():
+    """The same numbers as with states of the system itself."""
+    system, derivatives = ball()
+    run = run_of(system, policy=None)
+    beside = ball_of_states()
+    long = hc.simulate(beside, "air", [*START, E, G], (0.0, 2.0), **RUN)
+    assert len(run.events) == len(long.events) >= 3
+    expected = hc.linearize(beside, long, **RUN).state_transition
+    own = parameter_sensitivity(system, run, derivatives, **RUN)
+    np.testing.assert_allclose(own.matrix[:, :2], expected[:2, 2:], atol=1e-8)
+    transition = own.linearization.state_transition
+    np.testing.assert_allclose(transition[:2, :2], expected[:2, :2], atol=1e-8)
+    np.testing.assert_allclose(transition[2:], np.eye(5)[2:], atol=1e-12)
+
+
+def test_parameters_start_and_input_together_under_feedback():
+    """Central differences of systems that are made anew, over the bounces of two seconds."""
+    system, derivatives = ball()
+    run = run_of(system)
     assert len(run.events) >= 3
-    exact = hc.linearize(system, run, **RUN).state_transition[:2, 2:]
-    h = 1e-5
-    columns = []
-    for i in (2, 3):
-        ends = [
-            hc.simulate(system, "air", x0 + s * h * np.eye(4)[i], span, **RUN).final_state[:2]
-            for s in (1.0, -1.0)
-        ]
-        columns.append((ends[0] - ends[1]) / (2.0 * h))
-    # h^2 times third derivatives of order 100, and 1e-11 / h of the flow
-    np.testing.assert_allclose(np.array(columns).T, exact, atol=1e-5)
+    loop = parameter_sensitivity(system, run, derivatives, **RUN)
+    loop = loop.closed_loop([np.array([[0.0, 0.2]])] * len(run.arcs))
+    dp, dx, du = np.array([0.03, -0.5, 0.02]), np.array([0.1, -0.2]), 0.3
+
+    def end(h):
+        changed, _ = ball(E + h * dp[0], G + h * dp[1], h * dp[2])
+        start = START + h * dx
+        return run_of(changed, 2.0, start, lambda t, x: push(t, x) + h * du).final_state
+
+    expected = loop(dp, dx, lambda t: np.array([du]))
+    errors = []
+    for h in (1e-2, 1e-3, 1e-4):
+        errors.append(np.abs((end(h) - end(-h)) / (2.0 * h) - expected).max())
+    # h^2, then 1e-11 / h of the flow; relative to a change of order 1
+    assert errors[1] < 0.02 * errors[0]
+    assert min(errors) < 1e-7
+    by_name = {"weight": dp[1], "restitution": dp[0], "floor": dp[2]}
+    np.testing.assert_array_equal(loop(by_name, dx, lambda t: np.array([du])), expected)
+
+
+def test_feedback_of_zero_is_none():
+    system, derivatives = ball()
+    run = run_of(system)
+    own = parameter_sensitivity(system, run, derivatives, **RUN)
+    none = [lambda t: np.zeros((1, 2))] * len(run.arcs)
+    loop = own.closed_loop(none, lambda k, fired: np.zeros((1, 2)))
+    np.testing.assert_allclose(loop.matrix, own.matrix, atol=1e-9)
+
+
+def test_rows_are_directions_one_by_one():
+    system, derivatives = ball()
+    sensitivity = parameter_sensitivity(system, run_of(system), derivatives, **RUN)
+    rng = np.random.default_rng(0)
+    dp, dx = rng.normal(size=(4, 3)), rng.normal(size=(4, 2))
+    both = sensitivity(dp, dx)
+    for row, p, x in zip(both, dp, dx, strict=True):
+        np.testing.assert_allclose(row, sensitivity(p, x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sensitivity(dp), dp @ sensitivity.matrix.T, atol=1e-12)
+    np.testing.assert_allclose(sensitivity(dp[0], dx)[1], sensitivity(dp[0], dx[1]), atol=1e-12)
+
+
+def test_moments_are_those_of_state_and_parameters_together():
+    system, derivatives = ball()
+    sensitivity = parameter_sensitivity(system, run_of(system), derivatives, **RUN)
+    uncertain = np.diag([0.0, 0.0, 0.01, 0.04, 0.0])
+    moments = hc.propagate_moments(sensitivity.linearization, uncertain)
+    m = sensitivity.matrix
+    np.testing.assert_allclose(moments.covariance[:2, :2], m @ uncertain[2:, 2:] @ m.T)
+    np.testing.assert_allclose(moments.covariance[2:, :2], uncertain[2:, 2:] @ m.T, atol=1e-12)
+
+
+def test_simultaneous_guards_of_parameters():
+    """A point in a corner whose walls move with p: the order is that in which they are met."""
+    x, p, q = ca.SX.sym("x", 2), ca.SX.sym("p"), ca.SX.sym("q")
+    free = hc.symbolic.Mode("free", state=x, field=[1.0, 1.0])
+    right = hc.symbolic.Mode("right", state=x, field=[0.0, 1.0])
+    top = hc.symbolic.Mode("top", state=x, field=[1.0, 0.0])
+    corner = hc.symbolic.Mode("corner", state=x, field=[0.0, 0.0])
+    wall, ceiling = 1.0 + p - x[0], 1.0 + q - x[1]
+    system, derivatives = hc.symbolic.parametric_system(
+        [free, right, top, corner],
+        [
+            hc.symbolic.Transition("free", "wall", wall, "right"),
+            hc.symbolic.Transition("free", "ceiling", ceiling, "top"),
+            hc.symbolic.Transition("right", "ceiling", ceiling, "corner"),
+            hc.symbolic.Transition("top", "wall", wall, "corner"),
+        ],
+        {"wall": (p, 0.0), "ceiling": (q, 0.0)},
+    )
+    run = hc.simulate(system, "free", [0.0, 0.0], (0.0, 2.0), **RUN)
+    assert len(run.events[0].guards) == 2
+    sensitivity = parameter_sensitivity(system, run, derivatives, **RUN)
+    for change in ([0.3, -0.1], [-0.2, 0.5], [0.0, 0.0]):
+        np.testing.assert_allclose(sensitivity(change, [0.7, -0.4]), change, atol=1e-9)
+    with pytest.raises(InputError, match="piecewise linear"):
+        _ = sensitivity.matrix
+
+
+def test_the_view_flows_as_the_system_does():
+    system, derivatives = ball()
+    run = run_of(system, policy=None)
+    view, beside = with_parameters(system, run, derivatives)
+    again = hc.simulate(view, "air", [*START, 0.0, 0.0, 0.0], (0.0, 2.0), **RUN)
+    np.testing.assert_allclose(again.final_state, beside.final_state, atol=1e-12)
+    np.testing.assert_array_equal(beside.final_state[:2], run.final_state)
+    for ours, own in zip(beside.events, run.events, strict=True):
+        np.testing.assert_array_equal(ours.state_after[:2], own.state_after)
+        assert not ours.state_after.flags.writeable
+
+
+def test_what_does_not_fit():
+    system, derivatives = ball()
+    run = run_of(system)
+    sensitivity = parameter_sensitivity(system, run, derivatives)
+    with pytest.raises(UnknownNameError, match="did you mean 'weight'"):
+        sensitivity({"wieght": 1.0})
+    with pytest.raises(InputError, match=r"dp must have shape \(3,\)"):
+        sensitivity([1.0, 2.0])
+    with pytest.raises(InputError, match="dx0 must have shape"):
+        sensitivity([1.0, 2.0, 3.0], [1.0])
+    with pytest.raises(InputError, match="as many rows"):
+        sensitivity(np.zeros((2, 3)), np.zeros((4, 2)))
+    with pytest.raises(InputError, match="at least 5 inputs"):
+        inputs_as_parameters(system, dict.fromkeys("abcde", 0.0))[0].mode("air")
+    with pytest.raises(InputError, match="one or more"):
+        inputs_as_parameters(system, {})
+    wrong = ParameterDerivatives(
+        ("a",), lambda *at: np.zeros(2), derivatives.guards, derivatives.reset
+    )
+    with pytest.raises(SystemDefinitionError, match=r"must have shape \(2, 1\)"):
+        _ = parameter_sensitivity(system, run_of(system, 0.1), wrong).matrix
+
+
+def test_a_symbol_that_is_no_parameter_is_named():
+    y, v, e = ca.SX.sym("y"), ca.SX.sym("v"), ca.SX.sym("e")
+    air = hc.symbolic.Mode("air", state=[y, v], field=[v, -e * y])
+    with pytest.raises(SystemDefinitionError, match="depends on e"):
+        hc.symbolic.parametric_system([air], [], {"g": (ca.SX.sym("g"), 1.0)})

@@ -1,0 +1,216 @@
+r"""Derivatives of a contact system by named parameters, at fixed state and input.
+
+A parameter is named "KIND:OWNER", such as "friction:corner_1". By owner:
+
+- contact: "restitution"; "friction", the kinetic coefficient; "static_friction". Where both
+  coefficients are one, give both the same change.
+- joint of one degree of freedom: "stiffness", "damping", and "rest" of its spring.
+- link: "mass" in kg, "center_x", "center_y", "center_z" of the center of mass in m, and
+  "inertia_xx", "inertia_xy", ... about that center in kg m^2, each while the others stay. They
+  are those of the whole rigid body that the link belongs to, links fixed to it included, along
+  the axes of the link's frame. More mass is thus a point mass at the center of mass.
+
+With the parameters pi of all bodies M a + h = Y(q, v, a) pi + springs, Y being the joint-torque
+regressor, so that in a mode
+
+.. math::
+    M\, D_p a - J^T E\, D_p m = -Y\, D_p \pi - D_p \tau_{passive} + J^T (D_p E)\, m, \qquad
+    C\, D_p a = 0,
+
+with lambda = E m: the equations of `dynamics` with another right-hand side. An impact obeys the
+same with v+ - v- for a, without gravity and springs, and C D_p v+ = -D_p(e) v_n-.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics, closed_modes
+from hybridctl.mechanics.guards import guard_parameter_derivatives
+from hybridctl.mechanics.impact import ImpactResult, linearised, row_values
+from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
+from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.system import contact_system
+from hybridctl.sensitivity.beside import ParameterDerivatives
+
+_OF_CONTACT = ("restitution", "friction", "static_friction")
+_OF_JOINT = ("stiffness", "damping", "rest")
+_INCONSISTENT = 1e-8
+
+
+def parameter_derivatives(
+    robot: Robot,
+    contacts: Sequence[Contact],
+    names: Sequence[str],
+    *,
+    stabilization: float | None = None,
+) -> ParameterDerivatives:
+    """Derivatives of `contact_system(robot, contacts, stabilization=stabilization)` by `names`.
+
+    Raises `UnknownNameError` for a name that is none, and `InputError` for what has no
+    derivative: the friction of a contact without friction, which has no tangential motion in
+    the model, and a restitution of zero, as the least bounce changes the order of modes.
+    """
+    options = {} if stabilization is None else {"stabilization": stabilization}
+    dynamics = ContactDynamics(robot, contacts, **options)
+    columns = _Columns(dynamics, names)
+    system = contact_system(robot, contacts, stabilization=stabilization)
+    n, nv = robot.nq, robot.nv
+
+    def field(key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        a_p = _acceleration(dynamics, columns, x[:n], x[n:], u, _modes(key)).acceleration
+        return np.vstack([np.zeros_like(a_p), a_p])
+
+    def guards(key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        modes = _modes(key)
+        d = _acceleration(dynamics, columns, x[:n], x[n:], u, modes)
+        now = dynamics.acceleration(x[:n], x[n:], u, modes)
+        return guard_parameter_derivatives(
+            dynamics, modes, now, d.forces, d.friction, columns.static_friction
+        )
+
+    def reset(key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
+        result, edge = np.zeros((2 * nv, columns.count)), system.outgoing(key).edge(fired)
+        report = None if edge is None else edge.reset(t, x, u).report
+        if isinstance(report, ImpactResult):
+            result[nv:] = _velocity_after(dynamics, columns, x[:n], x[n:], report)
+        return result
+
+    return ParameterDerivatives(tuple(names), field, guards, reset)
+
+
+class _Columns:
+    """What each parameter (a column) changes: bodies, springs and dampers, contacts."""
+
+    def __init__(self, dynamics: ContactDynamics, names: Sequence[str]) -> None:
+        self._robot, self.count = dynamics.robot, len(names)
+        nv, c = dynamics.robot.nv, len(dynamics.contacts)
+        self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
+        self._joints = {kind: np.zeros((nv, self.count)) for kind in _OF_JOINT}
+        self._contacts = {kind: np.zeros((c, self.count)) for kind in _OF_CONTACT}
+        for column, name in enumerate(names):
+            self._add(dynamics, column, name)
+        self.restitution, self.friction, self.static_friction = self._contacts.values()
+
+    def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
+        kind, colon, owner = str(name).partition(":")
+        if not colon:
+            raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
+        member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *INERTIAL))
+        if kind in _OF_CONTACT:
+            owners = [contact.name for contact in dynamics.contacts]
+            i = owners.index(member(f"contact of parameter {name!r}:", owner, owners))
+            _check_contact(name, kind, dynamics.contacts[i])
+            self._contacts[kind][i, column] = 1.0
+        elif kind in _OF_JOINT:
+            self._joints[kind][self._robot.passive.velocity(name, owner), column] = 1.0
+        else:
+            member(f"link of parameter {name!r}:", owner, self._robot.link_names)
+            body = self._robot.body(owner)
+            rows = slice(10 * (body.joint - 1), 10 * body.joint)
+            self._bodies[rows, column] = inertial_derivative(body, kind)
+
+    def torque(self, q: Array, v: Array, a: Array) -> Array:
+        """D_p (M a + h), (nv, np)."""
+        springs, joints = self._robot.passive, self._joints
+        total: Array = springs.stretch(q)[:, None] * joints["stiffness"]
+        total += v[:, None] * joints["damping"] - springs.stiffness[:, None] * joints["rest"]
+        if self._bodies.any():
+            total += self._robot.regressor(q, v, a) @ self._bodies
+        return total
+
+    def momentum(self, q: Array, dv: Array) -> Array:
+        """D_p (M dv), (nv, np)."""
+        if not self._bodies.any():
+            return np.zeros((len(dv), self.count))
+        return np.asarray(self._robot.impulse_regressor(q, dv) @ self._bodies)
+
+    def friction_per_normal(self, phase: Phase, directions: dict[int, Array]) -> list[Array]:
+        """D_p of friction per normal force (m, np), for each sliding contact of a phase."""
+        result = []
+        for slide in phase.sliding:
+            s = directions.get(slide.contact, np.array([slide.sign]))
+            result.append(np.outer(-s, self.friction[phase.closed[slide.contact]]))
+        return result
+
+
+def _check_contact(name: str, kind: str, contact: Contact) -> None:
+    if kind == "restitution" and contact.restitution == 0.0:
+        raise InputError(
+            f"parameter {name!r}: contact {contact.name!r} must have a restitution above 0, as "
+            "with the least bounce it would not stay closed"
+        )
+    if kind != "restitution" and not contact.rough:
+        raise InputError(f"parameter {name!r}: contact {contact.name!r} must have friction above 0")
+
+
+def _modes(key: ModeKey) -> Modes:
+    if not isinstance(key, tuple):
+        raise UnknownNameError(f"mode {key!r} is no tuple of contact modes")
+    return key
+
+
+def _acceleration(
+    dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, u: Array, modes: Modes
+) -> ContactAcceleration:
+    """D_p of what `ContactDynamics.acceleration` returns, with a last axis np; slip is zero."""
+    phase, count = dynamics.phase(modes), len(modes)
+    forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
+    none = np.zeros_like(friction)
+    if not phase.closed:
+        a = dynamics.robot.free_acceleration(q, v, u)
+        a_p = np.linalg.solve(dynamics.robot.mass_matrix(q), columns.torque(q, v, a))
+        return ContactAcceleration(np.asarray(-a_p), forces, friction, none)
+    now = dynamics.solve(phase, q, v, u)
+    per_normal = columns.friction_per_normal(phase, now.directions)
+    own = np.zeros((len(now.mix), columns.count))
+    for slide, change in zip(phase.sliding, per_normal, strict=True):
+        own[slide.rows] = change * now.multipliers[slide.contact]
+    upper = now.rows.jacobian.T @ own - columns.torque(q, v, now.acceleration)
+    a_p, m_p = now.kkt.solve(upper, np.zeros((len(phase.constrained), columns.count)))
+    if now.kkt.redundant:
+        _, z = dynamics.dual(phase, now)
+        force = now.rows.jacobian.T @ now.mix
+        turned = -force.T @ now.kkt.by_mass(columns.momentum(q, z))
+        for slide, change in zip(phase.sliding, per_normal, strict=True):
+            turned[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ change
+        m_p, a_p = dynamics.shared(phase, now, turned, m_p, a_p)
+    closed = list(phase.closed)
+    forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
+    return ContactAcceleration(a_p, forces, friction, none)
+
+
+def _velocity_after(
+    dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, result: ImpactResult
+) -> Array:
+    """D_p v+ (nv, np) of an impact, while every contact does what it did."""
+    if not closed_modes(result.states):
+        return np.zeros((len(v), columns.count))
+    phase, after = dynamics.phase(result.states), result.velocity_after
+    mass, rows = dynamics.robot.mass_matrix(q), phase.contacts.jacobian(q)
+    impulses = row_values(phase, result)
+    equations = linearised(phase, mass, rows, after, impulses)
+    own = np.zeros((len(rows), columns.count))
+    changes = columns.friction_per_normal(phase, equations.directions)
+    for slide, change in zip(phase.sliding, changes, strict=True):
+        own[slide.rows] = change * impulses[slide.contact]
+    rebound = np.zeros_like(own)
+    closed = list(phase.closed)
+    rebound[: len(closed)] = -columns.restitution[closed] * (rows @ v)[: len(closed), None]
+    lower = equations.select @ rebound
+    velocity, _ = equations.system.solve(rows.T @ own - columns.momentum(q, after - v), lower)
+    left = equations.select @ rows @ velocity - lower
+    if np.abs(left).max() > _INCONSISTENT * max(1.0, float(np.abs(rows @ v).max())):
+        raise InputError(
+            "the impact has no derivative by the restitution of some redundant contacts alone: "
+            "with it they would not take part together"
+        )
+    return velocity

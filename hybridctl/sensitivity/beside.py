@@ -1,0 +1,251 @@
+r"""Parameters beside the state, so that the same maps and jumps serve both.
+
+A parameter p is a state that stays as it is, :math:`\dot p = 0`, so in (x, p) the variational
+flow and the jump of an event are
+
+.. math::
+    \dot z = A z + B\, \delta u + D_p f\, \delta p, \qquad
+    \delta t = -(D_x g\, \delta x^- + D_p g\, \delta p) / \dot g, \qquad
+    \delta x^+ = D_x R\, \delta x^- + D_p R\, \delta p - (f^+ - \dot R)\, \delta t,
+
+and everything that takes a system and a trajectory (linearization, simultaneous events, moments,
+feedback) serves parameters too. `with_parameters` gives both in (x, p), where p is the
+*deviation* from the nominal value: it is recorded as zero, and of it only derivatives are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.mode import (
+    Edge,
+    FieldJacobian,
+    GuardJacobian,
+    GuardSet,
+    Jump,
+    Mode,
+    ModeKey,
+    Outgoing,
+    Reset,
+    ResetBorder,
+    ResetJacobian,
+)
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.spaces import Space
+
+At = Callable[[ModeKey, float, Array, Array], Array]
+T = TypeVar("T")
+Function = Callable[[float, Array, Array], T]
+AtBorder = Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None]
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterDerivatives:
+    """Derivatives of a hybrid system by np named parameters, at (t, x, u) of a mode.
+
+    field(mode, t, x, u): D_p f (ndx, np). guards(mode, t, x, u): D_p g (n, np), in the order of
+    the guards of the mode. reset(mode, fired, t, x, u): D_p R (ndx+, np), of the edge from `mode`
+    when the guards `fired` fire.
+    """
+
+    names: tuple[str, ...]
+    field: At
+    guards: At
+    reset: Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]
+
+    def __post_init__(self) -> None:
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise InputError(f"names must be one or more different parameters, got {self.names}")
+
+
+def with_parameters(
+    system: HybridSystem, trajectory: HybridTrajectory, derivatives: ParameterDerivatives
+) -> tuple[HybridSystem, HybridTrajectory]:
+    """The system and its trajectory in (x, p); see this module. Inputs stay as they are.
+
+    Where the system lacks a Jacobian, so does the result. When they are asked for, derivatives of
+    the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
+    """
+    view, n = _Beside(system, derivatives), len(derivatives.names)
+    return HybridSystem(view.mode, view.outgoing), HybridTrajectory(
+        tuple(_beside_arc(arc, n) for arc in trajectory.arcs),
+        tuple(_beside_event(event, n) for event in trajectory.events),
+    )
+
+
+@dataclass(frozen=True)
+class _BesideSpace:
+    """A space with n parameters beside it."""
+
+    space: Space
+    n: int
+
+    @property
+    def nx(self) -> int:
+        return self.space.nx + self.n
+
+    @property
+    def ndx(self) -> int:
+        return self.space.ndx + self.n
+
+    def integrate(self, x: Array, dx: Array) -> Array:
+        moved = self.space.integrate(x[: -self.n], dx[: -self.n])
+        return np.concatenate((moved, x[-self.n :] + dx[-self.n :]))
+
+    def difference(self, x0: Array, x1: Array) -> Array:
+        moved = self.space.difference(x0[: -self.n], x1[: -self.n])
+        return np.concatenate((moved, x1[-self.n :] - x0[-self.n :]))
+
+    def rate(self, x: Array, dx: Array) -> Array:
+        return np.concatenate((self.space.rate(x[: -self.n], dx[: -self.n]), dx[-self.n :]))
+
+    def transport(self, dx: Array) -> Array:
+        result = np.zeros((self.ndx, self.ndx))
+        result[: -self.n, : -self.n] = self.space.transport(dx[: -self.n])
+        return result
+
+    def normalize(self, x: Array) -> Array:
+        return np.concatenate((self.space.normalize(x[: -self.n]), x[-self.n :]))
+
+    def check(self, name: str, x: Array) -> None:
+        self.space.check(name, x[: -self.n])
+
+
+@dataclass(frozen=True, eq=False)
+class _Beside:
+    """A system with parameters as states that stay as they are."""
+
+    system: HybridSystem
+    by: ParameterDerivatives
+
+    @property
+    def n(self) -> int:
+        return len(self.by.names)
+
+    def mode(self, key: ModeKey) -> Mode:
+        mode, n = self.system.mode(key), self.n
+        return replace(
+            mode,
+            space=_BesideSpace(mode.space, n),
+            field=lambda t, x, u: np.concatenate((mode.field(t, x[:-n], u), np.zeros(n))),
+            jacobian=None if mode.jacobian is None else self._field(key, mode.jacobian),
+            outputs=None if mode.outputs is None else _of_state(mode.outputs, n),
+            select=None if mode.select is None else _of_state(mode.select, n),
+            pace=None if mode.pace is None else _of_state(mode.pace, n),
+        )
+
+    def _field(self, key: ModeKey, own: Function[FieldJacobian]) -> Function[FieldJacobian]:
+        def jacobian(t: float, x: Array, u: Array) -> FieldJacobian:
+            x = x[: -self.n]
+            d = own(t, x, u)
+            by_p = self._shaped("the field", self.by.field(key, t, x, u), key, len(d.state))
+            below = np.zeros((self.n, d.state.shape[1] + self.n))
+            return FieldJacobian(
+                np.vstack((np.hstack((d.state, by_p)), below)),
+                np.vstack((d.input, np.zeros((self.n, len(u))))),
+            )
+
+        return jacobian
+
+    def outgoing(self, key: ModeKey) -> Outgoing:
+        own = self.system.outgoing(key)
+        guards, n = own.guards, self.n
+        return Outgoing(
+            GuardSet(
+                guards.names,
+                _of_state(guards.values, n),
+                None if guards.jacobian is None else self._guards(key, guards.jacobian),
+            ),
+            lambda fired: self._edge(key, fired, own.edge(fired)),
+            lambda fired: self._rest(own.rest(fired)),
+        )
+
+    def _guards(self, key: ModeKey, own: Function[GuardJacobian]) -> Function[GuardJacobian]:
+        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
+            x = x[: -self.n]
+            d = own(t, x, u)
+            by_p = self._shaped("the guards", self.by.guards(key, t, x, u), key, len(d.time))
+            return GuardJacobian(d.time, np.hstack((d.state, by_p)), d.input)
+
+        return jacobian
+
+    def _edge(self, key: ModeKey, fired: tuple[str, ...], edge: Edge | None) -> Edge | None:
+        if edge is None:
+            return None
+        own = edge.reset.jacobian
+        jacobian = None if own is None else self._reset(key, fired, own)
+        border = None if edge.reset.border is None else self._border(edge.reset.border)
+        return Edge(Reset(self._jump(edge.reset), jacobian, border), edge.target)
+
+    def _rest(self, edge: Edge | None) -> Edge | None:
+        return None if edge is None else Edge(Reset(self._jump(edge.reset)), edge.target)
+
+    def _border(self, own: AtBorder) -> AtBorder:
+        """Nothing where there is no border; how parameters move one is not known."""
+
+        def border(t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
+            found = own(t, x[: -self.n], u, key, u_after)
+            if found is not None:
+                raise InputError(
+                    f"the reset at t = {t:.9g} s is at the border of {found.name!r}, where it has "
+                    "no derivatives by parameters"
+                )
+
+        return border
+
+    def _jump(self, reset: Reset) -> Function[Jump]:
+        def jump(t: float, x: Array, u: Array) -> Jump:
+            own = reset(t, x[: -self.n], u)
+            return replace(own, state=np.concatenate((own.state, x[-self.n :])))
+
+        return jump
+
+    def _reset(
+        self, key: ModeKey, fired: tuple[str, ...], own: Function[ResetJacobian]
+    ) -> Function[ResetJacobian]:
+        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
+            x, n = x[: -self.n], self.n
+            d = own(t, x, u)
+            by_p = self._shaped("a reset", self.by.reset(key, fired, t, x, u), key, len(d.time))
+            below = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
+            return ResetJacobian(
+                np.concatenate((d.time, np.zeros(n))),
+                np.vstack((np.hstack((d.state, by_p)), below)),
+                np.vstack((d.input, np.zeros((n, len(u))))),
+            )
+
+        return jacobian
+
+    def _shaped(self, what: str, value: Array, key: ModeKey, rows: int) -> Array:
+        if np.shape(value) != (rows, self.n):
+            raise SystemDefinitionError(
+                f"derivatives of {what} of mode {key!r} by parameters must have shape "
+                f"({rows}, {self.n}), got {np.shape(value)}"
+            )
+        return value
+
+
+def _of_state(function: Function[T], n: int) -> Function[T]:
+    """The function of (t, x, u) as one of (t, (x, p), u)."""
+    return lambda t, x, u: function(t, x[:-n], u)
+
+
+def _beside_arc(arc: Arc, n: int) -> Arc:
+    steps, order, _ = arc.states.shape
+    states = np.concatenate((arc.states, np.zeros((steps, order, n))), axis=2)
+    states.flags.writeable = False
+    return replace(arc, space=_BesideSpace(arc.space, n), states=states)
+
+
+def _beside_event(event: Event, n: int) -> Event:
+    states = [np.append(x, np.zeros(n)) for x in (event.state_before, event.state_after)]
+    for x in states:
+        x.flags.writeable = False
+    return replace(event, state_before=states[0], state_after=states[1])

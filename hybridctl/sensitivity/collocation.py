@@ -1,0 +1,102 @@
+r"""Stiff linear equations z' = A(t) z + b(t) by collocation: Radau IIA with seven stages.
+
+A step of length h solves for the values at the Radau points,
+
+.. math:: Z_i = z_0 + h \sum_j a_{ij} (A_j Z_j + b_j),
+
+all at once, because the equation is linear. It damps what decays within a step at any rate, and its
+polynomial, of degree 7, is the record of the step (Hairer, Wanner: Solving Ordinary Differential
+Equations II, IV.5). Its last coefficients tell whether it resolves the solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.polynomial import legendre
+
+from hybridctl.checks import Array
+from hybridctl.errors import IntegrationError
+from hybridctl.hybrid.flow import NODES, TO_SERIES, Step, basis
+
+Equation = Callable[[float], tuple[Array, Array | None]]
+
+_STAGES = 7
+_FIRST = 1e-3  # of the duration
+_SAFETY, _SHRINK, _GROW = 0.8, 0.1, 8.0
+_BEFORE_LAST = 0.1  # weight of the coefficient before the last
+
+
+def _radau() -> tuple[Array, Array]:
+    """Points in (-1, 1], and the integrals (s, s) from -1 to each of the Lagrange polynomials."""
+    difference = np.zeros(_STAGES + 1)
+    difference[-2:] = -1.0, 1.0
+    points = np.sort(legendre.legroots(difference).real)
+    points[-1] = 1.0
+    lagrange = np.linalg.inv(legendre.legvander(points, _STAGES - 1))
+    integrals = legendre.legvander(points, _STAGES) @ legendre.legint(lagrange, lbnd=-1.0)
+    return points, np.asarray(integrals, dtype=np.float64)
+
+
+_POINTS, _INTEGRALS = _radau()
+FIRST_POINT = float(0.5 * (_POINTS[0] + 1.0))  # of a step
+_TO_NODES = basis(NODES) @ np.linalg.inv(basis(np.concatenate(([-1.0], _POINTS))))
+
+
+def collocated(
+    equation: Equation,
+    start: Array,
+    t: float,
+    end: float,
+    *,
+    rtol: float,
+    atol: float,
+    leap: float = 0.0,
+) -> Iterator[Step]:
+    """Steps from z = start (n, k) at t to `end`, each with its states (8, n k) at Chebyshev points.
+
+    equation(t): A (n, n), and b (n,), added to each column, or None. The steps are as short as
+    atol + rtol |z| asks of every entry. leap: the length of the first step if it is to be taken
+    as it comes, where z decays at once to what follows A smoothly, at a rate that A is not
+    accurate enough to follow; 0 otherwise. Raises `IntegrationError` where steps collapse.
+    """
+    z, h, leaps = start, leap or _FIRST * (end - t), leap > 0.0
+    while t < end:
+        last = t + h >= end
+        step_end = end if last else t + h
+        if not step_end > t:
+            raise IntegrationError(
+                f"the perturbations change faster than steps of {h:.3g} s resolve at t = {t:.9g} s"
+            )
+        values = _step(equation, z, t, step_end)
+        series = np.abs(TO_SERIES @ values.reshape(len(values), -1))
+        error = series[-1] + _BEFORE_LAST * series[-2]
+        allowed = atol + rtol * np.abs(values).reshape(len(values), -1).max(axis=0)
+        ratio = float((error / allowed).max(initial=0.0))
+        length = step_end - t
+        if ratio <= 1.0 or leaps:
+            times = t + 0.5 * length * (NODES + 1.0)
+            times[-1] = step_end
+            yield Step(t, step_end, times, values.reshape(len(values), -1), np.zeros((8, 0)))
+            t, z, leaps = step_end, values[-1], False
+        change = _SAFETY * max(ratio, 1e-300) ** (-1.0 / _STAGES)
+        h = length * min(_GROW, max(_SHRINK, change))
+
+
+def _step(equation: Equation, z: Array, t: float, end: float) -> Array:
+    """One step from z (n, k): the values (8, n, k) of its polynomial at the Chebyshev points."""
+    n, k = z.shape
+    half = 0.5 * (end - t)
+    system, constant = np.eye(_STAGES * n), np.tile(z, (_STAGES, 1))
+    for j, point in enumerate(_POINTS):
+        matrix, force = equation(t + half * (point + 1.0))
+        weights = half * _INTEGRALS[:, j]
+        system[:, j * n : (j + 1) * n] -= np.kron(weights[:, None], matrix)
+        if force is not None:
+            constant += np.kron(weights, force)[:, None]
+    stages = np.linalg.solve(system, constant).reshape(_STAGES, n, k)
+    known = np.concatenate((z[None], stages))
+    values = np.tensordot(_TO_NODES, known, axes=1)
+    values[0], values[-1] = z, stages[-1]
+    return np.asarray(values)

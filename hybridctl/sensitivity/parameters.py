@@ -1,0 +1,127 @@
+"""How the end of a trajectory depends on named parameters, to first order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, member
+from hybridctl.errors import InputError
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.beside import ParameterDerivatives, with_parameters
+from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.simultaneous import PhantomInput
+from hybridctl.sensitivity.variation import Gain, InputChange
+
+PhantomGains = Callable[[int, frozenset[int]], ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSensitivity:
+    """The first-order map of changes dp of parameters `names`, and of dx0 and du with them.
+
+    `linearization` is that of (x, p): its moments are joint ones of state and parameters, its
+    jumps have the pieces of simultaneous events.
+    """
+
+    names: tuple[str, ...]
+    linearization: Linearization
+
+    @property
+    def matrix(self) -> Array:
+        """D_p x(end) at a fixed start, (ndx+, np). Raises `InputError` if piecewise linear."""
+        n = len(self.names)
+        return self.linearization.state_transition[:-n, -n:]
+
+    def __call__(
+        self,
+        dp: Mapping[str, float] | ArrayLike,
+        dx0: ArrayLike | None = None,
+        input_change: InputChange | None = None,
+    ) -> Array:
+        """The deviation (ndx+,) at the end for dp (np,), or (m, ndx+) for m of them in rows.
+
+        dp: values in the order of `names`, or changes by name. dx0 (ndx,) or (m, ndx): of the
+        start, by default none. `input_change`: du(t) (nu,). Raises `InputError`.
+        """
+        n, changes = len(self.names), self._changes(dp)
+        ndx = self.linearization.trajectory.arcs[0].space.ndx - n
+        start = np.zeros(ndx) if dx0 is None else array("dx0", dx0)
+        if start.shape[-1:] != (ndx,) or start.ndim > 2:
+            raise InputError(f"dx0 must have shape ({ndx},) or (m, {ndx}), got {start.shape}")
+        try:
+            rows = np.broadcast_shapes(start.shape[:-1], changes.shape[:-1])
+        except ValueError as error:
+            raise InputError(
+                f"dx0 and dp must have as many rows, got shapes {start.shape} and {changes.shape}"
+            ) from error
+        both = [np.broadcast_to(a, (*rows, a.shape[-1])) for a in (start, changes)]
+        return self.linearization(np.concatenate(both, axis=-1), input_change)[..., :-n]
+
+    def closed_loop(
+        self, gains: Sequence[Gain | ArrayLike], phantom_gains: PhantomGains | None = None
+    ) -> ParameterSensitivity:
+        """The map under feedback of the state, see `Linearization.closed_loop`."""
+        n = len(self.names)
+        padded = [_padded_gain(f"gains[{k}]", gain, n) for k, gain in enumerate(gains)]
+
+        phantom = None if phantom_gains is None else _padded_phantom(phantom_gains, n)
+        return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
+
+    def _changes(self, dp: Mapping[str, float] | ArrayLike) -> Array:
+        n = len(self.names)
+        if isinstance(dp, Mapping):
+            values = np.zeros(n)
+            for name, value in dp.items():
+                values[self.names.index(member("parameter", name, self.names))] = value
+            dp = values
+        changes = array("dp", dp)
+        if changes.ndim not in (1, 2) or changes.shape[-1] != n:
+            raise InputError(f"dp must have shape ({n},) or (m, {n}), got {changes.shape}")
+        return changes
+
+
+def parameter_sensitivity(
+    system: HybridSystem,
+    trajectory: HybridTrajectory,
+    derivatives: ParameterDerivatives,
+    *,
+    phantom_input: PhantomInput = "pushing",
+    method: str = "DOP853",
+    rtol: float = 1e-9,
+    atol: float = 1e-9,
+) -> ParameterSensitivity:
+    """How the end of a simulated trajectory depends on parameters, to first order.
+
+    Options are those of `linearize`, and so is what is raised.
+    """
+    lin = linearize(
+        *with_parameters(system, trajectory, derivatives),
+        phantom_input=phantom_input,
+        method=method,
+        rtol=rtol,
+        atol=atol,
+    )
+    return ParameterSensitivity(derivatives.names, lin)
+
+
+def _padded(name: str, gain: ArrayLike, n: int) -> Array:
+    """A gain (nu, ndx) that does not see n parameters: (nu, ndx + n)."""
+    k = array(name, gain, (None, None))
+    return np.hstack((k, np.zeros((len(k), n))))
+
+
+def _padded_gain(name: str, gain: Gain | ArrayLike, n: int) -> Gain:
+    if callable(gain):
+        law = gain
+        return lambda t: _padded(f"{name}({t})", law(t), n)
+    constant = _padded(name, gain, n)
+    return lambda t: constant
+
+
+def _padded_phantom(gains: PhantomGains, n: int) -> PhantomGains:
+    return lambda k, fired: _padded(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), n)

@@ -1,0 +1,103 @@
+r"""A ball that bounces on a paddle, which is driven along the same vertical.
+
+State (z, s, v, w): heights of ball and paddle in m, from where the paddle rests, and their
+velocities. The paddle hangs on a spring and does not feel the ball; the input u is an acceleration
+in m/s^2:
+
+.. math:: \dot v = -g, \qquad \dot w = u - k s - c w, \qquad
+          v^+ = (1 + e)\, w - e\, v \quad \text{where } z = s .
+
+Driven by A cos(theta(t)) around its rest the paddle meets the ball once in each period, and the
+ball returns to the same apex where the paddle rises with (1 - e) / (1 + e) of the speed g T / 2 at
+which the ball leaves. It does so at two phases. In the later one, past the middle and slowing
+down, the bouncing is stable for small accelerations; the earlier one, below the middle and speeding
+up, is taken here: an early ball is hit less hard and comes earlier still, so that feedback has to
+hold it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import casadi as ca
+import numpy as np
+
+from hybridctl.checks import Array, number
+from hybridctl.errors import InputError
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.symbolic import Mode, Transition, hybrid_system
+
+AIR = "air"
+BOUNCE = "bounce"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Restitution e, spring k in 1/s^2, damping c in 1/s; period in s and amplitude in m."""
+
+    restitution: float = 0.8
+    stiffness: float = 40.0
+    damping: float = 2.0
+    period: float = 0.5
+    amplitude: float = 0.03
+    gravity: float = 9.81
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number(field.name, getattr(self, field.name), at_least=0.0)
+        for name in ("period", "amplitude", "gravity"):
+            number(name, getattr(self, name), above=0.0)
+        number("restitution", self.restitution, at_most=1.0)
+        if not self.hit < self.amplitude * self.frequency:
+            raise InputError(
+                f"amplitude must exceed {self.hit / self.frequency:.4g} m for a paddle that "
+                f"rises with {self.hit:.4g} m/s, got {self.amplitude}"
+            )
+
+    @property
+    def frequency(self) -> float:
+        """Of the drive, rad/s."""
+        return float(2.0 * np.pi / self.period)
+
+    @property
+    def rise(self) -> float:
+        """The speed with which the ball leaves the paddle, m/s."""
+        return 0.5 * self.gravity * self.period
+
+    @property
+    def hit(self) -> float:
+        """The speed of the paddle when the ball meets it, m/s."""
+        return self.rise * (1.0 - self.restitution) / (1.0 + self.restitution)
+
+    @property
+    def phase(self) -> float:
+        """theta when the ball meets the paddle, between -pi/2 and 0 rad, where s = A sin(theta)."""
+        return float(-np.arccos(self.hit / (self.amplitude * self.frequency)))
+
+
+def system(parameters: Parameters | None = None) -> HybridSystem:
+    """The hybrid system, of the one mode `AIR` and the guard `BOUNCE`."""
+    p = parameters or Parameters()
+    x, u = ca.SX.sym("x", 4), ca.SX.sym("u")
+    z, s, v, w = ca.vertsplit(x)
+    field = [v, w, -p.gravity, u - p.stiffness * s - p.damping * w]
+    e = p.restitution
+    hit = Transition(AIR, BOUNCE, z - s, AIR, [z, s, (1.0 + e) * w - e * v, w])
+    return hybrid_system([Mode(AIR, state=x, field=field, input=u)], [hit])
+
+
+def drive(t: float, parameters: Parameters | None = None) -> Array:
+    """The input (1,) that keeps the paddle at A sin(theta); the ball is at its apex at t = 0."""
+    p = parameters or Parameters()
+    a, f = p.amplitude, p.frequency
+    theta = p.phase + f * (t - 0.5 * p.period)
+    return np.array([a * (p.stiffness - f**2) * np.sin(theta) + a * p.damping * f * np.cos(theta)])
+
+
+def apex(parameters: Parameters | None = None) -> Array:
+    """The state (4,) of the orbit at t = 0, half a period before the ball meets the paddle."""
+    p = parameters or Parameters()
+    a, f = p.amplitude, p.frequency
+    theta = p.phase - np.pi
+    height = a * np.sin(p.phase) + 0.5 * p.rise**2 / p.gravity
+    return np.array([height, a * np.sin(theta), 0.0, a * f * np.cos(theta)])
