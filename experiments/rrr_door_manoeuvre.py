@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from rich.console import Console
 
 from hybridctl.checks import Array
+from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
@@ -42,15 +43,14 @@ def track(
     plant: HybridSystem,
     reference: Reference,
     start: Array,
-    gains: Sequence[Array],
+    gains: GainSchedule,
     *,
     tolerance: float,
 ) -> Manoeuvres:
     """Track the reference from a perturbed start, with spreading and with the clock's error."""
     end = reference.nominal.end
-    between = {p.mode: gains[p.event] for p in reference.phantoms.values()}
     policies: tuple[Policy, Policy] = (
-        ReferenceSpreading(reference, gains, between),
+        ReferenceSpreading(reference, gains),
         ClockTracking(reference, gains),
     )
     spread, clock = (
@@ -121,7 +121,7 @@ def force_margins(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float
 
 
 def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any]) -> None:
-    """Events of all three runs, then errors and force margins."""
+    """Events of all three runs (of guards or modes), then errors and force margins."""
     columns = ["modes of corners 1/2", "time [s]", "normal impulses [N s]"]
     for title, events in (
         ("Reference", runs.reference.events),
@@ -129,7 +129,9 @@ def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any])
         ("Perturbed, conventional error", runs.conventional.events),
     ):
         rows = [
-            (_modes(e), f"{e.time:.4f}", ", ".join(f"{x:.4f}" for x in e.impulses)) for e in events
+            (_modes(e), f"{e.time:.4f}", ", ".join(f"{x:.4f}" for x in e.impulses))
+            for e in events
+            if e.guards or e.mode_before != e.mode_after
         ]
         console.print(table(title, columns, rows))
     lines: list[tuple[str, ...]] = []

@@ -28,8 +28,7 @@ from rich.console import Console
 
 from hybridctl.checks import Array, count, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import InputLaw
-from hybridctl.hybrid.policy import History, Policy
+from hybridctl.hybrid.policy import DisturbedPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
@@ -103,20 +102,6 @@ class Direction:
 
     state: Array
     input: InputChange | None
-
-
-@dataclass(frozen=True)
-class _Disturbed:
-    """A policy with a change of the input added to what it says."""
-
-    policy: Policy
-    change: InputChange
-    size: float
-
-    def law(self, history: History) -> InputLaw:
-        """The law of the policy, and the change."""
-        law = self.policy.law(history)
-        return lambda t, x: law(t, x) + self.size * self.change(t)
 
 
 def quick(config: Config) -> Config:
@@ -196,9 +181,9 @@ class _Runs:
     def _simulate(self, size: float) -> HybridTrajectory:
         """Guards are one event only where they fire at the same time: they split by epsilon."""
         case, direction, first = self._case, self._direction, self._case.nominal.arcs[0]
-        policy = case.policy
-        if policy is not None and direction.input is not None:
-            policy = _Disturbed(policy, direction.input, size)
+        policy, change = case.policy, direction.input
+        if policy is not None and change is not None:
+            policy = DisturbedPolicy(policy, lambda t, x: size * change(t))
         return simulate(
             case.system,
             first.mode,

@@ -17,6 +17,7 @@ from hybridctl.robots import biped
 from hybridctl.robots.rrr_door import system
 
 from hybridctl.checks import Array
+from hybridctl.control.gains import GainCurve
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ReferenceSpreading, locate
 from hybridctl.hybrid.policy import Policy
@@ -66,7 +67,8 @@ def cases(experiment: str, tolerance: float) -> dict[str, Callable[[], Case]]:
     return {
         "impact": lambda: impact(tolerance),
         "split impact": lambda: split_impact(tolerance),
-        "friction, release": lambda: release(tolerance),
+        "friction": lambda: friction(tolerance, release=False),
+        "friction, release": lambda: friction(tolerance, release=True),
     }
 
 
@@ -86,13 +88,13 @@ def split_impact(tolerance: float) -> Case:
     return _tracked(plant, run, policy, tolerance)
 
 
-def release(tolerance: float) -> Case:
-    """With friction: both corners hit and slide at once, and are let go at once.
+def friction(tolerance: float, *, release: bool) -> Case:
+    """With friction: both corners hit and slide at once, and stop or are let go at once.
 
     Corner 2 bears less than half of the force. With equal shares the force on corner 1 would grow
     again where corner 2 is let go first, and the release would have no derivative.
     """
-    config = rrr_door.Config(friction=True, release=True)
+    config = rrr_door.Config(friction=True, release=release)
     design = replace(config.design, corner_2_share=CORNER_2_SHARE)
     parameters = replace(config.robot, friction=config.friction_coefficient)
     plant = system(parameters)
@@ -101,7 +103,7 @@ def release(tolerance: float) -> Case:
         parameters,
         design,
         config.manoeuvre,
-        release=True,
+        release=release,
         phantom="pushing",
         rtol=tolerance,
         atol=tolerance,
@@ -144,17 +146,14 @@ def _tracked(
 ) -> Case:
     """The map of a run under the feedback of its policy, also in phantom modes."""
     reference = policy.reference
-    nothing = np.zeros_like(policy.gains[0])
+    nothing = GainCurve.constant(np.zeros_like(policy.gains.arcs[0].values[0]))
 
-    def between(macro: int, fired: frozenset[str]) -> Array:
-        return policy.phantom_gains.get(reference.phantoms[macro, fired].mode, nothing)
-
-    def gain(events: tuple[Event, ...]) -> Array:
-        at = locate(reference, events)
-        return between(at.macro, at.fired) if at.fired else policy.gains[at.macro]
+    def gain(events: tuple[Event, ...]) -> GainCurve:
+        return policy.gain(locate(reference, events)) or nothing
 
     def phantom(k: int, fired: frozenset[int]) -> Array:
-        return between(k, frozenset(run.events[k].guards[j] for j in fired))
+        names = frozenset(run.events[k].guards[j] for j in fired)
+        return policy.gains.phantoms.get((k, names), nothing)(run.events[k].time)
 
     gains = [gain(run.events[:k]) for k in range(len(run.arcs))]
     return Case(plant, policy, _linearized(plant, run, tolerance).closed_loop(gains, phantom))

@@ -16,8 +16,8 @@ from hybridctl.plots import REFERENCE, TRACKING
 if TYPE_CHECKING:
     from hybridctl.experiments.validate import Config, Result
 
-COLORS = (TRACKING, REFERENCE, "#1e8449")
-STYLES = ("o-", "s-", "^-")
+COLORS = (TRACKING, REFERENCE, "#1e8449", "#b9770e")
+STYLES = ("o-", "s-", "^-", "d-")
 
 
 def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Result]) -> None:
@@ -25,7 +25,7 @@ def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Resu
     figure = Figure(figsize=(10.5, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for (name, result), color, style in zip(results.items(), COLORS, STYLES, strict=True):
+    for (name, result), color, style in zip(results.items(), COLORS, STYLES, strict=False):
         label: str | None = name
         for remainders in result.remainders:
             left.loglog(config.sizes, remainders, style, color=color, ms=4, lw=1.0, label=label)

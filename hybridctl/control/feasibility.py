@@ -8,13 +8,12 @@ sequence of its guards only grows, with no pulling force on the way (Assumption 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.reference import Reference, Seed, sequences
+from hybridctl.control.reference import Reference, sequences
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
@@ -39,7 +38,8 @@ class EventFeasibility:
     least_impulse: smallest normal impulse of a contact that takes part, over all sequences
     (infinite where there are none), in N s: how near a contact is to taking no part.
     phantom_margin: least guard value at the start of each intermediate mode, by mode.
-    growing: whether every order of the resets ends in the nominal post-event mode.
+    growing: whether every order of the resets ends in the nominal post-event mode. An order
+    ends where the reached mode has none of the guards left.
     """
 
     index: int
@@ -70,7 +70,7 @@ def feasibility(
     """Check a reference; guards are sampled every `period` seconds along the nominal arcs."""
     nominal = reference.nominal
     margins = tuple(m for arc in nominal.arcs for m in _margins(system, nominal, arc, period))
-    events = tuple(_event(system, reference, event) for event in reference.events)
+    events = tuple(_event(system, reference, k) for k in range(len(reference.events)))
     failures = [
         f"guard {m.guard!r} falls to {m.value:.4g} at t = {m.time:.4g} s on arc {m.arc}"
         for m in margins
@@ -111,16 +111,17 @@ def _margins(
     ]
 
 
-def _event(system: HybridSystem, reference: Reference, event: Event) -> EventFeasibility:
+def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasibility:
+    event = reference.events[index]
     seeds = sequences(system, event, proper=False)
-    complete = [seed for seed in seeds if len(seed.fired) == len(event.guards)]
+    complete = [seed for seed in seeds if not seed.waiting]
     ended = [seed for seed in complete if seed.mode == event.mode_after]
     space = system.mode(event.mode_after).space
     differences = [np.abs(space.difference(event.state_after, s.state)).max() for s in ended]
-    phantoms = [p for (index, _), p in reference.phantoms.items() if index == event.index]
+    phantoms = [p for (k, _), p in reference.phantoms.items() if k == index]
     acting = [_acting(event.impulses), *(_acting(seed.impulses) for seed in seeds)]
     return EventFeasibility(
-        event.index,
+        index,
         _guard_rates(system, event),
         float(max(differences, default=0.0)),
         float(min((impulse for row in acting for impulse in row), default=np.inf)),
@@ -130,13 +131,8 @@ def _event(system: HybridSystem, reference: Reference, event: Event) -> EventFea
             )
             for p in phantoms
         },
-        _growing(event, complete, ended),
+        len(complete) == len(ended),
     )
-
-
-def _growing(event: Event, complete: Sequence[Seed], ended: Sequence[Seed]) -> bool:
-    orders = int(np.prod(np.arange(1, len(event.guards) + 1)))
-    return len(event.guards) == 1 or len(complete) == len(ended) == orders
 
 
 def _acting(impulses: Array) -> Array:

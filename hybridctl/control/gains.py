@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,13 +24,16 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class GainCurve:
-    """K(t): linear between the knots `times` (n,), `values` (n, nu, ndx), held outside of them.
+    """K(t) between the knots `times` (n,), `values` (n, nu, ndx), held outside of them.
 
-    The feedback is K (alpha - x), so that K is positive where it pulls towards the reference.
+    Linear without `slopes`; with them (n, nu, ndx), in 1/s, the cubics that have these values and
+    slopes. The feedback is K (alpha - x), so that K is positive where it pulls towards the
+    reference.
     """
 
     times: Array
     values: Array
+    slopes: Array | None = None
 
     def __post_init__(self) -> None:
         times = array("times", self.times, (None,))
@@ -38,6 +42,8 @@ class GainCurve:
             raise InputError(f"times must increase and have one entry at least, got {times}")
         object.__setattr__(self, "times", times)
         object.__setattr__(self, "values", values)
+        if self.slopes is not None:
+            object.__setattr__(self, "slopes", array("slopes", self.slopes, values.shape))
 
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
@@ -51,7 +57,12 @@ class GainCurve:
             return np.asarray(self.values[min(k, len(self.times) - 1)])
         start, end = self.times[k - 1 : k + 1]
         w = (t - start) / (end - start)
-        return np.asarray((1.0 - w) * self.values[k - 1] + w * self.values[k])
+        line = (1.0 - w) * self.values[k - 1] + w * self.values[k]
+        if self.slopes is None:
+            return np.asarray(line)
+        rise = self.values[k] - self.values[k - 1]
+        left, right = (end - start) * self.slopes[k - 1 : k + 1]
+        return np.asarray(line + w * (1.0 - w) * ((1.0 - w) * (left - rise) + w * (rise - right)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +94,13 @@ class GainSchedule:
             "arcs": len(self.arcs),
             "phantoms": [[event, sorted(fired)] for event, fired in keys],
         }
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for kind, curves in (("arc", self.arcs), ("phantom", [self.phantoms[k] for k in keys])):
             for i, curve in enumerate(curves):
                 arrays[f"{kind}{i}.times"] = curve.times
                 arrays[f"{kind}{i}.values"] = curve.values
+                if curve.slopes is not None:
+                    arrays[f"{kind}{i}.slopes"] = curve.slopes
         with atomic(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, header=json.dumps(header), **arrays)
 
@@ -103,7 +116,12 @@ class GainSchedule:
                     )
 
                 def curve(name: str) -> GainCurve:
-                    return GainCurve(data[f"{name}.times"], data[f"{name}.values"])
+                    slopes = f"{name}.slopes"
+                    return GainCurve(
+                        data[f"{name}.times"],
+                        data[f"{name}.values"],
+                        data.get(slopes),
+                    )
 
                 return GainSchedule(
                     tuple(curve(f"arc{i}") for i in range(header["arcs"])),

@@ -28,7 +28,7 @@ PHASES: tuple[Phase, ...] = ("pushing", "withdrawing")
 
 @dataclass(frozen=True)
 class PhantomArc:
-    """The reference in an intermediate mode of simultaneous event `event`.
+    """The reference in an intermediate mode of simultaneous event `event` of the reference.
 
     `arc` passes at the nominal event time through the state that the resets of `fired` give;
     `impulses` are those of the last of these resets.
@@ -45,8 +45,10 @@ class PhantomArc:
 class Reference:
     """A nominal trajectory with its extended arcs, and the phantom arcs of its events.
 
-    `arcs[i]` is defined on [start - before, end + after] of nominal arc i; `phantoms` maps
-    (event index, guards that have fired) to the phantom arc there.
+    Events of a reference are those of guards. Where the nominal policy changed its law in between,
+    the nominal trajectory has an arc more, but the reference goes on. `arcs[i]` is defined on
+    [start - before, end + after] of the time between events i - 1 and i; its mode is the one in
+    which it begins. `phantoms` maps (event index, guards that have fired) to the phantom arc there.
     """
 
     nominal: HybridTrajectory
@@ -55,16 +57,31 @@ class Reference:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The nominal events."""
-        return self.nominal.events
+        """The nominal events of guards."""
+        return self.nominal.guard_events
+
+    @property
+    def changes(self) -> tuple[tuple[float, ...], ...]:
+        """Times at which the nominal policy changed its law, for each arc of the reference, s."""
+        return tuple(tuple(piece.end for piece in row[:-1]) for row in stretches(self.nominal))
+
+
+def stretches(trajectory: HybridTrajectory) -> list[list[Arc]]:
+    """The arcs of a trajectory, grouped by what lies between two events of guards."""
+    rows: list[list[Arc]] = [[]]
+    for arc in trajectory.arcs:
+        rows[-1].append(arc)
+        if arc.index < len(trajectory.events) and trajectory.events[arc.index].guards:
+            rows.append([])
+    return rows
 
 
 def extend(
     system: HybridSystem,
     trajectory: HybridTrajectory,
     *,
-    before: float,
-    after: float,
+    before: float | Sequence[float],
+    after: float | Sequence[float],
     feedforward: Sequence[Feedforward] | None = None,
     phantom: Phase = "pushing",
     rtol: float = 1e-10,
@@ -72,73 +89,75 @@ def extend(
 ) -> Reference:
     """Extend a nominal trajectory by `before` and `after` seconds around each of its events.
 
-    feedforward: one function u(t) per arc, valid on the extended interval; None holds the
-    nominal input at the ends of each arc.
+    before, after: one number, or one for each event of guards.
+    feedforward: one function u(t) per arc of the trajectory, valid on the extended interval; None
+    holds the nominal input at the ends of each arc.
     phantom: feedforward of phantom arcs, "pushing" (that of the arc before the event, until the
     event is complete, [RS] (4.16)) or "withdrawing" (that of the arc after it, [RS] (4.15)).
 
     The first arc is not extended to before the start, nor the last to after the end. Raises
     `InputError` for bad arguments, `IntegrationError` if a field cannot be continued.
     """
-    before = number("before", before, at_least=0.0)
-    after = number("after", after, at_least=0.0)
+    events = trajectory.guard_events
+    early, late = _lengths("before", before, len(events)), _lengths("after", after, len(events))
     member("phantom", phantom, PHASES)
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
-    inputs = [_held(arc) for arc in trajectory.arcs] if feedforward is None else list(feedforward)
+    inputs = [held(arc) for arc in trajectory.arcs] if feedforward is None else list(feedforward)
     if len(inputs) != len(trajectory.arcs):
         raise InputError(
             f"feedforward must have one function per arc ({len(trajectory.arcs)}), "
             f"got {len(inputs)}"
         )
-    last = len(trajectory.arcs) - 1
     arcs = tuple(
-        _continued(
-            system,
-            integrator,
-            arc,
-            inputs[i],
-            before=before if i > 0 else 0.0,
-            after=after if i < last else 0.0,
+        _continued(system, integrator, pieces, inputs, before=start, after=end)
+        for pieces, start, end in zip(
+            stretches(trajectory), (0.0, *early), (*late, 0.0), strict=True
         )
-        for i, arc in enumerate(trajectory.arcs)
     )
     phantoms = {}
-    for event in trajectory.events:
+    for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         for seed in _phantom_seeds(system, event):
-            arc = _around(system, integrator, seed, event.time, u, before, after)
-            key = (event.index, frozenset(seed.fired))
-            phantoms[key] = PhantomArc(event.index, seed.mode, seed.fired, seed.impulses, arc)
+            arc = _around(system, integrator, seed, event.time, u, early[k], late[k])
+            key = (k, frozenset(seed.fired))
+            phantoms[key] = PhantomArc(k, seed.mode, seed.fired, seed.impulses, arc)
     return Reference(trajectory, arcs, phantoms)
+
+
+def _lengths(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
+    """One extension for each event."""
+    if isinstance(value, Sequence):
+        if len(value) != count:
+            raise InputError(f"{name} must have one length per event ({count}), got {len(value)}")
+        return tuple(number(f"{name}[{k}]", v, at_least=0.0) for k, v in enumerate(value))
+    return (number(name, value, at_least=0.0),) * count
 
 
 @dataclass(frozen=True)
 class Seed:
-    """A state reached at a nominal event by the resets of some of its guards, in this order."""
+    """A state reached at a nominal event by the resets of some of its guards, in this order.
+
+    `waiting` are the guards of the event that the reached mode still has. Without any the event
+    is over, though not all of its guards need have fired: one may have done what another does.
+    """
 
     mode: ModeKey
     fired: tuple[str, ...]
     state: Array
     impulses: Array
+    waiting: tuple[str, ...]
 
 
 def sequences(system: HybridSystem, event: Event, *, proper: bool) -> list[Seed]:
     """All sequences of single resets at a nominal event, [RS] (4.13)-(4.14).
 
-    With `proper`, only those that leave at least one guard unfired. A guard that the reached
-    mode no longer has ends a sequence.
+    With `proper`, only those that leave guards waiting.
     """
-    most = len(event.guards) - 1 if proper else len(event.guards)
-    reached = [Seed(event.mode_before, (), event.state_before, np.zeros(0))]
+    reached = [Seed(event.mode_before, (), event.state_before, np.zeros(0), event.guards)]
     found = []
-    for _ in range(most):
-        reached = [
-            _fire(system, seed, name, event)
-            for seed in reached
-            for name in event.guards
-            if name not in seed.fired and name in system.outgoing(seed.mode).guards.names
-        ]
-        found += reached
+    while reached:
+        reached = [_fire(system, seed, name, event) for seed in reached for name in seed.waiting]
+        found += [seed for seed in reached if seed.waiting or not proper]
     return found
 
 
@@ -148,7 +167,10 @@ def _fire(system: HybridSystem, seed: Seed, name: str, event: Event) -> Seed:
         raise SystemDefinitionError(f"mode {seed.mode!r} has no edge for guard {name!r} alone")
     jump = edge.reset(event.time, seed.state, event.input_before)
     mode = edge.target if jump.mode is None else jump.mode
-    return Seed(mode, (*seed.fired, name), jump.state, jump.impulses)
+    fired = (*seed.fired, name)
+    there = system.outgoing(mode).guards.names
+    waiting = tuple(other for other in event.guards if other not in fired and other in there)
+    return Seed(mode, fired, jump.state, jump.impulses, waiting)
 
 
 def _phantom_seeds(system: HybridSystem, event: Event) -> list[Seed]:
@@ -159,23 +181,26 @@ def _phantom_seeds(system: HybridSystem, event: Event) -> list[Seed]:
     return list(first.values())
 
 
-def _held(arc: Arc) -> Feedforward:
+def held(arc: Arc) -> Feedforward:
+    """The input of an arc, held where it ends."""
     return lambda t: arc.input(float(min(max(t, arc.start), arc.end)))
 
 
 def _continued(
     system: HybridSystem,
     integrator: Integrator,
-    arc: Arc,
-    u: Feedforward,
+    pieces: Sequence[Arc],
+    inputs: Sequence[Feedforward],
     *,
     before: float,
     after: float,
 ) -> Arc:
-    """Arc with its own field continued beyond both ends."""
-    past = _integrate(system, integrator, arc.mode, u, arc.start, arc(arc.start), -before)
-    future = _integrate(system, integrator, arc.mode, u, arc.end, arc(arc.end), after)
-    return _join([past, arc, future])
+    """Arcs without an event between them, continued beyond both ends by their own fields."""
+    first, last = pieces[0], pieces[-1]
+    u, v = inputs[first.index], inputs[last.index]
+    past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
+    future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
+    return _join([past, *pieces, future])
 
 
 def _around(
@@ -219,7 +244,7 @@ def _reversed(step: Step) -> Step:
 
 
 def _join(parts: Sequence[Arc]) -> Arc:
-    """One arc out of consecutive ones of the same mode, leaving out those of no duration."""
+    """One arc out of consecutive ones, leaving out those of no duration."""
     kept = [part for part in parts if part.end > part.start] or [parts[0]]
     return Arc(
         kept[0].index,

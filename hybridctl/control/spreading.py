@@ -8,15 +8,18 @@ whether an event is over.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array
+from hybridctl.control.detection import Detection
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
-from hybridctl.errors import InputError, ReferenceRangeError
+from hybridctl.errors import ReferenceRangeError
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
@@ -38,17 +41,20 @@ class Position:
 def locate(reference: Reference, events: Sequence[Event]) -> Position:
     """Macro and micro event count after `events`, [RS] (4.1).
 
-    A macro event is over when each of its guards has fired. Firing is counted, not the mode: a
-    contact that is hit has jumped to its phantom arc even if it opens again at once, and an
-    unplanned release is no event of the reference.
+    A macro event is over when each of its guards has fired, or those that have leave no other to
+    fire. Firing is counted, not the mode: a contact that is hit has jumped to its phantom arc even
+    if it opens again at once, and an unplanned release is no event of the reference. Events
+    without guards do not count.
     """
     macro, micro, fired = 0, 0, frozenset[str]()
+    planned = reference.events
     for event in events:
-        if macro == len(reference.events):
+        if macro == len(planned):
             break
-        expected = frozenset(reference.events[macro].guards)
-        micro, fired = micro + 1, fired | (expected & set(event.guards))
-        if fired == expected:
+        if not event.guards:
+            continue
+        micro, fired = micro + 1, fired | (set(planned[macro].guards) & set(event.guards))
+        if fired and (macro, fired) not in reference.phantoms:
             macro, micro, fired = macro + 1, 0, frozenset()
     return Position(macro, micro, fired)
 
@@ -63,9 +69,13 @@ def followed(reference: Reference, position: Position) -> Arc:
 class ReferenceSpreading:
     """Tracking of the extended arc with the same event count as the state, [RS] 3.1.2, 4.1.2.
 
-    gains: one matrix K (nu, ndx) per arc of the reference.
-    phantom_gains: K by mode for the phantom arcs; a mode left out holds its feedback off, so
-    that only the feedforward acts until the simultaneous event is complete.
+    gains: a `GainSchedule`, or one matrix K (nu, ndx) per arc of the reference.
+    phantom_gains: K by mode for the phantom arcs, beside matrices. A phantom arc without a gain
+    holds its feedback off, so that only the feedforward acts until the simultaneous event is
+    complete. hold_feedback: no feedback on any phantom arc, whatever the gains.
+    limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
+    is cut there. That is a kink, which the error control of the integrator resolves.
+    detection: how late the controller knows of an event, and whether; by default it knows at once.
 
     A state that leaves an arc before or after the interval on which it is extended raises
     `ReferenceRangeError` at its next event; until then the end of the arc is held.
@@ -74,78 +84,99 @@ class ReferenceSpreading:
     def __init__(
         self,
         reference: Reference,
-        gains: Sequence[ArrayLike],
+        gains: GainSchedule | Sequence[ArrayLike],
         phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
+        *,
+        limits: ArrayLike | None = None,
+        hold_feedback: bool = False,
+        detection: Detection | None = None,
     ) -> None:
         self.reference = reference
-        self.gains = _checked_gains(reference, gains)
-        self.phantom_gains: dict[ModeKey, Array] = {}
-        for mode, gain in (phantom_gains or {}).items():
-            arcs = [p.arc for p in reference.phantoms.values() if p.mode == mode]
-            if not arcs:
-                known = sorted({str(p.mode) for p in reference.phantoms.values()})
-                raise InputError(f"phantom_gains: no phantom arc in mode {mode!r}, only {known}")
-            self.phantom_gains[mode] = _checked_gain(f"phantom_gains[{mode!r}]", gain, arcs[0])
+        self.gains = scheduled(reference, gains, phantom_gains)
+        self.limits = checked_limits(reference, limits)
+        self.hold_feedback = hold_feedback
+        self.detection = Detection() if detection is None else detection
+
+    def gain(self, position: Position) -> GainCurve | None:
+        """K(t) at a position; None where the feedback is off."""
+        if not position.fired:
+            return self.gains.arcs[position.macro]
+        if self.hold_feedback:
+            return None
+        return self.gains.phantoms.get((position.macro, position.fired))
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback on the arc that `history` calls for."""
-        position = locate(self.reference, history.events)
-        arc = followed(self.reference, position)
-        if history.events and not arc.start <= history.time <= arc.end:
+        position, arc, _ = self._plan(history)
+        whole = followed(self.reference, position)
+        if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
-                f"is extended over [{arc.start:.6g}, {arc.end:.6g}] s only; extend it further"
+                f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further"
             )
-        if not position.fired:
-            return _track(arc, self.gains[position.macro])
-        gain = self.phantom_gains.get(arc.mode)
-        return _feedforward(arc) if gain is None else _track(arc, gain)
+        return tracking_law(arc, self.gain(position), self.limits)
+
+    def next_change(self, history: History) -> float:
+        """When an event is detected, or the feedforward of the reference jumps, s."""
+        return self._plan(history)[2]
+
+    def _plan(self, history: History) -> tuple[Position, Arc, float]:
+        """The position as detected, the piece of the arc there, and when either may change."""
+        detected = self.detection.detected(history, self._due)
+        position = locate(self.reference, detected.events)
+        changes = () if position.fired else self.reference.changes[position.macro]
+        arc, end = piece(followed(self.reference, position), changes, history.time)
+        return position, arc, min(end, detected.next_change)
+
+    def _due(self, events: Sequence[Event]) -> float:
+        """The nominal time of the event after these, s."""
+        macro, planned = locate(self.reference, events).macro, self.reference.events
+        return planned[macro].time if macro < len(planned) else math.inf
 
 
 class ClockTracking:
     """Tracking of the nominal reference at the same time, whatever the events of the state.
 
     This is the conventional error, which peaks while reference and state are on different sides
-    of an event. `gains` has one K (nu, ndx) per arc, switched when the reference has its event.
+    of an event. gains: a `GainSchedule`, or one K (nu, ndx) per arc, switched when the reference
+    has its event. limits: see `ReferenceSpreading`.
     """
 
-    def __init__(self, reference: Reference, gains: Sequence[ArrayLike]) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        gains: GainSchedule | Sequence[ArrayLike],
+        *,
+        limits: ArrayLike | None = None,
+    ) -> None:
         self.reference = reference
-        self.gains = _checked_gains(reference, gains)
+        self.gains = scheduled(reference, gains)
+        self.limits = checked_limits(reference, limits)
 
     def law(self, history: History) -> InputLaw:
-        """The same law on every arc; it jumps with the reference."""
-        arcs = self.reference.nominal.arcs
-        laws = [_track(arc, gain) for arc, gain in zip(arcs, self.gains, strict=True)]
-        ends = np.array([arc.end for arc in arcs[:-1]])
-        return lambda t, x: laws[int(ends.searchsorted(t, "right"))](t, x)
+        """The law of the arc on which the reference is now, and of those that follow it."""
+        now, _ = on_the_clock(self.reference, history.time)
+        arcs = self.reference.nominal.arcs[now.index :]
+        laws = [
+            tracking_law(arc, self.gains.arcs[macro_count(self.reference, arc)], self.limits)
+            for arc in arcs
+        ]
+        ends = [arc.end for arc in arcs[:-1]]
+        return lambda t, x: laws[bisect_left(ends, t)](t, x)
+
+    def next_change(self, history: History) -> float:
+        """When the reference has its next event, or its feedforward jumps, s."""
+        arc, _ = on_the_clock(self.reference, history.time)
+        return arc.end if arc is not self.reference.nominal.arcs[-1] else math.inf
 
 
-def _track(arc: Arc, gain: Array) -> InputLaw:
-    difference = arc.space.difference
-
-    def law(t: float, x: Array) -> Array:
-        alpha, mu = arc.state_and_input(t)
-        u: Array = mu + gain @ difference(x, alpha)
-        return u
-
-    return law
+def on_the_clock(reference: Reference, time: float) -> tuple[Arc, int]:
+    """The nominal arc at a time, that after an event from its time on, and its macro count."""
+    arcs = reference.nominal.arcs
+    arc = arcs[bisect_right([arc.end for arc in arcs[:-1]], time)]
+    return arc, macro_count(reference, arc)
 
 
-def _feedforward(arc: Arc) -> InputLaw:
-    return lambda t, x: arc.input(t)
-
-
-def _checked_gains(reference: Reference, gains: Sequence[ArrayLike]) -> tuple[Array, ...]:
-    if len(gains) != len(reference.arcs):
-        raise InputError(
-            f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(gains)}"
-        )
-    return tuple(
-        _checked_gain(f"gains[{i}]", gain, arc)
-        for i, (gain, arc) in enumerate(zip(gains, reference.arcs, strict=True))
-    )
-
-
-def _checked_gain(name: str, gain: ArrayLike, arc: Arc) -> Array:
-    return array(name, gain, (arc.inputs.shape[2], arc.space.ndx))
+def macro_count(reference: Reference, arc: Arc) -> int:
+    """How many events of the reference lie before an arc of its nominal trajectory."""
+    return sum(event.index < arc.index for event in reference.events)

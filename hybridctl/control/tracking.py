@@ -73,5 +73,8 @@ def tracking_error(
 
 
 def _on_the_clock(arcs: tuple[Arc, ...], times: Array) -> Array:
+    """The nominal states at these times of one arc; an event at the last of them is still ahead."""
     ends = np.array([arc.end for arc in arcs[:-1]])
-    return np.array([arcs[int(ends.searchsorted(t, "right"))](float(t)) for t in times])
+    indices = ends.searchsorted(times, "right")
+    indices[-1] = ends.searchsorted(times[-1], "left")
+    return np.array([arcs[i](float(t)) for i, t in zip(indices.tolist(), times, strict=True)])

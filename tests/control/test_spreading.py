@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from control.samples import SPACE, G, ball_on_two_floors
 from hybridctl.experiments.rrr_door_reference import Design, build
 from hybridctl.robots import rrr_door
 
@@ -11,45 +12,7 @@ from hybridctl.control.reference import sequences
 from hybridctl.control.spreading import ClockTracking, locate
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError, ReferenceRangeError
-from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian
-
-G = 9.81
-SPACE = hc.VectorSpace(2)
-
-
-def ball_on_two_floors(loss=0.8, gap=0.0):
-    """A ball with thrust u; each floor, once touched, scales the velocity by -loss or +loss.
-
-    Modes count which floors have been touched; both floors together reverse and scale the
-    velocity, one after the other in any order.
-    """
-
-    def field(t, x, u):
-        return np.array([x[1], u[0] - G])
-
-    def jacobian(t, x, u):
-        return FieldJacobian(np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]))
-
-    def guard(name, offset):
-        row = np.array([1.0, 0.0])
-        return hc.Guard(
-            name,
-            lambda t, x, u: x[0] + offset,
-            lambda t, x, u: GuardJacobian(np.zeros(()), row, np.zeros(1)),
-        )
-
-    a, b = guard("a", 0.0), guard("b", gap)
-    scale = hc.Reset(lambda t, x, u: np.array([x[0], loss * x[1]]))
-    modes = [hc.Mode(key, SPACE, field, 1, jacobian) for key in ("00", "01", "10", "11")]
-    return hc.HybridSystem(
-        modes,
-        [
-            hc.Transition("00", a, scale, "01"),
-            hc.Transition("00", b, scale, "10"),
-            hc.Transition("01", b, scale, "11"),
-            hc.Transition("10", a, scale, "11"),
-        ],
-    )
+from hybridctl.hybrid.mode import GuardJacobian
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,8 @@ def test_both_kinds_of_events_are_there(landings, doors):
         assert {case["simultaneous"] for case in summary["cases"].values()} == {True, False}
     times = [event["time"] for event in doors[1]["cases"]["friction, release"]["events"]]
     np.testing.assert_allclose(times, [1.0, 1.6], atol=1e-6)
+    times = [event["time"] for event in doors[1]["cases"]["friction"]["events"]]
+    np.testing.assert_allclose(times, [1.0, 1.4], atol=1e-6)
     numbers = [len(event["guards"]) for event in landings[1]["cases"]["by feet"]["events"]]
     assert numbers == [2, 1, 1]
 
@@ -86,7 +88,7 @@ def test_a_release_with_equal_shares_has_no_derivative(monkeypatch):
     """Where corner 2 is let go first the force of corner 1 grows: its guard is not crossed."""
     monkeypatch.setattr(validate_cases, "CORNER_2_SHARE", 0.5)
     with pytest.raises(GrazingError, match="corner_1 opens"):
-        validate_cases.release(1e-10)
+        validate_cases.friction(1e-10, release=True)
 
 
 def test_the_folder_is_complete(result):

@@ -1,0 +1,138 @@
+r"""When a controller knows of an event: late, by a noisy clock, or not at all.
+
+An impact whose measured impulse is below a threshold is missed. What a controller that counts
+events then does not see, it may see later: by the force with which the contact presses, or because
+the reference had its event some time ago.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array, count, number
+from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.policy import History
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+
+
+@dataclass(frozen=True, eq=False)
+class ForceSignal:
+    """Contact forces of a system as a controller measures them, every `period` seconds.
+
+    output: the output of its modes with one normal force per contact, N. A contact whose force
+    is at least `threshold`, N, is known to be closed.
+    """
+
+    system: HybridSystem
+    threshold: float
+    period: float = 1e-3
+    output: str = "normal_force"
+
+    def __post_init__(self) -> None:
+        number("threshold", self.threshold, above=0.0)
+        number("period", self.period, above=0.0)
+
+    def shows(self, contact: int, event: Event) -> bool:
+        """Whether the force of a contact is above the threshold just before an event."""
+        mode = self.system.mode(event.mode_before)
+        if mode.outputs is None:
+            raise SystemDefinitionError(f"mode {mode.key!r} has no outputs to measure")
+        values = mode.outputs(event.time, event.state_before, event.input_before)
+        if self.output not in values:
+            raise InputError(
+                f"output {self.output!r} is none of mode {mode.key!r}, which has {sorted(values)}"
+            )
+        return bool(values[self.output][contact] >= self.threshold)
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The events of guards that a controller knows, in the order in which it came to know them.
+
+    next_change: when it will know more, or wants to measure again, s; infinite for never.
+    """
+
+    events: tuple[Event, ...]
+    next_change: float
+
+
+@dataclass(frozen=True, eq=False)
+class Detection:
+    r"""How a controller detects events.
+
+    delay, jitter: event k is known max(0, delay + jitter n) after it happens, in s, with n a
+    standard normal number of its own. threshold, noise: an impact is missed if its largest normal
+    impulse, plus noise times another such number, is below the threshold; both in N s. Events
+    without an impulse (a release, sticking, a bounce of a system that reports none) are not missed.
+    The numbers depend on `seed` and k alone.
+
+    What has been missed is known as late as `force`, if given, shows the contact pressed (with the
+    delay on top), or `timeout` seconds after the nominal event, whichever is first. The default of
+    no delay, jitter and threshold is to know everything at once.
+    """
+
+    delay: float = 0.0
+    threshold: float = 0.0
+    jitter: float = 0.0
+    noise: float = 0.0
+    seed: int = 0
+    timeout: float = math.inf
+    force: ForceSignal | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("delay", "threshold", "jitter", "noise"):
+            number(name, getattr(self, name), at_least=0.0)
+        count("seed", self.seed, at_least=0)
+        if self.timeout != math.inf:
+            number("timeout", self.timeout, at_least=0.0)
+
+    def detected(self, history: History, due: Callable[[Sequence[Event]], float]) -> Detected:
+        """What is known at the time of the history.
+
+        due: the nominal time of the event that follows some events of guards, s.
+        """
+        events = tuple(event for event in history.events if event.guards)
+        now, following, known = history.time, math.inf, []
+        for k, event in enumerate(events):
+            time, again = self._time(k, events, due, history)
+            if time <= now:
+                known.append((time, k, event))
+            else:
+                following = min(following, time, again)
+        known.sort(key=lambda item: item[:2])
+        return Detected(tuple(event for _, _, event in known), following)
+
+    def _time(
+        self,
+        k: int,
+        events: tuple[Event, ...],
+        due: Callable[[Sequence[Event]], float],
+        history: History,
+    ) -> tuple[float, float]:
+        """When event k is known, as far as can be told now, and when to measure again."""
+        event = events[k]
+        lag, impulse = self._draw(k, event)
+        if impulse is None or impulse >= self.threshold:
+            return event.time + lag, math.inf
+        late = max(event.time, due(events[:k]) + self.timeout)
+        if self.force is None:
+            return late, math.inf
+        contact = int(np.argmax(event.impulses))
+        for sample in history.events:
+            after = not sample.guards and sample.time > event.time
+            if after and self.force.shows(contact, sample):
+                return min(late, sample.time + lag), math.inf
+        return late, history.time + self.force.period
+
+    def _draw(self, k: int, event: Event) -> tuple[float, float | None]:
+        """The delay of event k in s, and its impulse as measured, None where it has none."""
+        noise: Array = np.random.default_rng((self.seed, k)).standard_normal(2)
+        lag = max(0.0, self.delay + self.jitter * float(noise[0]))
+        if not event.impulses.any():
+            return lag, None
+        return lag, float(event.impulses.max() + self.noise * noise[1])

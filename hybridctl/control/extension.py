@@ -1,0 +1,269 @@
+r"""Extension of a reference by rule: how far, with which input, and whether the result is sound.
+
+A perturbed trajectory has event k at another time than the nominal one. To first order the shift is
+:math:`\delta t_k = D_x t_k\, z`, so that a covariance P of the initial state, carried to the event,
+gives its standard deviation :math:`\sqrt{D_x t_k P_k D_x t_k^\top}`. Arcs are extended by a
+multiple of it, under their own field ([RS] 3.1.2), with an input that goes on by a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebder, chebval
+from numpy.typing import ArrayLike
+from scipy.interpolate import BPoly
+
+from hybridctl.checks import Array, array, member, number
+from hybridctl.control.reference import (
+    PHASES,
+    Feedforward,
+    Phase,
+    Reference,
+    extend,
+    stretches,
+)
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.moments import normal_points, through_jump
+
+Rule = Literal["hold", "extrapolate", "quintic"]
+RULES: tuple[Rule, ...] = ("hold", "extrapolate", "quintic")
+_POINTS = 2**10
+_SAMPLES = 50
+_GUARD = 1e-8
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What an arc of a reference does beyond its events.
+
+    event: the one it is continued past, backwards in time where `end` is "before". fired: of a
+    phantom arc, the guards that have fired; empty otherwise. length: s. least_guards: the least
+    value on the way of each guard that is not of this event. growth: the largest norm of the field
+    there, over the largest on the two nominal arcs at the event.
+    """
+
+    event: int
+    end: Literal["before", "after"]
+    fired: frozenset[str]
+    length: float
+    least_guards: dict[str, float]
+    growth: float
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A reference extended by rule, and what is known of it.
+
+    deviations: the standard deviation of each event's time, s; of several guards that fire at
+    once, of the one with the largest. `failures` says in words what is wrong, and is empty if
+    nothing is. That guards of the event itself are negative on the way is as it should be.
+    """
+
+    reference: Reference
+    deviations: tuple[float, ...]
+    continuations: tuple[Continuation, ...]
+    failures: tuple[str, ...]
+
+
+def extend_by_rule(
+    linearization: Linearization,
+    covariance: ArrayLike,
+    *,
+    mean: ArrayLike | None = None,
+    rule: Rule = "hold",
+    spread: float = 4.0,
+    margin: float = 0.0,
+    phantom: Phase = "pushing",
+    most_growth: float = 10.0,
+    rtol: float = 1e-10,
+    atol: float = 1e-10,
+) -> Extension:
+    """Extend a trajectory as far as its events are expected to spread.
+
+    linearization: of the trajectory, under the feedback with which it will be tracked.
+    covariance (ndx, ndx), mean (ndx,): of the deviation of the initial state. spread, margin: each
+    event is extended past by spread times its standard deviation, plus margin seconds.
+    rule: the input goes on as it is at the end of an arc ("hold"), with its rate there
+    ("extrapolate"), or as the quintic that continues it twice differentiably and comes to rest
+    after the length of the extension, at the value reached with half of the rate ("quintic").
+    phantom, rtol, atol: see `extend`. most_growth: of the norm of the field, beyond which a
+    continuation is reported as a failure.
+
+    Raises `InputError`, and `IntegrationError` where a field cannot be continued.
+    """
+    member("rule", rule, RULES)
+    member("phantom", phantom, PHASES)
+    number("spread", spread, at_least=0.0)
+    number("margin", margin, at_least=0.0)
+    number("most_growth", most_growth, above=0.0)
+    trajectory, system = linearization.trajectory, linearization.system
+    deviations = event_time_deviations(linearization, covariance, mean)
+    lengths = [spread * deviation + margin for deviation in deviations]
+    inputs: list[Feedforward] = []
+    for pieces, before, after in zip(
+        stretches(trajectory), (0.0, *lengths), (*lengths, 0.0), strict=True
+    ):
+        inputs += [
+            continued_input(
+                arc,
+                rule,
+                before=before if arc is pieces[0] else 0.0,
+                after=after if arc is pieces[-1] else 0.0,
+            )
+            for arc in pieces
+        ]
+    reference = extend(
+        system,
+        trajectory,
+        before=lengths,
+        after=lengths,
+        feedforward=inputs,
+        phantom=phantom,
+        rtol=rtol,
+        atol=atol,
+    )
+    continuations = tuple(_continuations(system, reference, lengths))
+    failures = tuple(text for c in continuations for text in _failures(c, most_growth))
+    return Extension(reference, deviations, continuations, failures)
+
+
+def event_time_deviations(
+    linearization: Linearization, covariance: ArrayLike, mean: ArrayLike | None = None
+) -> tuple[float, ...]:
+    """Root mean square shift of the time of each event of guards, s, to first order.
+
+    covariance (ndx, ndx), mean (ndx,): of the initial deviation. Of several guards that fire at
+    once, the largest.
+    """
+    ndx = linearization.trajectory.arcs[0].space.ndx
+    p: Array = array("covariance", covariance, (ndx, ndx))
+    m: Array = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
+    found = []
+    for k, jump in enumerate(linearization.jumps):
+        flow = linearization.arcs[k].end
+        m, p = flow @ m, flow @ p @ flow.T
+        if isinstance(jump, JumpGains):
+            row = jump.time_state
+            shift = float(np.sqrt(row @ p @ row + (row @ m) ** 2))
+        else:
+            times = jump.follow(m + normal_points(p, _POINTS, k)).times
+            shift = float(np.sqrt((times**2).mean(axis=0).max()))
+        if linearization.trajectory.events[k].guards:
+            found.append(shift)
+        m, p = through_jump(jump, m, p, _POINTS, k)
+    return tuple(found)
+
+
+def continued_input(arc: Arc, rule: Rule, *, before: float, after: float) -> Feedforward:
+    """The input of an arc on [start - before, end + after], continued by a rule."""
+    past = _rule(rule, _derivatives(arc, arc.start) * np.array([[1.0], [-1.0], [1.0]]), before)
+    future = _rule(rule, _derivatives(arc, arc.end), after)
+
+    def u(t: float) -> Array:
+        if t < arc.start:
+            return past(arc.start - t)
+        return future(t - arc.end) if t > arc.end else arc.input(float(t))
+
+    return u
+
+
+def _derivatives(arc: Arc, t: float) -> Array:
+    """Input, its rate and the rate of that, (3, nu), inside the arc at one of its ends."""
+    k = 0 if t == arc.start else len(arc.breaks) - 1
+    scale = 2.0 / arc.lengths[k]
+    s, series = scale * (t - arc.breaks[k]) - 1.0, arc.inputs[k]
+    return np.array([scale**n * chebval(s, chebder(series, n, axis=0)) for n in range(3)])
+
+
+def _rule(rule: Rule, end: Array, length: float) -> Callable[[float], Array]:
+    """The input at a distance from an end, s, for the derivatives (3, nu) by the distance there."""
+    u, rate, _ = end
+    if rule == "hold" or length == 0.0:
+        return lambda distance: u
+    if rule == "extrapolate":
+        return lambda distance: u + distance * rate
+    rest = [u + 0.5 * length * rate, np.zeros_like(u), np.zeros_like(u)]
+    curve = BPoly.from_derivatives([0.0, length], [list(end), rest])
+    return lambda distance: np.asarray(curve(min(distance, length)))
+
+
+def _continuations(
+    system: HybridSystem, reference: Reference, lengths: list[float]
+) -> Iterator[Continuation]:
+    """All continued arcs and phantom arcs, event by event."""
+    rows = stretches(reference.nominal)
+    for k, event in enumerate(reference.events):
+        nominal = (*rows[k], *rows[k + 1])
+        usual = max(_fastest(system, a.mode, a, _samples(a.start, a.end)) for a in nominal)
+        none = frozenset[str]()
+        yield _continuation(
+            system, event, k, "after", none, event.mode_before, reference.arcs[k], lengths[k], usual
+        )
+        arcs = [(none, event.mode_after, reference.arcs[k + 1])]
+        for (index, fired), phantom in reference.phantoms.items():
+            if index == k:
+                arcs.append((fired, phantom.mode, phantom.arc))
+                yield _continuation(
+                    system, event, k, "after", fired, phantom.mode, phantom.arc, lengths[k], usual
+                )
+        for fired, mode, arc in arcs:
+            yield _continuation(system, event, k, "before", fired, mode, arc, lengths[k], usual)
+
+
+def _continuation(
+    system: HybridSystem,
+    event: Event,
+    k: int,
+    end: Literal["before", "after"],
+    fired: frozenset[str],
+    key: ModeKey,
+    arc: Arc,
+    length: float,
+    usual: float,
+) -> Continuation:
+    """One end of an arc, sampled."""
+    start = event.time if end == "after" else event.time - length
+    times = _samples(start, start + length)
+    guards = system.outgoing(key).guards
+    values = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
+    least = {
+        name: float(values[:, i].min())
+        for i, name in enumerate(guards.names)
+        if name not in event.guards
+    }
+    return Continuation(
+        k, end, fired, length, least, _fastest(system, key, arc, times) / max(usual, _TINY)
+    )
+
+
+def _samples(start: float, end: float) -> list[float]:
+    times: list[float] = np.linspace(start, end, _SAMPLES).tolist()
+    return times
+
+
+def _fastest(system: HybridSystem, key: ModeKey, arc: Arc, times: list[float]) -> float:
+    """The largest norm of the field at these times."""
+    field = system.mode(key).field
+    return max(float(np.linalg.norm(field(t, *arc.state_and_input(t)))) for t in times)
+
+
+def _failures(c: Continuation, most_growth: float) -> list[str]:
+    arc = f"phantom arc after {sorted(c.fired)}" if c.fired else "arc"
+    name = f"event {c.event}, {arc} continued {c.length:.3g} s to {c.end} it"
+    texts = [
+        f"{name}: guard {guard!r} falls to {value:.4g}"
+        for guard, value in c.least_guards.items()
+        if value < -_GUARD
+    ]
+    if not c.growth <= most_growth:
+        texts.append(f"{name}: its field grows to {c.growth:.3g} times that of the nominal arc")
+    return texts

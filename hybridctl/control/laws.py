@@ -1,0 +1,124 @@
+"""Input laws on an arc of a reference: u = mu(t) + K(t) (alpha(t) - x), checked and limited."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.reference import Reference
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.trajectory import Arc
+
+
+def tracking_law(
+    arc: Arc, gain: GainCurve | None, limits: Array | None = None, projector: Array | None = None
+) -> InputLaw:
+    """u = mu(t) + K(t) P (alpha(t) - x) on an arc, the difference in the tangent space at x.
+
+    gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
+    which u is cut. projector: P (ndx, ndx), the identity by default.
+    """
+    difference = arc.space.difference
+
+    def law(t: float, x: Array) -> Array:
+        alpha, u = arc.state_and_input(t)
+        if gain is not None:
+            error = difference(x, alpha)
+            u = u + gain(t) @ (error if projector is None else projector @ error)
+        return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
+
+    return law
+
+
+def piece(arc: Arc, changes: Sequence[float], time: float) -> tuple[Arc, float]:
+    """The part of an arc around `time` between two changes of its input, and where it ends.
+
+    A time of change belongs to the part after it; the last part ends at infinity.
+    """
+    k = bisect_right(changes, time)
+    start = changes[k - 1] if k > 0 else arc.start
+    end = changes[k] if k < len(changes) else arc.end
+    following = changes[k] if k < len(changes) else math.inf
+    if not changes:
+        return arc, following
+    first = max(int(arc.breaks.searchsorted(start, "right")) - 1, 0)
+    last = int(arc.breaks.searchsorted(end, "left"))
+    kept = (a[first:last] for a in (arc.breaks, arc.lengths, arc.states, arc.inputs))
+    return Arc(arc.index, arc.mode, arc.space, start, end, *kept), following
+
+
+def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | None:
+    """Limits as (2, nu): given so, or as (nu,) for the greatest absolute values."""
+    if limits is None:
+        return None
+    nu = reference.arcs[0].inputs.shape[2]
+    values = np.asarray(limits, dtype=np.float64)
+    if values.ndim == 1:
+        greatest = array("limits", limits, (nu,))
+        both = np.array([-greatest, greatest])
+    else:
+        both = array("limits", limits, (2, nu))
+    if not (both[0] <= both[1]).all():
+        raise InputError(f"limits: the least input must not exceed the greatest, got {both}")
+    return both
+
+
+def scheduled(
+    reference: Reference,
+    gains: GainSchedule | Sequence[ArrayLike],
+    phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
+) -> GainSchedule:
+    """The gains of a reference as a schedule, checked: a `GainSchedule`, or K (nu, ndx) per arc.
+
+    phantom_gains: K by mode of phantom arcs, beside matrices.
+    """
+    if isinstance(gains, GainSchedule):
+        if phantom_gains is not None:
+            raise InputError("phantom_gains are part of a GainSchedule, give them only once")
+        schedule = gains
+    else:
+        curves = tuple(_constant(f"gains[{i}]", gain) for i, gain in enumerate(gains))
+        schedule = GainSchedule(curves, _phantoms_by_mode(reference, phantom_gains or {}))
+    if len(schedule.arcs) != len(reference.arcs):
+        raise InputError(
+            f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(schedule.arcs)}"
+        )
+    for i, (curve, arc) in enumerate(zip(schedule.arcs, reference.arcs, strict=True)):
+        _check_shape(f"gains[{i}]", curve, arc)
+    for (event, fired), curve in schedule.phantoms.items():
+        name = f"phantom gain of event {event} after {sorted(fired)}"
+        if (event, fired) not in reference.phantoms:
+            known = [(k, sorted(names)) for k, names in reference.phantoms]
+            raise InputError(f"{name}: there is no such phantom arc, only {known}")
+        _check_shape(name, curve, reference.phantoms[event, fired].arc)
+    return schedule
+
+
+def _phantoms_by_mode(
+    reference: Reference, gains: Mapping[ModeKey, ArrayLike]
+) -> dict[tuple[int, frozenset[str]], GainCurve]:
+    known = {p.mode for p in reference.phantoms.values()}
+    for mode in gains:
+        if mode not in known:
+            raise InputError(
+                f"phantom_gains: no phantom arc in mode {mode!r}, only {sorted(map(str, known))}"
+            )
+    curves = {mode: _constant(f"phantom_gains[{mode!r}]", gain) for mode, gain in gains.items()}
+    return {key: curves[p.mode] for key, p in reference.phantoms.items() if p.mode in curves}
+
+
+def _constant(name: str, gain: ArrayLike) -> GainCurve:
+    return GainCurve.constant(array(name, gain, (None, None)))
+
+
+def _check_shape(name: str, curve: GainCurve, arc: Arc) -> None:
+    shape = (arc.inputs.shape[2], arc.space.ndx)
+    if curve.values.shape[1:] != shape:
+        raise InputError(f"{name} must have shape {shape}, got {curve.values.shape[1:]}")

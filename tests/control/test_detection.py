@@ -1,0 +1,229 @@
+"""Late, noisy and missed detection, on balls in closed form."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from control.samples import G, ball_on_two_floors, bouncing_ball, landing_ball
+
+import hybridctl as hc
+from hybridctl.control.detection import Detection, ForceSignal
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.tracking import tracking_error
+from hybridctl.errors import InputError
+from hybridctl.hybrid.policy import History
+
+GAIN = [[40.0, 12.0]]
+START = [1.02, 0.0]
+
+
+@pytest.fixture(scope="module")
+def bounces():
+    system = bouncing_ball()
+    nominal = hc.simulate(system, "air", [1.0, 0.0], (0.0, 1.6), rtol=1e-11, atol=1e-11)
+    assert len(nominal.events) == 2
+    return system, hc.extend(system, nominal, before=0.2, after=0.2)
+
+
+def tracked(bounces, start=START, end=1.6, **options):
+    system, reference = bounces
+    policy = hc.ReferenceSpreading(reference, [GAIN] * 3, **options)
+    return hc.simulate(system, "air", start, (0.0, end), policy)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"detection": Detection()},
+        {"detection": Detection(delay=0.0, threshold=0.0, jitter=0.0, seed=7)},
+        {"detection": Detection(threshold=0.5)},  # impulses of about 8 N s
+        {"detection": Detection(timeout=0.0)},
+        {"limits": [1e3]},
+        {"limits": [[-1e3], [1e3]]},
+        {"hold_feedback": True},  # there are no phantom arcs
+    ],
+)
+def test_options_that_do_nothing_leave_plain_spreading(bounces, options):
+    plain, other = tracked(bounces), tracked(bounces, **options)
+    assert [e.time for e in plain.events] == [e.time for e in other.events]
+    np.testing.assert_allclose(plain.final_state, other.final_state, rtol=0.0, atol=1e-12)
+
+
+def test_a_delay_shifts_the_switch_by_exactly_that(bounces):
+    _, reference = bounces
+    plain, late = tracked(bounces), tracked(bounces, detection=Detection(delay=0.01))
+    impact, change = late.events[:2]
+    assert (impact.guards, change.guards) == (("floor",), ())
+    assert impact.time == plain.events[0].time
+    assert change.time == impact.time + 0.01
+    t, gain = change.time, np.array(GAIN)
+    for u, arc in ((change.input_before, 0), (change.input_after, 1)):
+        alpha, mu = reference.arcs[arc].state_and_input(t)
+        np.testing.assert_allclose(u, mu + gain @ (alpha - change.state_before), atol=1e-9)
+    assert len(late.guard_events) == 2
+
+
+def test_the_damage_of_a_delay_is_to_follow_the_wrong_arc_for_that_long(bounces):
+    """The velocity lost in d seconds is d K (alpha_1 - alpha_0), to first order."""
+    _, reference = bounces
+    for delay in (1e-4, 1e-5):
+        plain = tracked(bounces, end=0.6)
+        late = tracked(bounces, end=0.6, detection=Detection(delay=delay))
+        t = late.events[1].time
+        wrong = reference.arcs[0](t) - reference.arcs[1](t)
+        gained = (np.array(GAIN) @ wrong)[0] * delay
+        # The feedback loses 12 / s of it, and the wrong force changes by as much.
+        assert (late(t) - plain(t))[1] == pytest.approx(gained, rel=30.0 * delay)
+
+
+def test_jitter_is_that_of_the_seed(bounces):
+    def lags(seed):
+        detection = Detection(delay=0.01, jitter=0.003, seed=seed)
+        run = tracked(bounces, detection=detection)
+        hits = [e.time for e in run.guard_events]
+        known = [e.time for e in run.events if not e.guards]
+        return np.array(known) - np.array(hits)
+
+    first = lags(1)
+    assert len(first) == 2
+    np.testing.assert_array_equal(first, lags(1))
+    assert (first != lags(2)).all()
+    draws = [np.random.default_rng((1, k)).standard_normal(2)[0] for k in range(2)]
+    np.testing.assert_allclose(first, 0.01 + 0.003 * np.array(draws), rtol=1e-9)
+
+
+def test_a_missed_impact_counts_when_its_time_is_over(bounces):
+    _, reference = bounces
+    missed = tracked(bounces, end=0.7, detection=Detection(threshold=100.0, timeout=0.05))
+    change = missed.events[1]
+    assert change.guards == ()
+    assert change.time == reference.events[0].time + 0.05
+    never = tracked(bounces, end=0.5, detection=Detection(threshold=100.0))
+    assert [e.guards for e in never.events] == [("floor",)]
+
+
+def test_noise_decides_which_impacts_are_missed(bounces):
+    """At a threshold of the impulse itself, half of all seeds miss it."""
+    plain = tracked(bounces, end=0.5)
+    (event,) = plain.events
+    impulse = float(event.impulses[0])
+    history = History("air", event.time, event.state_after, plain.events)
+    known = []
+    for seed in range(40):
+        detection = Detection(threshold=impulse, noise=0.01 * impulse, seed=seed)
+        detected = detection.detected(history, lambda events: 0.45)
+        noise = np.random.default_rng((seed, 0)).standard_normal(2)[1]
+        assert detected.events == (plain.events if noise >= 0.0 else ())
+        assert detected.next_change == np.inf
+        known.append(len(detected.events))
+    assert 10 < sum(known) < 30
+
+
+def test_a_missed_contact_is_known_by_its_force():
+    """A sample each millisecond; the contact presses with g, so the first one shows it."""
+    system = landing_ball()
+    nominal = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.8))
+    reference = hc.extend(system, nominal, before=0.1, after=0.1)
+    zero = np.zeros((1, 2))
+
+    def run(force, delay=0.0):
+        detection = Detection(
+            threshold=100.0, delay=delay, force=ForceSignal(system, force, period=1e-3)
+        )
+        policy = hc.ReferenceSpreading(reference, [zero, zero], detection=detection)
+        return hc.simulate(system, "air", [0.99, 0.0], (0.0, 0.47), policy)
+
+    hit = np.sqrt(2.0 * 0.99 / G)
+    seen = run(5.0)
+    assert [e.time for e in seen.events] == pytest.approx([hit, hit + 1e-3], abs=1e-12)
+    late = run(5.0, delay=4e-3)
+    expected = [hit, hit + 1e-3, hit + 5e-3]
+    assert [e.time for e in late.events] == pytest.approx(expected, abs=1e-12)
+    unseen = run(G + 1.0)
+    assert len(unseen.events) == 1 + int((0.47 - hit) / 1e-3)
+
+
+def test_detection_of_split_events_passes_through_the_phantom_arc():
+    """Floors 5 mm apart: the touches are known in order, each 3 ms late."""
+    plant = ball_on_two_floors()
+    nominal = hc.simulate(plant, "00", [1.0, 0.0], (0.0, 0.8))
+    reference = hc.extend(plant, nominal, before=0.1, after=0.1)
+    gains = GainSchedule.constant(
+        [GAIN, GAIN], {(0, frozenset("a")): GAIN, (0, frozenset("b")): GAIN}
+    )
+    policy = hc.ReferenceSpreading(reference, gains, detection=Detection(delay=3e-3))
+    run = hc.simulate(ball_on_two_floors(gap=0.02), "00", [1.0, 0.0], (0.0, 0.6), policy)
+    assert [e.guards for e in run.events] == [("a",), (), ("b",), ()]
+    first, second = run.events[1], run.events[3]
+    assert first.time == run.events[0].time + 3e-3
+    assert second.time == run.events[2].time + 3e-3
+    phantom = reference.phantoms[0, frozenset("a")].arc
+    alpha, mu = phantom.state_and_input(first.time)
+    expected = mu + np.array(GAIN) @ (alpha - first.state_after)
+    np.testing.assert_allclose(first.input_after, expected, atol=1e-9)
+
+
+def test_the_peak_grows_with_the_delay(bounces):
+    """Spreading has no peak; knowing late brings that of the conventional error back."""
+    _, reference = bounces
+    peaks = [
+        tracking_error(reference, tracked(bounces, detection=Detection(delay=d)), "spread").peak
+        for d in (0.0, 0.003, 0.01, 0.03)
+    ]
+    assert peaks[0] == pytest.approx(tracking_error(reference, tracked(bounces), "spread").peak)
+    assert (np.diff(peaks) > 0.0).all()
+    assert peaks[0] < 0.1
+    assert peaks[-1] > 1.0
+
+
+def test_saturation_cuts_the_input(bounces):
+    run = tracked(bounces, start=[1.1, 0.0], limits=[[-0.5], [0.25]])
+    inputs = np.concatenate([arc.input(t) for arc, t in run.sampled(1e-3)])
+    # Where a kink lies inside a step, the record is a polynomial through it.
+    assert inputs.min() == pytest.approx(-0.5, abs=1e-3)
+    assert inputs.max() <= 0.25 + 1e-3
+    symmetric = tracked(bounces, start=[1.1, 0.0], limits=[0.5])
+    inputs = np.concatenate([arc.input(t) for arc, t in symmetric.sampled(1e-3)])
+    assert np.abs(inputs).max() == pytest.approx(0.5, abs=1e-3)
+
+
+def test_held_feedback_is_feedforward_on_phantom_arcs():
+    plant = ball_on_two_floors()
+    nominal = hc.simulate(plant, "00", [1.0, 0.0], (0.0, 0.8))
+    reference = hc.extend(plant, nominal, before=0.1, after=0.1)
+    between = {"01": GAIN, "10": GAIN}
+    split = ball_on_two_floors(gap=0.02)
+    held = hc.ReferenceSpreading(reference, [GAIN] * 2, between, hold_feedback=True)
+    none = hc.ReferenceSpreading(reference, [GAIN] * 2)
+    fed = hc.ReferenceSpreading(reference, [GAIN] * 2, between)
+    runs = [hc.simulate(split, "00", [1.03, 0.0], (0.0, 0.6), p) for p in (held, none, fed)]
+    np.testing.assert_array_equal(runs[0].final_state, runs[1].final_state)
+    assert np.abs(runs[0].final_state - runs[2].final_state).max() > 1e-5
+
+
+def test_a_schedule_is_the_same_as_its_matrices(bounces):
+    system, reference = bounces
+    varying = GainCurve(np.array([0.0, 0.3, 0.9]), np.array([GAIN, GAIN, GAIN]))
+    for gains in (GainSchedule.constant([GAIN] * 3), GainSchedule((varying,) * 3)):
+        run = hc.simulate(system, "air", START, (0.0, 1.6), hc.ReferenceSpreading(reference, gains))
+        np.testing.assert_allclose(
+            run.final_state, tracked(bounces).final_state, rtol=0.0, atol=1e-12
+        )
+
+
+def test_wrong_arguments_are_named(bounces):
+    _, reference = bounces
+    schedule = GainSchedule.constant([GAIN] * 3)
+    with pytest.raises(InputError, match="part of a GainSchedule"):
+        hc.ReferenceSpreading(reference, schedule, {"air": GAIN})
+    wrong = replace(schedule, phantoms={(0, frozenset("x")): schedule.arcs[0]})
+    with pytest.raises(InputError, match="there is no such phantom arc"):
+        hc.ReferenceSpreading(reference, wrong)
+    with pytest.raises(InputError, match="limits must have shape"):
+        hc.ReferenceSpreading(reference, schedule, limits=[1.0, 2.0])
+    with pytest.raises(InputError, match="least input must not exceed"):
+        hc.ReferenceSpreading(reference, schedule, limits=[[1.0], [-1.0]])
+    with pytest.raises(InputError, match="delay must be at least 0"):
+        Detection(delay=-1.0)
+    with pytest.raises(InputError, match="threshold must be greater than 0"):
+        ForceSignal(bounces[0], 0.0)
