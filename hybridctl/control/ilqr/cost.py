@@ -1,0 +1,157 @@
+r"""Costs of optimal control: value, gradient and Hessian, in the tangent space of the state.
+
+.. math:: J = \sum_{k=0}^{N} w_k\, \ell(t_k, x_k, u_k) + \phi(x_N)
+
+with the weights w_k of the trapezoidal rule. A running cost of velocities is sampled, so it jumps
+where an impact passes a grid time; one of inputs and positions does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import expm
+
+from hybridctl.checks import Array, array, vector
+from hybridctl.errors import InputError
+from hybridctl.spaces import Space
+
+_ROUNDING = 1e-9
+
+
+class FinalExpansion(NamedTuple):
+    """phi at a state: value, gradient `state` (ndx,), Hessian `state_state` (ndx, ndx)."""
+
+    value: float
+    state: Array
+    state_state: Array
+
+
+class RunningExpansion(NamedTuple):
+    """l at a point: value, gradients `state` (ndx,), `input` (nu,), and second derivatives.
+
+    `state_state` (ndx, ndx), `input_state` (nu, ndx), `input_input` (nu, nu).
+    """
+
+    value: float
+    state: Array
+    input: Array
+    state_state: Array
+    input_state: Array
+    input_input: Array
+
+
+class Cost(Protocol):
+    """A cost with exact gradients; the Hessians may be those of Gauss and Newton."""
+
+    def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
+        """The cost per second, l(t, x, u)."""
+        ...
+
+    def final(self, x: Array) -> FinalExpansion:
+        """The cost of the final state, phi(x)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticCost:
+    r"""The cost of the distance from a target, measured in the tangent space at the target.
+
+    .. math:: \ell = \tfrac12 d^T Q d + \tfrac12 w^T R w, \quad
+        \phi = \tfrac12 d^T Q_N d, \quad d = x \ominus x^*, \quad w = u - u^*(t)
+
+    space: of all modes. target: x* (nx,). input: R (nu, nu), positive definite. final: Q_N (ndx,
+    ndx). state: Q (ndx, ndx), per second; zero if None. feedforward: u*(t) (nu,); zero if None.
+
+    On a Lie group the gradient of d is the inverse of its right Jacobian, so that gradients are
+    exact; the Hessian leaves out the curvature of d (Gauss-Newton). Raises `InputError`.
+    """
+
+    space: Space
+    target: Array
+    input: Array
+    final_state: Array
+    state: Array
+    feedforward: Callable[[float], Array]
+
+    def __init__(
+        self,
+        space: Space,
+        target: ArrayLike,
+        *,
+        input: ArrayLike,
+        final: ArrayLike,
+        state: ArrayLike | None = None,
+        feedforward: Callable[[float], Array] | None = None,
+    ) -> None:
+        n = space.ndx
+        x = vector("target", target, space.nx)
+        space.check("target", x)
+        r = _weight("input", input, np.shape(input)[0] if np.ndim(input) == 2 else None)
+        if np.linalg.eigvalsh(r).min() <= 0.0:
+            raise InputError(f"input must be a positive definite matrix, got {r.tolist()}")
+        none = np.zeros(len(r))
+        entries = {
+            "space": space,
+            "target": x,
+            "input": r,
+            "final_state": _weight("final", final, n),
+            "state": _weight("state", np.zeros((n, n)) if state is None else state, n),
+            "feedforward": (lambda t: none) if feedforward is None else feedforward,
+        }
+        for name, value in entries.items():
+            object.__setattr__(self, name, value)
+
+    def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
+        """The cost per second at time t in s and (x, u)."""
+        value, gradient, hessian = self._distance(x, self.state)
+        w = u - self.feedforward(t)
+        force = self.input @ w
+        return RunningExpansion(
+            value + 0.5 * float(w @ force),
+            gradient,
+            force,
+            hessian,
+            np.zeros((len(u), len(gradient))),
+            self.input,
+        )
+
+    def final(self, x: Array) -> FinalExpansion:
+        """The cost of the final state."""
+        return FinalExpansion(*self._distance(x, self.final_state))
+
+    def _distance(self, x: Array, weight: Array) -> tuple[float, Array, Array]:
+        d = self.space.difference(self.target, x)
+        slope = difference_jacobian(self.space, d)
+        pull = weight @ d
+        return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
+
+
+def difference_jacobian(space: Space, d: Array) -> Array:
+    r"""The derivative (ndx, ndx) of d = x \ominus x* by x, at a distance d (ndx,).
+
+    The inverse of :math:`(e^T - 1) / T` with T the transport of d: of the right Jacobian of the
+    exponential on a Lie group, of the identity in a vector space.
+    """
+    n = len(d)
+    turn = space.transport(d)
+    if not turn.any():
+        return np.eye(n)
+    block = np.zeros((2 * n, 2 * n))
+    block[:n, :n], block[:n, n:] = turn, np.eye(n)
+    return np.asarray(np.linalg.inv(expm(block)[:n, n:]))
+
+
+def _weight(name: str, value: ArrayLike, n: int | None) -> Array:
+    """A symmetric, positive semidefinite matrix."""
+    w = array(name, value, (n, n))
+    size = float(np.abs(w).max(initial=0.0))
+    if w.shape[0] != w.shape[1] or np.abs(w - w.T).max(initial=0.0) > _ROUNDING * size:
+        raise InputError(f"{name} must be a symmetric matrix, got {w.tolist()}")
+    if np.linalg.eigvalsh(w).min(initial=0.0) < -_ROUNDING * size:
+        raise InputError(f"{name} must not have negative eigenvalues, got {w.tolist()}")
+    return w

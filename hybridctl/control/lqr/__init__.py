@@ -1,0 +1,1 @@
+"""Hybrid LQR: Riccati equations along arcs, jumps at events, orbits, and fixed grids."""

@@ -1,0 +1,257 @@
+r"""Hybrid LQR: feedback along a trajectory that is optimal across its events, to second order.
+
+For deviations dx at fixed time from a nominal trajectory and changes du of its input, the cost
+
+.. math:: \int \delta x^T Q\, \delta x + \delta u^T R\, \delta u\; dt
+          + \delta x(t_{end})^T Q_{final}\, \delta x(t_{end})
+
+(without a factor 1/2) has the least value :math:`\delta x^T V(t)\, \delta x`, and
+:math:`\delta u = -K \delta x` attains it: `lqr_riccati` on arcs, `lqr_events` at events; [Salt]
+III-D. For a perturbed motion dx is what reference spreading feeds back, the state minus the arc of
+the same event count: between the two event times, where the deviation at fixed time is large, the
+cost counts a deviation of first order for a time of first order, which is of third order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, member, number, vector
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.lqr.events import (
+    TREATMENTS,
+    GainOf,
+    Together,
+    Treatment,
+    at_the_instant,
+    through_jump,
+)
+from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
+from hybridctl.control.lqr.weights import Weights, symmetric, weight_at
+from hybridctl.control.reference import sequences
+from hybridctl.errors import InputError
+from hybridctl.hybrid.flow import METHODS, Integrator
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.orbits import FloquetMultipliers
+from hybridctl.sensitivity.variation import coefficients
+
+Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class LqrResult:
+    """Optimal feedback u = mu + K (alpha - x), and what it costs.
+
+    linearization: without feedback. gains: K(t) of each arc and in phantom modes, which are held
+    constant. values: V(t) of each arc, with both limits at events.
+    """
+
+    linearization: Linearization
+    gains: GainSchedule
+    values: tuple[ValueCurve, ...]
+
+    def cost(self, dx0: ArrayLike) -> float:
+        """The least cost from an initial deviation dx0 (ndx,), dx0 . V(start) dx0.
+
+        Where guards are simultaneous it is that of their treatment: a bound, or true in the mean.
+        """
+        v = self.values[0].start
+        dx = vector("dx0", dx0, len(v))
+        return float(dx @ v @ dx)
+
+    def predicted_cost(self, dx0: ArrayLike) -> float:
+        """What the feedback costs from dx0 (ndx,), to second order, in the order dx0 leads to.
+
+        It is `cost` where no guards are simultaneous.
+        """
+        z = vector("dx0", dx0, len(self.values[0].start))
+        total: float = self.cost(z)
+        for k, jump in enumerate(self.closed_loop.jumps):
+            before = self.closed_loop.arcs[k].end @ z
+            z = jump(before)
+            total += float(z @ self.values[k + 1].start @ z)
+            total -= float(before @ self.values[k].end @ before)
+        return total
+
+    @cached_property
+    def closed_loop(self) -> Linearization:
+        """The first-order map under the feedback."""
+        events = self.linearization.trajectory.events
+
+        def phantom(k: int, fired: frozenset[int]) -> Array:
+            event = events[k]
+            key = (k, frozenset(event.guards[j] for j in fired))
+            curve = self.gains.phantoms.get(key, self.gains.arcs[k])
+            return curve(event.time)
+
+        return self.linearization.closed_loop(self.gains.arcs, phantom)
+
+    @cached_property
+    def multipliers(self) -> FloquetMultipliers:
+        """Of the closed loop over one period. Raises what `floquet_multipliers` raises."""
+        return self.closed_loop.floquet_multipliers()
+
+
+def hybrid_lqr(
+    lin: Linearization,
+    state_weight: Weights,
+    input_weight: Weights,
+    final_weight: ArrayLike,
+    *,
+    simultaneous: Treatment = "worst",
+    covariance: Covariance | None = None,
+    lead: float | None = None,
+    rtol: float = 1e-10,
+    atol: float = 1e-12,
+    gain_tolerance: float = 1e-8,
+) -> LqrResult:
+    """The optimal feedback along a trajectory.
+
+    state_weight Q (ndx, ndx), input_weight R (nu, nu): one matrix, a list with one for each arc,
+    or functions of (arc, t); Q positive semidefinite, R positive definite. final_weight Q_final
+    (ndx, ndx). simultaneous: treatment of events of several guards, see `lqr_events`. covariance
+    (ndx, ndx): for "mean", of the deviations just before such events, or a function of the index
+    of the event. lead: time in s before isolated events whose guard or reset sees the input, in
+    which the gain goes over to one that is made for the instant, see `lqr_events`; None for the
+    gain of the arc up to the event. rtol, atol: of the integration, atol relative to the largest
+    weight on states. gain_tolerance: of the interpolated gains, relative to the largest entry of
+    their arc.
+
+    The weight on inputs in phantom modes is that of the arc before the event, and their input
+    that of just before it. Raises `InputError` for bad weights and for a linearization that has
+    feedback already, `SimulationError` where guard or reset see the input and no value function
+    is consistent with its gain.
+    """
+    if lin.gains is not None:
+        raise InputError("lin must be without feedback, but has gains: pass that of `linearize`")
+    member("simultaneous", simultaneous, TREATMENTS)
+    if (covariance is None) == (simultaneous == "mean"):
+        raise InputError('covariance must be given for simultaneous="mean", and for it only')
+    riccati = _riccati(
+        lin,
+        state_weight,
+        input_weight,
+        final_weight,
+        rtol=rtol,
+        atol=atol,
+        gain_tolerance=gain_tolerance,
+    )
+    last = lin.trajectory.arcs[-1].space.ndx
+    final = symmetric("final_weight", final_weight, last)
+    rule = _Rule(
+        simultaneous, covariance, None if lead is None else number("lead", lead, above=0.0)
+    )
+    return _solve(riccati, final, rule)
+
+
+def _riccati(
+    lin: Linearization,
+    state_weight: Weights,
+    input_weight: Weights,
+    final_weight: ArrayLike,
+    *,
+    rtol: float,
+    atol: float,
+    gain_tolerance: float,
+) -> Riccati:
+    """The Riccati equation of a trajectory; the arguments are those of `hybrid_lqr`."""
+    arcs = lin.trajectory.arcs
+    times = [(arc.start, arc.end) for arc in arcs]
+    q = weight_at("state_weight", state_weight, [arc.space.ndx for arc in arcs], times)
+    sizes = [arc.inputs.shape[2] for arc in arcs]
+    r = weight_at("input_weight", input_weight, sizes, times, definite=True)
+    largest = [float(np.abs(q(k, arc.start)).max(initial=0.0)) for k, arc in enumerate(arcs)]
+    scale = max(*largest, float(np.abs(final_weight).max(initial=0.0))) or 1.0
+    integrator = Integrator(
+        METHODS["DOP853"],
+        number("rtol", rtol, above=0.0),
+        number("atol", atol, above=0.0) * scale,
+        np.inf,
+    )
+    return Riccati(lin, q, r, integrator, number("gain_tolerance", gain_tolerance, above=0.0))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What is done at events."""
+
+    simultaneous: Treatment
+    covariance: Covariance | None
+    lead: float | None
+
+
+class _Before(NamedTuple):
+    """V before an event, the gain at the instant if it is one of its own, and phantom gains."""
+
+    value: Array
+    instant: Instant | None
+    phantoms: dict[tuple[int, frozenset[str]], GainCurve]
+
+
+def _solve(riccati: Riccati, final: Array, rule: _Rule) -> LqrResult:
+    """The feedback for V = final (ndx, ndx) at the end."""
+    lin = riccati.lin
+    values: list[ValueCurve] = []
+    curves: list[GainCurve] = []
+    phantoms: dict[tuple[int, frozenset[str]], GainCurve] = {}
+    end = _Before(final, None, {})
+    for k in range(len(lin.trajectory.arcs) - 1, -1, -1):
+        value, curve = riccati.backwards(k, end.value, end.instant)
+        values.insert(0, value)
+        curves.insert(0, curve)
+        if k > 0:
+            end = _through(riccati, k - 1, value.start, rule)
+            phantoms |= end.phantoms
+    return LqrResult(lin, GainSchedule(tuple(curves), phantoms), tuple(values))
+
+
+def _through(riccati: Riccati, k: int, after: Array, rule: _Rule) -> _Before:
+    """Through event k, for V after it."""
+    lin, jump = riccati.lin, riccati.lin.jumps[k]
+    event = lin.trajectory.events[k]
+    before: GainOf = lambda v: riccati.gain(k, event.time, v)  # noqa: E731
+    if isinstance(jump, JumpGains):
+        if rule.lead is None or not jump.input.any():
+            return _Before(through_jump(jump, after, before), None, {})
+        weight = rule.lead * riccati.input_weight(k, event.time)
+        found = at_the_instant(jump, after, weight)
+        since = max(event.time - rule.lead, lin.trajectory.arcs[k].start)
+        return _Before(found.value, Instant(found.gain, since), {})
+    spread = None if rule.covariance is None else _covariance(rule.covariance, k, jump)
+    gains = _phantom_gains(riccati, k) | {frozenset[int](): before}
+    value, modes = Together(rule.simultaneous, spread).through(jump, after, gains)
+    named = {
+        (k, frozenset(event.guards[j] for j in fired)): GainCurve.constant(phantom.gain)
+        for fired, phantom in modes.items()
+    }
+    return _Before(value, None, named)
+
+
+def _phantom_gains(riccati: Riccati, k: int) -> dict[frozenset[int], GainOf]:
+    """K for V in each phantom mode of event k that a sequence of its guards leads to."""
+    system, event = riccati.lin.system, riccati.lin.trajectory.events[k]
+    weight = riccati.input_weight(k, event.time)
+    found: dict[frozenset[int], GainOf] = {}
+    for seed in sequences(system, event, proper=True):
+        fired = frozenset(event.guards.index(name) for name in seed.fired)
+        mode = system.mode(seed.mode)
+        b = coefficients(mode, event.time, seed.state, event.input_before).input
+        found.setdefault(fired, _linear(np.linalg.solve(weight, b.T)))
+    return found
+
+
+def _linear(factor: Array) -> GainOf:
+    return lambda v: np.asarray(factor @ v)
+
+
+def _covariance(covariance: Covariance, k: int, cascade: Cascade) -> Array:
+    given = covariance(k) if callable(covariance) else covariance
+    return symmetric(f"covariance of event {k}", given, cascade.dimension)

@@ -1,0 +1,224 @@
+r"""Hybrid LQR without an end: the periodic solution of the Riccati equation on a periodic orbit.
+
+Backwards over one period the value function goes through
+
+.. math:: V \mapsto E + F^T V (I + S V)^{-1} F,
+
+E being what V = 0 becomes, F the closed-loop map of that sweep, and S its reach,
+:math:`\dot S = A_c S + S A_c^T + B R^{-1} B^T` from S = 0, :math:`S^+ = G S G^T` at events. A fixed
+point solves a discrete algebraic Riccati equation. Where the cost is not quadratic through events,
+or the input enters them, the sweeps are repeated instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import eigh, solve_discrete_are
+
+from hybridctl.checks import Array, count, number
+from hybridctl.control.gains import Gain, GainCurve, GainSchedule
+from hybridctl.control.lqr.continuous import Covariance, LqrResult, hybrid_lqr
+from hybridctl.control.lqr.events import Treatment
+from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
+from hybridctl.errors import SimulationError
+from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.orbits import FloquetMultipliers, monodromy
+from hybridctl.spaces import VectorSpace
+
+
+@dataclass(frozen=True, eq=False)
+class PeriodicLqr:
+    """Optimal feedback on a periodic orbit.
+
+    period: the result over one period, whose V at the end is that at the start. residual: by how
+    much the two differ, of the largest entry of V.
+    """
+
+    period: LqrResult
+    residual: float
+
+    @cached_property
+    def multipliers(self) -> FloquetMultipliers:
+        """Of the closed loop."""
+        return self.period.multipliers
+
+    def repeated(self, periods: int) -> tuple[HybridTrajectory, GainSchedule]:
+        """The orbit and its gains over so many periods, as a reference to track."""
+        count("periods", periods)
+        once, gains = self.period.linearization.trajectory, self.period.gains
+        shifts = [k * (once.end - once.start) for k in range(periods)]
+        arcs, curves = list[Arc](), list[GainCurve]()
+        for shift in shifts:
+            for k, (arc, curve) in enumerate(zip(once.arcs, gains.arcs, strict=True)):
+                a, c = _moved_arc(arc, shift, len(arcs)), replace(curve, times=curve.times + shift)
+                if k == 0 and arcs:
+                    a, c = _joined_arcs(arcs.pop(), a), _joined_curves(curves.pop(), c)
+                arcs.append(a)
+                curves.append(c)
+        events = [(event, shift) for shift in shifts for event in once.events]
+        moved = tuple(_moved_event(e, shift, k) for k, (e, shift) in enumerate(events))
+        phantoms = {
+            (k + period * len(once.events), fired): curve
+            for period in range(periods)
+            for (k, fired), curve in gains.phantoms.items()
+        }
+        return HybridTrajectory(tuple(arcs), moved), GainSchedule(tuple(curves), phantoms)
+
+
+def periodic_lqr(
+    lin: Linearization,
+    state_weight: Weights,
+    input_weight: Weights,
+    *,
+    simultaneous: Treatment = "worst",
+    covariance: Covariance | None = None,
+    lead: float | None = None,
+    tolerance: float = 1e-8,
+    max_sweeps: int = 500,
+    rtol: float = 1e-10,
+    atol: float = 1e-12,
+) -> PeriodicLqr:
+    """The feedback of least cost for ever along a periodic orbit.
+
+    lin: of one period, without feedback, that starts and ends inside an arc. tolerance: of V
+    after one period against V before it, of its largest entry. Other arguments: see `hybrid_lqr`.
+    Functions as weights must have the period. Raises what `hybrid_lqr` and `monodromy` raise, and
+    `SimulationError` where no V is found: where the input cannot hold an unstable direction, or
+    the weights do not see one.
+    """
+    number("tolerance", tolerance, above=0.0)
+    count("max_sweeps", max_sweeps)
+    if lin.is_linear:
+        monodromy(lin)
+    n = lin.trajectory.arcs[0].space.ndx
+
+    def sweep(v: Array) -> LqrResult:
+        return hybrid_lqr(
+            lin,
+            state_weight,
+            input_weight,
+            v,
+            simultaneous=simultaneous,
+            covariance=covariance,
+            lead=lead,
+            rtol=rtol,
+            atol=atol,
+        )
+
+    result = sweep(np.zeros((n, n)))
+    v = result.values[0].start
+    if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
+        v = _fixed_point(result, input_weight)
+    for _ in range(max_sweeps):
+        result = sweep(v)
+        off = float(np.abs(result.values[0].start - v).max())
+        v = result.values[0].start
+        size = float(np.abs(v).max())
+        if not np.isfinite(size):
+            break
+        if off <= tolerance * size:
+            return PeriodicLqr(result, off / size if size else 0.0)
+    raise SimulationError(
+        f"the Riccati equation has found no periodic solution in {max_sweeps} sweeps: it still "
+        f"changes by {off:.3g} of {size:.3g} in one period"
+    )
+
+
+def _fixed_point(result: LqrResult, input_weight: Weights) -> Array:
+    """V (ndx, ndx) that one period leads back to, from the sweep from zero."""
+    closed = result.closed_loop
+    values, vectors = eigh(_reach(closed, input_weight))
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    f, e = closed.state_transition, result.values[0].start
+    try:
+        v = solve_discrete_are(f, root, e, np.eye(len(f)))
+    except np.linalg.LinAlgError as error:
+        raise SimulationError(
+            f"the Riccati equation has no periodic solution ({error}): the input must hold all "
+            "unstable directions, and the weights must see them"
+        ) from error
+    return np.asarray(0.5 * (v + v.T))
+
+
+def _reach(closed: Linearization, input_weight: Weights) -> Array:
+    """S (ndx, ndx) at the end of the period."""
+    arcs = closed.trajectory.arcs
+    sizes = [arc.inputs.shape[2] for arc in arcs]
+    weight = weight_at("input_weight", input_weight, sizes, [(a.start, a.end) for a in arcs])
+    assert closed.gains is not None
+    s: Array = np.zeros((arcs[0].space.ndx,) * 2)
+    for k, arc in enumerate(arcs):
+        s = _reach_along(closed, arc, closed.gains[k], weight, s)
+        if k < len(closed.jumps):
+            jump = closed.linear_jump(k).state
+            s = jump @ s @ jump.T
+    return np.asarray(0.5 * (s + s.T))
+
+
+def _reach_along(closed: Linearization, arc: Arc, gain: Gain, weight: WeightAt, s: Array) -> Array:
+    n = arc.space.ndx
+
+    def field(t: float, z: Array, u: Array) -> Array:
+        c = closed.coefficients(arc, t)
+        half = (c.state - c.input @ gain(t)) @ z.reshape(n, n)
+        drive = c.input @ np.linalg.solve(weight(arc.index, t), c.input.T)
+        return np.asarray(half + half.T + drive).ravel()
+
+    mode = Mode(arc.mode, VectorSpace(n * n), field)
+    if arc.end > arc.start:
+        for step in closed.integrator.steps(mode, _no_input, arc.start, s.ravel(), arc.end):
+            s = step.states[-1].reshape(n, n)
+    return np.asarray(s)
+
+
+def _no_input(t: float, z: Array) -> Array:
+    return np.zeros(0)
+
+
+def _moved_arc(arc: Arc, shift: float, index: int) -> Arc:
+    return Arc(
+        index,
+        arc.mode,
+        arc.space,
+        arc.start + shift,
+        arc.end + shift,
+        arc.breaks + shift,
+        arc.lengths,
+        arc.states,
+        arc.inputs,
+    )
+
+
+def _joined_arcs(first: Arc, second: Arc) -> Arc:
+    kept = first.breaks < second.start
+    series = {
+        name: np.concatenate([getattr(first, name)[kept], getattr(second, name)])
+        for name in ("breaks", "lengths", "states", "inputs")
+    }
+    return Arc(first.index, first.mode, first.space, first.start, second.end, **series)
+
+
+def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
+    """One after the other, of which the first has its last knot where the second begins."""
+    kept = first.times < second.times[0]
+
+    def parts(a: Array, b: Array) -> Array:
+        return np.concatenate([a[kept], b])
+
+    slopes: Sequence[Array] = [c.slopes for c in (first, second) if c.slopes is not None]
+    return GainCurve(
+        parts(first.times, second.times),
+        parts(first.values, second.values),
+        parts(*slopes) if len(slopes) == 2 else None,
+    )
+
+
+def _moved_event(event: Event, shift: float, index: int) -> Event:
+    return replace(event, index=index, time=event.time + shift)

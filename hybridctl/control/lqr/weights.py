@@ -1,0 +1,68 @@
+"""Weights of quadratic costs: constant, one for each arc, or functions of arc and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array
+from hybridctl.errors import InputError
+
+Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | Callable[[int, float], ArrayLike]
+WeightAt: TypeAlias = Callable[[int, float], Array]
+
+_SYMMETRIC = 1e-9
+
+
+def weight_at(
+    name: str,
+    weights: Weights,
+    sizes: Sequence[int],
+    times: Sequence[tuple[float, float]],
+    *,
+    definite: bool = False,
+) -> WeightAt:
+    """Weights as a function of arc and time, (sizes[arc], sizes[arc]).
+
+    weights: one matrix for all arcs, a list or tuple with one for each, or a function (arc, t).
+    times: start and end of each arc, where functions are checked. Raises `InputError` for other
+    shapes, and for weights that are not symmetric, or not positive semidefinite (`definite`:
+    positive definite).
+    """
+    if callable(weights):
+        given = weights
+        for k, (size, ends) in enumerate(zip(sizes, times, strict=True)):
+            for t in ends:
+                symmetric(f"{name}({k}, {t:g})", given(k, t), size, definite=definite)
+        return lambda k, t: np.asarray(given(k, t), dtype=np.float64)
+    per_arc: list[ArrayLike] = [cast(ArrayLike, weights)] * len(sizes)
+    if isinstance(weights, list | tuple) and len(weights) and np.ndim(weights[0]) == 2:
+        per_arc = list(cast(Sequence[ArrayLike], weights))
+        if len(per_arc) != len(sizes):
+            raise InputError(
+                f"{name} must have one matrix per arc ({len(sizes)}), got {len(per_arc)}"
+            )
+    matrices = [
+        symmetric(name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite)
+        for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
+    ]
+    return lambda k, t: matrices[k]
+
+
+def symmetric(name: str, value: ArrayLike, size: int, *, definite: bool = False) -> Array:
+    """A symmetric positive semidefinite, or definite, matrix (size, size)."""
+    w = array(name, value, (size, size))
+    scale = float(np.abs(w).max(initial=0.0))
+    if np.abs(w - w.T).max(initial=0.0) > _SYMMETRIC * scale:
+        raise InputError(f"{name} must be symmetric, got {w.tolist()}")
+    least = float(np.linalg.eigvalsh(w).min(initial=np.inf))
+    if definite and not least > 0.0:
+        raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}")
+    if least < -_SYMMETRIC * scale:
+        raise InputError(
+            f"{name} must be positive semidefinite, its least eigenvalue is {least:.3g}"
+        )
+    return w

@@ -1,0 +1,71 @@
+"""LQR on a grid against the quadratic programme, and against the continuous solution."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import paddle
+
+import hybridctl as hc
+from hybridctl.control.lqr.continuous import hybrid_lqr
+from hybridctl.control.lqr.discrete import discrete_lqr
+
+Q, R = np.diag([100.0, 10.0, 1.0, 0.1]), np.array([[1e-2]])
+
+
+@pytest.fixture(scope="module")
+def lin():
+    """One period of a ball on a paddle."""
+    p = paddle.Parameters()
+    orbit = hc.periodic_orbit(
+        paddle.system(), paddle.AIR, paddle.apex(), p.period, input=paddle.drive
+    )
+    return orbit.linearization
+
+
+def test_it_is_the_dense_quadratic_programme(lin):
+    result = discrete_lqr(lin, np.linspace(0.0, 0.5, 13), Q, R, Q)
+    n, count = 4, len(result.intervals)
+    dx = np.array([0.01, -0.02, 0.03, 0.1])
+    states, forced = [np.eye(n)], [np.zeros((n, count))]
+    hessian, gradient, constant = np.zeros((count, count)), np.zeros((count, n)), np.zeros((n, n))
+
+    def add(x, free, weight):
+        nonlocal hessian, gradient, constant
+        hessian = hessian + x.T @ weight @ x
+        gradient = gradient + x.T @ weight @ free
+        constant = constant + free.T @ weight @ free
+
+    for k, interval in enumerate(result.intervals):
+        choice = np.eye(1, count, k)
+        add(
+            np.vstack([forced[-1], choice]),
+            np.vstack([states[-1], np.zeros((1, n))]),
+            interval.cost,
+        )
+        states.append(interval.state @ states[-1])
+        forced.append(interval.state @ forced[-1] + interval.input @ choice)
+    add(forced[-1], states[-1], Q)
+    inputs = -np.linalg.solve(hessian, gradient @ dx)
+    cost = dx @ constant @ dx + inputs @ gradient @ dx
+    assert result.cost(dx) == pytest.approx(cost, rel=1e-8)
+    x = dx
+    for k, interval in enumerate(result.intervals):
+        u = -result.gains[k] @ x
+        np.testing.assert_allclose(u, inputs[k : k + 1], rtol=1e-8, atol=1e-8)
+        x = interval.state @ x + interval.input @ u
+    np.testing.assert_allclose(x, result.closed_loop @ dx, atol=1e-12)
+
+
+def test_it_tends_to_the_continuous_solution_with_order_two(lin):
+    exact = hybrid_lqr(lin, Q, R, Q).values[0].start
+    errors = []
+    for count in (20, 40, 80):
+        found = discrete_lqr(lin, np.linspace(0.0, 0.5, count + 1), Q, R, Q).values[0]
+        assert np.linalg.eigvalsh(found - exact).min() > -1e-7  # held inputs can do no better
+        errors.append(np.abs(found - exact).max())
+    np.testing.assert_allclose(np.log2(np.array(errors[:-1]) / errors[1:]), 2.0, atol=0.15)
+
+
+def test_a_grid_that_no_input_acts_on_has_the_cost_of_the_free_motion(lin):
+    result = discrete_lqr(lin, [0.0, 0.5], np.zeros((4, 4)), 1e12 * R, Q)
+    whole = lin.state_transition
+    np.testing.assert_allclose(result.values[0], whole.T @ Q @ whole, rtol=1e-7, atol=1e-7)

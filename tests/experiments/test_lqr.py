@@ -1,0 +1,69 @@
+"""The LQR experiment shows what its docstring claims."""
+
+import json
+
+import numpy as np
+import pytest
+from hybridctl.experiments import lqr, lqr_cases
+from rich.console import Console
+
+from hybridctl.errors import InputError
+from hybridctl.report import RunFolder, load_configuration
+
+
+@pytest.fixture(scope="module")
+def cheap():
+    return lqr.quick(lqr.Config())
+
+
+@pytest.fixture(scope="module", params=["paddle", "block"])
+def result(request, cheap):
+    case = lqr_cases.CASES[request.param](cheap.tolerance)
+    return lqr.study(cheap, case, lambda x: None)
+
+
+def test_designs_without_saltation_cost_more(result):
+    for design in ("reset", "no"):
+        ratios = result.ratios(design)
+        assert ratios.mean() > 1.01
+        assert (ratios > 1.0 - 1e-3).all()
+
+
+def test_the_cost_is_the_predicted_one_the_closer_the_smaller_the_deviation(result, cheap):
+    assert np.abs(result.costs["saltation"] / result.values - 1.0).max() < 0.2
+    slope = np.diff(np.log(result.gaps)) / np.diff(np.log(cheap.sizes))
+    np.testing.assert_allclose(slope, 1.0, atol=0.25)
+
+
+def test_designs_believe_in_their_own_jumps(cheap):
+    case = lqr_cases.on_the_paddle(cheap.tolerance)
+    right = case.map.jumps[0]
+    reset = lqr.with_jumps(case.map, "reset").jumps[0]
+    np.testing.assert_array_equal(reset.state, right.reset_jacobian)
+    np.testing.assert_array_equal(lqr.with_jumps(case.map, "no").jumps[0].state, np.eye(4))
+    assert lqr.with_jumps(case.map, "saltation") is case.map
+
+
+@pytest.mark.slow
+def test_the_experiment_leaves_a_complete_folder(cheap, tmp_path):
+    folder = RunFolder("lqr", tmp_path)
+    summary = lqr.run(cheap, folder, Console(quiet=True))
+    stored = json.loads((folder / "summary.json").read_text())
+    assert stored.keys() == summary.keys() == {"paddle", "block", "door"}
+    for name in ("reset", "no"):
+        assert summary["door"][name]["mean_ratio"] > 1.5
+    assert (folder / "figures/costs.png").stat().st_size > 20000
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("samples=0", "samples must be"),
+        ("size=0", "size must be greater"),
+        ("sizes=[0]", r"sizes\[0\] must be greater"),
+        ("tolerance=0", "tolerance must be"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, message):
+    with pytest.raises(InputError, match=message):
+        load_configuration(lqr.Config, None, [setting])
