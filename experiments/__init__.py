@@ -49,4 +49,10 @@ EXPERIMENTS = {
         "contact_law",
         "how often Coulomb's law for an impact has no, one, or several solutions",
     ),
+    "lqr": Experiment(
+        "lqr", "hybrid LQR against the same without saltation: a paddle, a block, the door"
+    ),
+    "ilqr": Experiment(
+        "ilqr", "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
+    ),
 }

@@ -1,13 +1,13 @@
 """Iterative LQR that finds its events: a ball, a block that lands and slides, a foot and a door.
 
-- The ball falls from 4 m and has to be at rest at a target after 1 s, with a force along its way:
-  set-up and weights of the public code of hybrid iLQR ("near", 3 m), and with the target of the
-  code of the saltation tutorial ("far", 1 m). There is a minimum for each number of bounces, and
-  which one is found depends on the start: one that hovers ends without a bounce, one that falls
-  ends with one, and one that is pushed down to three bounces loses two of them on the way in plain
-  iterative LQR, while curvature at the events may keep it at a minimum with more. With
-  the Jacobian of the reset in place of the saltation matrix the gradient is wrong, and the search
-  stalls, or flees from the bounce.
+- The ball falls from 4 m and has to be at rest at a target after 1 s, with a force along its way.
+  Masses, weights and the target of 3 m ("near") are those of the authors' public example of hybrid
+  iLQR; the target of 1 m ("far") makes a bounce worth its while. There is a minimum for each number
+  of bounces, and which one is found depends on the start: one that hovers ends without a bounce,
+  one that falls ends with one, and one that is pushed down to three bounces loses two of them on
+  the way in plain iterative LQR, while curvature at the events may keep it at a minimum with more.
+  With the Jacobian of the reset in place of the saltation matrix the gradient is wrong, and the
+  search stalls, or flees from the bounce.
 - The block lands corner by corner, slides with friction and sticks, and has to stop at a target.
 - The arm hits the door from a perturbed start, and has to end where the reference does.
 """

@@ -11,30 +11,55 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridctl import mechanics as mechanics
     from hybridctl import symbolic as symbolic
+    from hybridctl.control.baselines import ImpactInvariantTracking as ImpactInvariantTracking
+    from hybridctl.control.baselines import NearestTracking as NearestTracking
+    from hybridctl.control.detection import Detection as Detection
+    from hybridctl.control.detection import ForceSignal as ForceSignal
+    from hybridctl.control.extension import extend_by_rule as extend_by_rule
     from hybridctl.control.feasibility import feasibility as feasibility
+    from hybridctl.control.gains import GainCurve as GainCurve
+    from hybridctl.control.gains import GainSchedule as GainSchedule
+    from hybridctl.control.ilqr.cost import QuadraticCost as QuadraticCost
+    from hybridctl.control.ilqr.search import ilqr as ilqr
+    from hybridctl.control.lqr.continuous import hybrid_lqr as hybrid_lqr
+    from hybridctl.control.lqr.discrete import discrete_lqr as discrete_lqr
+    from hybridctl.control.lqr.periodic import periodic_lqr as periodic_lqr
     from hybridctl.control.reference import Reference as Reference
     from hybridctl.control.reference import extend as extend
     from hybridctl.control.spreading import ClockTracking as ClockTracking
     from hybridctl.control.spreading import ReferenceSpreading as ReferenceSpreading
     from hybridctl.control.tracking import tracking_error as tracking_error
+    from hybridctl.estimation.estimate import Estimate as Estimate
+    from hybridctl.estimation.filter import SaltedKalmanFilter as SaltedKalmanFilter
+    from hybridctl.estimation.measurement import Measurement as Measurement
+    from hybridctl.estimation.record import Record as Record
+    from hybridctl.estimation.record import Series as Series
     from hybridctl.hybrid.mode import Guard as Guard
     from hybridctl.hybrid.mode import Jump as Jump
     from hybridctl.hybrid.mode import Mode as Mode
     from hybridctl.hybrid.mode import Reset as Reset
     from hybridctl.hybrid.mode import Transition as Transition
+    from hybridctl.hybrid.policy import DisturbedPolicy as DisturbedPolicy
     from hybridctl.hybrid.policy import History as History
     from hybridctl.hybrid.policy import Policy as Policy
     from hybridctl.hybrid.simulate import simulate as simulate
     from hybridctl.hybrid.system import HybridSystem as HybridSystem
     from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
+    from hybridctl.logs import Log as Log
+    from hybridctl.logs import read_log as read_log
+    from hybridctl.logs import write_log as write_log
     from hybridctl.sensitivity.bderivative import BDerivative as BDerivative
+    from hybridctl.sensitivity.beside import ParameterDerivatives as ParameterDerivatives
+    from hybridctl.sensitivity.discrete import discretize as discretize
     from hybridctl.sensitivity.gains import JumpGains as JumpGains
     from hybridctl.sensitivity.gains import jump_gains as jump_gains
     from hybridctl.sensitivity.gains import saltation_matrix as saltation_matrix
     from hybridctl.sensitivity.linearize import Linearization as Linearization
     from hybridctl.sensitivity.linearize import linearize as linearize
     from hybridctl.sensitivity.moments import propagate_moments as propagate_moments
+    from hybridctl.sensitivity.orbits import floquet_multipliers as floquet_multipliers
     from hybridctl.sensitivity.orbits import lyapunov_exponents as lyapunov_exponents
+    from hybridctl.sensitivity.parameters import parameter_sensitivity as parameter_sensitivity
     from hybridctl.sensitivity.return_map import periodic_orbit as periodic_orbit
     from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
     from hybridctl.spaces import VectorSpace as VectorSpace
@@ -44,31 +69,56 @@ __version__ = "0.1.0"
 _HOME = {
     "BDerivative": "hybridctl.sensitivity.bderivative",
     "ClockTracking": "hybridctl.control.spreading",
+    "Detection": "hybridctl.control.detection",
+    "DisturbedPolicy": "hybridctl.hybrid.policy",
+    "Estimate": "hybridctl.estimation.estimate",
+    "ForceSignal": "hybridctl.control.detection",
+    "GainCurve": "hybridctl.control.gains",
+    "GainSchedule": "hybridctl.control.gains",
     "Guard": "hybridctl.hybrid.mode",
     "History": "hybridctl.hybrid.policy",
     "HybridSystem": "hybridctl.hybrid.system",
     "HybridTrajectory": "hybridctl.hybrid.trajectory",
+    "ImpactInvariantTracking": "hybridctl.control.baselines",
     "Jump": "hybridctl.hybrid.mode",
     "JumpGains": "hybridctl.sensitivity.gains",
     "Linearization": "hybridctl.sensitivity.linearize",
+    "Log": "hybridctl.logs",
+    "Measurement": "hybridctl.estimation.measurement",
     "Mode": "hybridctl.hybrid.mode",
+    "NearestTracking": "hybridctl.control.baselines",
+    "ParameterDerivatives": "hybridctl.sensitivity.beside",
     "Policy": "hybridctl.hybrid.policy",
+    "QuadraticCost": "hybridctl.control.ilqr.cost",
+    "Record": "hybridctl.estimation.record",
     "Reference": "hybridctl.control.reference",
     "ReferenceSpreading": "hybridctl.control.spreading",
     "Reset": "hybridctl.hybrid.mode",
+    "SaltedKalmanFilter": "hybridctl.estimation.filter",
+    "Series": "hybridctl.estimation.record",
     "Transition": "hybridctl.hybrid.mode",
     "VectorSpace": "hybridctl.spaces",
+    "discrete_lqr": "hybridctl.control.lqr.discrete",
+    "discretize": "hybridctl.sensitivity.discrete",
     "extend": "hybridctl.control.reference",
+    "extend_by_rule": "hybridctl.control.extension",
     "feasibility": "hybridctl.control.feasibility",
+    "floquet_multipliers": "hybridctl.sensitivity.orbits",
+    "hybrid_lqr": "hybridctl.control.lqr.continuous",
+    "ilqr": "hybridctl.control.ilqr.search",
     "jump_derivative": "hybridctl.sensitivity.simultaneous",
     "jump_gains": "hybridctl.sensitivity.gains",
     "linearize": "hybridctl.sensitivity.linearize",
     "lyapunov_exponents": "hybridctl.sensitivity.orbits",
+    "parameter_sensitivity": "hybridctl.sensitivity.parameters",
+    "periodic_lqr": "hybridctl.control.lqr.periodic",
     "periodic_orbit": "hybridctl.sensitivity.return_map",
     "propagate_moments": "hybridctl.sensitivity.moments",
+    "read_log": "hybridctl.logs",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
     "tracking_error": "hybridctl.control.tracking",
+    "write_log": "hybridctl.logs",
 }
 _MODULES = ("mechanics", "symbolic")
 

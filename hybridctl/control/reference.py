@@ -19,7 +19,7 @@ from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.flow import METHODS, Integrator, Step
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps, joined
 
 Feedforward = Callable[[float], Array]
 Phase = Literal["pushing", "withdrawing"]
@@ -200,7 +200,7 @@ def _continued(
     u, v = inputs[first.index], inputs[last.index]
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
-    return _join([past, *pieces, future])
+    return joined(first.index, [past, *pieces, future])
 
 
 def _around(
@@ -216,7 +216,7 @@ def _around(
         _integrate(system, integrator, seed.mode, u, time, seed.state, -before),
         _integrate(system, integrator, seed.mode, u, time, seed.state, after),
     ]
-    return _join(parts)
+    return joined(0, parts)
 
 
 def _integrate(
@@ -241,19 +241,3 @@ def _integrate(
 
 def _reversed(step: Step) -> Step:
     return Step(step.end, step.start, step.times[::-1], step.states[::-1], step.inputs[::-1])
-
-
-def _join(parts: Sequence[Arc]) -> Arc:
-    """One arc out of consecutive ones, leaving out those of no duration."""
-    kept = [part for part in parts if part.end > part.start] or [parts[0]]
-    return Arc(
-        kept[0].index,
-        kept[0].mode,
-        kept[0].space,
-        kept[0].start,
-        kept[-1].end,
-        *(
-            np.concatenate([getattr(part, name) for part in kept])
-            for name in ("breaks", "lengths", "states", "inputs")
-        ),
-    )

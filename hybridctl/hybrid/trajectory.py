@@ -138,6 +138,17 @@ def arc_from_steps(
     return _frozen(Arc(index, mode.key, mode.space, start, end, breaks, lengths, states, inputs))
 
 
+def joined(index: int, arcs: Sequence[Arc]) -> Arc:
+    """One arc out of consecutive ones of the same mode, leaving out those of no duration.
+
+    Steps that reach beyond the end of their arc, where an event cut it, keep their overhang: the
+    steps of the next arc take precedence over it.
+    """
+    kept = [arc for arc in arcs if arc.end > arc.start] or [arcs[0]]
+    series = {name: np.concatenate([getattr(arc, name) for arc in kept]) for name in _ARC_ARRAYS}
+    return _frozen(Arc(index, kept[0].mode, kept[0].space, kept[0].start, kept[-1].end, **series))
+
+
 def _frozen(arc: Arc) -> Arc:
     for a in (arc.breaks, arc.lengths, arc.states, arc.inputs):
         _read_only(a)

@@ -2,6 +2,7 @@
 
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere
@@ -17,5 +18,6 @@ __all__ = [
     "Sphere",
     "closed_contacts",
     "contact_system",
+    "parameter_derivatives",
     "time_stepping",
 ]

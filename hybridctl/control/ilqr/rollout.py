@@ -20,7 +20,7 @@ from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +69,9 @@ class Rollout:
             for arc in piece.arcs:
                 group.append(arc)
                 if arc.index < len(piece.events):
-                    arcs.append(_joined(len(arcs), group))
+                    arcs.append(joined(len(arcs), group))
                     group = []
-        arcs.append(_joined(len(arcs), group))
+        arcs.append(joined(len(arcs), group))
         events = (replace(event, index=i) for i, event in enumerate(self.events))
         return HybridTrajectory(tuple(arcs), tuple(events))
 
@@ -166,14 +166,3 @@ def _reference(plant: Plant, nominal: Rollout, near: _Stretch, k: int) -> tuple[
     mode = plant.system.mode(arc.mode)
     steps = integrator.steps(mode, lambda t, x: u, start, x, float(plant.times[k]))
     return mode.space.normalize(list(steps)[-1].states[-1]), i
-
-
-def _joined(index: int, parts: Sequence[Arc]) -> Arc:
-    """One arc out of consecutive ones of the same mode, leaving out those of no duration."""
-    kept = [part for part in parts if part.end > part.start] or list(parts[:1])
-    names = ("breaks", "lengths", "states", "inputs")
-    series = {name: np.concatenate([getattr(part, name) for part in kept]) for name in names}
-    for entry in series.values():
-        entry.flags.writeable = False
-    first = kept[0]
-    return Arc(index, first.mode, first.space, first.start, kept[-1].end, **series)

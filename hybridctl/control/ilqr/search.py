@@ -4,7 +4,7 @@ Inputs that are linear between the times of a grid are improved by sweeps. A bac
 (`ilqr_backward`) gives offsets and gains from the first-order map of each interval, through the
 events inside it, and the value function, which jumps with the saltation matrix:
 :math:`V^- = G^T V^+ G`, [Salt] (42). Forward, the system is simulated under them with whatever
-events then come (`ilqr_rollout.Feedback` says how the reference is extended); of the steps 1, 1/2,
+events then come (`rollout.Feedback` says how the reference is extended); of the steps 1, 1/2,
 1/4, ... along the offsets the largest that lowers the cost as Armijo asks is taken. The method is
 that of reference [13] of [Salt].
 

@@ -6,7 +6,7 @@ For deviations dx at fixed time from a nominal trajectory and changes du of its 
           + \delta x(t_{end})^T Q_{final}\, \delta x(t_{end})
 
 (without a factor 1/2) has the least value :math:`\delta x^T V(t)\, \delta x`, and
-:math:`\delta u = -K \delta x` attains it: `lqr_riccati` on arcs, `lqr_events` at events; [Salt]
+:math:`\delta u = -K \delta x` attains it: `riccati` on arcs, `events` at events; [Salt]
 III-D. For a perturbed motion dx is what reference spreading feeds back, the state minus the arc of
 the same event count: between the two event times, where the deviation at fixed time is large, the
 cost counts a deviation of first order for a time of first order, which is of third order.
@@ -117,10 +117,10 @@ def hybrid_lqr(
 
     state_weight Q (ndx, ndx), input_weight R (nu, nu): one matrix, a list with one for each arc,
     or functions of (arc, t); Q positive semidefinite, R positive definite. final_weight Q_final
-    (ndx, ndx). simultaneous: treatment of events of several guards, see `lqr_events`. covariance
+    (ndx, ndx). simultaneous: treatment of events of several guards, see `events`. covariance
     (ndx, ndx): for "mean", of the deviations just before such events, or a function of the index
     of the event. lead: time in s before isolated events whose guard or reset sees the input, in
-    which the gain goes over to one that is made for the instant, see `lqr_events`; None for the
+    which the gain goes over to one that is made for the instant, see `events`; None for the
     gain of the arc up to the event. rtol, atol: of the integration, atol relative to the largest
     weight on states. gain_tolerance: of the interpolated gains, relative to the largest entry of
     their arc.

@@ -26,7 +26,7 @@ from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.mode import Mode
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers, monodromy
@@ -59,7 +59,8 @@ class PeriodicLqr:
             for k, (arc, curve) in enumerate(zip(once.arcs, gains.arcs, strict=True)):
                 a, c = _moved_arc(arc, shift, len(arcs)), replace(curve, times=curve.times + shift)
                 if k == 0 and arcs:
-                    a, c = _joined_arcs(arcs.pop(), a), _joined_curves(curves.pop(), c)
+                    before = arcs.pop()
+                    a, c = joined(before.index, [before, a]), _joined_curves(curves.pop(), c)
                 arcs.append(a)
                 curves.append(c)
         events = [(event, shift) for shift in shifts for event in once.events]
@@ -194,15 +195,6 @@ def _moved_arc(arc: Arc, shift: float, index: int) -> Arc:
         arc.states,
         arc.inputs,
     )
-
-
-def _joined_arcs(first: Arc, second: Arc) -> Arc:
-    kept = first.breaks < second.start
-    series = {
-        name: np.concatenate([getattr(first, name)[kept], getattr(second, name)])
-        for name in ("breaks", "lengths", "states", "inputs")
-    }
-    return Arc(first.index, first.mode, first.space, first.start, second.end, **series)
 
 
 def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
