@@ -1,1 +1,1 @@
-"""Estimation: the salted Kalman filter, its baselines, and how far its results can be trusted."""
+"""State estimation through events: the salted Kalman filter and what judges it."""

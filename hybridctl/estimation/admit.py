@@ -1,0 +1,150 @@
+r"""What becomes of a corrected mean that lies outside its mode, where a guard g is negative.
+
+In this order:
+
+- *overdue*: g falls, so its event should have happened already. The mean is taken back in time to
+  where g = 0, and goes from there through the event to the present; the covariance goes along, so
+  that it passes the event by the saltation matrix, and no process noise is counted twice. Where
+  that fails, or takes more than eight events, what follows below is done instead.
+- *still to come*: g rises and will be positive within `rewind` s. Just after an event that is
+  where motions are whose own event is late; the estimate is kept, and `predict` lets it flow in.
+- *impossible*: the distribution is cut off at g = 0, and its mean and covariance are those of what
+  is left, a truncated normal distribution in the direction of g.
+- *held*: the covariance does not let g change. The event fires where the mean is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from hybridctl.checks import Array, Indices
+from hybridctl.errors import SimulationError
+from hybridctl.estimation.arcs import transition
+from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.model import GUARD_TOLERANCE, Model
+from hybridctl.estimation.predict import Prediction, after_event, predict
+from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.trajectory import Arc
+
+_ROUNDS = 4
+_FEW = 8  # events in the time by which one is overdue
+_HELD = 1e-10  # of the size of the guard's value: least standard deviation that can move it
+
+
+def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
+    """The estimate at the same time, inside its mode or on the way into it; see this module."""
+    now = Prediction(estimate)
+    for _ in range(_ROUNDS):
+        e = now.estimate
+        u = law(e.time, e.mean)
+        g = model.guards(e.mode, e.time, e.mean, u)
+        out = np.flatnonzero(g < -GUARD_TOLERANCE)
+        if not out.size:
+            return now
+        gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+        falling = out[rates[out] < 0.0]
+        back = _rewound(model, e, falling, float(rates[falling].max(initial=-np.inf)), law)
+        again = None if back is None else _again(model, now, back, law)
+        if again is not None:
+            now = again
+            continue
+        stuck = out[(rates[out] <= 0.0) | (-g[out] > model.rewind * rates[out])]
+        if not stuck.size:
+            return now
+        worst = int(stuck[g[stuck].argmin()])
+        now = _cut_or_fire(model, now, worst, float(g[worst]), gradients[worst], law)
+    e = now.estimate
+    note = f"the mean stays outside mode {e.mode!r} at t = {e.time:.9g} s"
+    return replace(now, notes=(*now.notes, note))
+
+
+def condition(
+    model: Model, estimate: Estimate, guard: str, variance: float, law: InputLaw
+) -> Estimate:
+    """The estimate given that a guard of its mode is zero, to a variance in its unit squared."""
+    names = model.system.outgoing(estimate.mode).guards.names
+    row = names.index(guard)
+    space = model.system.mode(estimate.mode).space
+    x, p, t = estimate.mean, estimate.covariance, estimate.time
+    for _ in range(_ROUNDS):
+        u = law(t, x)
+        g = float(model.guards(estimate.mode, t, x, u)[row])
+        gradient = model.guard_rates(estimate.mode, t, x, u)[0][row]
+        spread = p @ gradient
+        s = float(gradient @ spread)
+        if s <= _HELD**2 * g**2 or abs(g) <= GUARD_TOLERANCE:
+            break
+        x, p = moved(space, x, p, -g / s * spread)
+    spread = p @ gradient
+    s = float(gradient @ spread) + variance
+    if s > 0.0:
+        p = tidied(p - np.outer(spread, spread) / s)
+    return replace(estimate, mean=x, covariance=p)
+
+
+def _rewound(
+    model: Model, e: Estimate, falling: Indices, rate: float, law: InputLaw
+) -> Estimate | None:
+    """The estimate back where all these guards are zero or above; None if too long ago."""
+    if not falling.size:
+        return None
+    outgoing = model.system.outgoing(e.mode).guards
+
+    def least(s: float, arc: Arc) -> float:
+        t, x = e.time - s, arc(float(s))
+        return float(outgoing.values(t, x, law(t, x))[falling].min())
+
+    now = outgoing.values(e.time, e.mean, law(e.time, e.mean))[falling].min()
+    first = 2.0 * float(now) / min(rate, -1e-300)
+    for length in sorted({min(first, model.rewind), model.rewind}):
+        try:
+            mode, arc = model.backwards(e.mode, e.mean, e.time, length, law)
+        except SimulationError:
+            return None
+        if least(length, arc) > 0.0:
+            back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
+            flow = transition(mode, replace(arc, end=back), None, e.covariance)
+            p = flow.carry(e.covariance)
+            return Estimate(e.mode, e.time - back, arc(back), p)
+    return None
+
+
+def _again(model: Model, now: Prediction, back: Estimate, law: InputLaw) -> Prediction | None:
+    """Forward to the present from an earlier estimate, without noise that has been counted.
+
+    None where the simulation cannot go on, or has many events: that is no event just missed.
+    """
+    few = replace(model.quiet(), max_events=_FEW)
+    found = predict(few, back, now.estimate.time, law)
+    if not found.events or found.kept:
+        return None
+    return Prediction(
+        found.estimate, (*now.events, *found.events), None, (*now.notes, *found.notes)
+    )
+
+
+def _cut_or_fire(
+    model: Model, now: Prediction, row: int, g: float, gradient: Array, law: InputLaw
+) -> Prediction:
+    e = now.estimate
+    spread = e.covariance @ gradient
+    s = float(np.sqrt(max(float(gradient @ spread), 0.0)))
+    if s <= _HELD * abs(g):
+        name = model.system.outgoing(e.mode).guards.names[row]
+        event = model.fire(e.mode, (name,), e.time, e.mean, law)
+        return after_event(model, replace(now, transition=None), event, e.covariance)
+    shift, shrink = _truncated(g / s)
+    space = model.system.mode(e.mode).space
+    p = tidied(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
+    x, p = moved(space, e.mean, p, shift / s * spread)
+    return replace(now, estimate=replace(e, mean=x, covariance=p))
+
+
+def _truncated(mean: float) -> tuple[float, float]:
+    """Shift of the mean, and variance, of a normal distribution N(mean, 1) cut off below zero."""
+    ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))
+    return ratio, max(1.0 - ratio * (ratio + mean), 0.0)

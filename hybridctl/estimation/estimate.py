@@ -1,0 +1,99 @@
+"""A normal distribution on the state space of one mode, at one time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array, array, number, vector
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import Space
+
+SYMMETRIC = 1e-9  # how far from symmetric and positive a given covariance may be, relative
+_TERMS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Mode, time in s, mean (nx,), and covariance (ndx, ndx) in the tangent space at the mean.
+
+    `alternative` is the same motion with its last event still to come, while that is undecided.
+    """
+
+    mode: ModeKey
+    time: float
+    mean: Array
+    covariance: Array
+    alternative: Alternative | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Alternative:
+    """The hypothesis that the events from `since` on are still to come, dropped after `until`.
+
+    log_odds: of it against the main one, the sum of differences of log-likelihoods since then.
+    """
+
+    estimate: Estimate
+    log_odds: float
+    since: float
+    until: float
+
+
+def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
+    """The estimate as read-only arrays. Raises `InputError` where it does not fit the system."""
+    space = system.mode(estimate.mode).space
+    mean = vector("mean", estimate.mean, space.nx)
+    space.check("mean", mean)
+    p = covariance_matrix("covariance", estimate.covariance, space.ndx)
+    return Estimate(estimate.mode, number("time", estimate.time), mean, p, estimate.alternative)
+
+
+def covariance_matrix(name: str, value: object, size: int | None = None) -> Array:
+    """A symmetric, positive semidefinite matrix. Raises `InputError`."""
+    p = array(name, value, (size, size))  # type: ignore[arg-type]
+    if p.shape[0] != p.shape[1]:
+        raise InputError(f"{name} must be square, got shape {p.shape}")
+    largest = float(np.abs(p).max(initial=0.0))
+    if np.abs(p - p.T).max(initial=0.0) > SYMMETRIC * largest:
+        raise InputError(f"{name} must be symmetric, got {p.tolist()}")
+    least = float(np.linalg.eigvalsh(p).min(initial=0.0))
+    if least < -SYMMETRIC * largest:
+        raise InputError(
+            f"{name} must be positive semidefinite, its least eigenvalue is {least:.3g}"
+        )
+    return p
+
+
+def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+    r"""Mean and covariance after a correction dx (ndx,) of the mean.
+
+    The point is integrate(x, dx), and the covariance goes along to the tangent space there: with
+    T = transport(dx) by :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`, the derivative of
+    difference(integrate(x, dx), integrate(x, dx + e)) by e. In a vector space that is the
+    identity.
+    """
+    turn = space.transport(dx)
+    after = space.normalize(space.integrate(x, dx))
+    if not turn.any():
+        return after, p
+    total = power = np.eye(len(turn))
+    for k in range(1, _TERMS):
+        power = power @ turn / (k + 1.0)
+        total = total + power
+        if np.abs(power).max() < 1e-17:
+            break
+    return after, total @ p @ total.T
+
+
+def tidied(p: Array) -> Array:
+    """The symmetric part, with eigenvalues below zero, where rounding has put them, at zero."""
+    p = 0.5 * (p + p.T)
+    values, vectors = np.linalg.eigh(p)
+    if values[0] >= 0.0:
+        return p
+    clipped = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return np.asarray(0.5 * (clipped + clipped.T))

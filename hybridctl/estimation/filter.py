@@ -1,0 +1,250 @@
+"""The salted Kalman filter: the extended Kalman filter of a hybrid system, through its events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, member, number, vector
+from hybridctl.errors import InputError
+from hybridctl.estimation.admit import admit
+from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.estimate import Estimate, checked
+from hybridctl.estimation.jumps import STRATEGIES, Strategy
+from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.model import Model
+from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
+from hybridctl.estimation.predict import Prediction, carry_alternative, predict
+from hybridctl.estimation.record import Record, Sample
+from hybridctl.estimation.result import FilterResult, Step
+from hybridctl.estimation.update import Innovation, correct
+from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+
+Constant = ArrayLike | Mapping[ModeKey, ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """An estimate after a measurement, and what it took.
+
+    innovation: None where the value was missing, or a contact signal. events: those that the
+    correction has brought about, at or before the time of the estimate. undone: the time from which
+    on events were taken back, because the measurements say that they are still to come, or None.
+    """
+
+    estimate: Estimate
+    innovation: Innovation | None = None
+    events: tuple[Event, ...] = ()
+    undone: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+class SaltedKalmanFilter:
+    r"""A Kalman filter on any hybrid system, [Salt] III-D: `predict`, `update`, or `run` on a log.
+
+    The mean follows the exact simulation, with as many events as there are between two samples;
+    the covariance its first order, :math:`\dot P = A P + P A^T + Q` on arcs and
+    :math:`P^+ = G P G^T + P_R + k k^T \sigma_g^2 / \dot g^2` at events, with G the saltation
+    matrix, P_R the noise of the reset and k = f+ - Rdot what an error of the guard's offset is
+    multiplied with. Simultaneous guards have the moments of their piecewise-linear map.
+
+    process_noise: spectral density in the tangent space (ndx, ndx), by mode, or a `Noise`.
+    measurement: one, or several with different names. reset_noise: a covariance after the jump
+    (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the reset moves the
+    state. guard_noise: variance of the guards' offsets, one number or by guard.
+    signals: contact signals, evidence of the mode. strategy: "saltation", or a baseline that is
+    wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
+    rewind: longest time in s for which a corrected mean that is past a guard is taken to be just
+    early or late there (see `admit`). window: time in s after an event in which the hypothesis
+    that it is still to come is kept beside the main one; 0 keeps none. odds: the log-likelihood by
+    which that must win for the event to be undone. rtol, atol: of the integrator.
+
+    A correction that leaves the mode is admitted by the rules of `admit`. Samples without a change
+    of the estimate (rejected, missing) are no updates.
+    """
+
+    def __init__(
+        self,
+        system: HybridSystem,
+        process_noise: Noise | Constant,
+        measurement: Measurement | Sequence[Measurement],
+        reset_noise: Noise | EventNoise | Constant | None = None,
+        guard_noise: float | Mapping[str, float] | None = None,
+        *,
+        signals: Sequence[ContactSignal] = (),
+        strategy: Strategy = "saltation",
+        rewind: float = 0.05,
+        window: float = 0.05,
+        odds: float = 3.0,
+        rtol: float = 1e-9,
+        atol: float = 1e-9,
+    ) -> None:
+        if reset_noise is not None and not isinstance(reset_noise, EventNoise):
+            reset_noise = as_noise("reset_noise", reset_noise)
+        self.model = Model(
+            system,
+            as_noise("process_noise", process_noise),
+            reset_noise,
+            None if guard_noise is None else GuardNoise(guard_noise),
+            member("strategy", strategy, STRATEGIES),
+            number("rewind", rewind, at_least=0.0),
+            number("rtol", rtol, above=0.0),
+            number("atol", atol, above=0.0),
+        )
+        self.window = number("window", window, at_least=0.0)
+        self.odds = number("odds", odds, at_least=0.0)
+        given = [measurement] if isinstance(measurement, Measurement) else list(measurement)
+        self.measurements = {m.name: m for m in given}
+        self.signals = {signal.channel: signal for signal in signals}
+        names = [m.name for m in given] + [signal.channel for signal in signals]
+        if not given or len(set(names)) != len(names):
+            raise InputError(
+                f"measurement and signals must have different names, and one at least, got {names}"
+            )
+
+    def predict(
+        self, estimate: Estimate, time: float, input: ArrayLike | InputLaw | None = None
+    ) -> Prediction:
+        """The estimate at a later time. input: constant (nu,), a function u(t, x), or None: zero.
+
+        Raises `InputError` for a time before that of the estimate.
+        """
+        end = number("time", time)
+        if end < estimate.time:
+            raise InputError(
+                f"time must not be before that of the estimate, {estimate.time} s, got {end}"
+            )
+        law = self._law(estimate.mode, input)
+        prediction = predict(self.model, estimate, end, law)
+        carried = carry_alternative(self.model, estimate, prediction, self.window, law)
+        return replace(prediction, estimate=carried)
+
+    def update(
+        self,
+        estimate: Estimate,
+        channel: str,
+        value: ArrayLike,
+        input: ArrayLike | InputLaw | None = None,
+    ) -> Correction:
+        """The estimate after a value (m,) of a channel, measured at the time of the estimate."""
+        known = [*self.measurements, *self.signals]
+        member("channel", channel, known)
+        measured = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        law = self._law(estimate.mode, input)
+        if channel in self.signals:
+            if measured.shape != (1,):
+                raise InputError(f"a row of {channel!r} must have one value, got {measured.shape}")
+            signal = self.signals[channel]
+            found = signal.applied(self.model, estimate, float(measured[0]), law)
+            return Correction(found.estimate, None, found.events, None, found.notes)
+        main = self._corrected(estimate, channel, measured, law)
+        if main is None:
+            return Correction(estimate)
+        after, innovation, undone = self._weighed(estimate, main, channel, measured, law)
+        admitted = admit(self.model, after, law)
+        kept = admitted.estimate
+        if not admitted.events and after.alternative is not None:
+            kept = replace(kept, alternative=after.alternative)
+        return Correction(kept, innovation, admitted.events, undone, admitted.notes)
+
+    def run(
+        self,
+        record: Record,
+        initial: Estimate,
+        *,
+        progress: Callable[[float], None] | None = None,
+    ) -> FilterResult:
+        """Filter a record from `initial` on, in order of time; see `Record` for missing rows.
+
+        Rows before the time of `initial` are left out, and counted as `skipped`. Rows that share a
+        stamp are taken one after the other, channel by channel. progress: called with the time.
+        Raises `InputError` for a channel that has no measurement.
+        """
+        for name in record.channels:
+            member("channel", name, [*self.measurements, *self.signals])
+        estimate = checked(self.model.system, initial)
+        begun, steps, skipped = time.perf_counter(), list[Step](), 0
+        for sample in record.samples():
+            if sample.time < initial.time:
+                skipped += 1
+                continue
+            step = self._step(record, estimate, sample)
+            estimate = step.estimate
+            steps.append(step)
+            if progress is not None:
+                progress(sample.time)
+        seconds = time.perf_counter() - begun
+        return FilterResult(
+            checked(self.model.system, initial), tuple(steps), skipped, record.disorder, seconds
+        )
+
+    def _step(self, record: Record, estimate: Estimate, sample: Sample) -> Step:
+        """Prediction to a sample, over the changes of the input, and the correction."""
+        events, notes = list[Event](), list[str]()
+        transition: Array | None = np.eye(len(estimate.covariance))
+        changes = record.input_changes(estimate.time, sample.time)
+        for t in (*changes.tolist(), sample.time):
+            if t == estimate.time:
+                continue
+            p = self.predict(estimate, t, record.input(estimate.time))
+            if transition is not None and p.transition is not None:
+                transition = p.transition @ transition
+            else:
+                transition = None
+            events += p.events
+            notes += p.notes
+            estimate = p.estimate
+        found = self.update(estimate, sample.channel, sample.value, record.input(sample.time))
+        return Step(
+            sample.time,
+            sample.channel,
+            estimate,
+            found.estimate,
+            found.innovation,
+            (*events, *found.events),
+            found.undone,
+            (*notes, *found.notes),
+            transition,
+        )
+
+    def _corrected(
+        self, estimate: Estimate, channel: str, value: Array, law: InputLaw
+    ) -> tuple[Estimate, Innovation] | None:
+        mode = self.model.system.mode(estimate.mode)
+        u = law(estimate.time, estimate.mean)
+        return correct(self.measurements[channel], mode, estimate, value, u)
+
+    def _weighed(
+        self,
+        estimate: Estimate,
+        main: tuple[Estimate, Innovation],
+        channel: str,
+        value: Array,
+        law: InputLaw,
+    ) -> tuple[Estimate, Innovation, float | None]:
+        """The main hypothesis, or that the last event is still to come where that has won."""
+        after, innovation = main
+        other = estimate.alternative
+        if other is None:
+            return after, innovation, None
+        rival = self._corrected(other.estimate, channel, value, law)
+        if rival is None:
+            return after, innovation, None
+        odds = other.log_odds + rival[1].log_likelihood - innovation.log_likelihood
+        if odds > self.odds and rival[1].accepted:
+            return rival[0], rival[1], other.since
+        alternative = replace(other, estimate=rival[0], log_odds=odds)
+        return replace(after, alternative=alternative), innovation, None
+
+    def _law(self, mode: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:
+        if callable(given):
+            return given
+        nu = self.model.system.mode(mode).nu
+        u = np.zeros(nu) if given is None else vector("input", given, nu)
+        return lambda t, x: u

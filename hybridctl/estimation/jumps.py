@@ -1,0 +1,174 @@
+"""Mean and covariance through one event, by the saltation matrix or by a baseline.
+
+- "saltation": first order at fixed time, [Salt] (2), (39); through simultaneous guards the moments
+  of the piecewise-linear image, which may also move the mean.
+- "reset_jacobian": D_x R alone, which leaves out that neighbours have their event at another time.
+- "no_jump": the covariance is left as it is, and only the mean jumps.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.linalg import block_diag
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
+from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.gains import JumpGains, guard_derivative
+from hybridctl.sensitivity.moments import through_jump
+from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.sensitivity.variation import coefficients
+
+Strategy = Literal["saltation", "reset_jacobian", "no_jump"]
+STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian", "no_jump")
+_POINTS = 1024
+_SEED = 0
+
+
+class Jumped(NamedTuple):
+    """What an event does to a deviation of mean zero.
+
+    shift (ndx+,): the mean after it. covariance (ndx+, ndx+). matrix (ndx+, ndx): the linear map,
+    None where it is piecewise linear. note: what had to be replaced, if anything.
+    """
+
+    shift: Array
+    covariance: Array
+    matrix: Array | None
+    note: str | None = None
+
+
+def jumped(
+    system: HybridSystem,
+    event: Event,
+    p: Array,
+    strategy: Strategy,
+    reset_noise: Noise | EventNoise | None = None,
+    guard_noise: GuardNoise | None = None,
+) -> Jumped:
+    """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
+
+    Where an event has no first order (grazing, orders that matter) the Jacobian of its reset stands
+    in, where infinitely many events end their guards are taken to be zero; `note` says so.
+    """
+    if strategy == "saltation":
+        result = _salted(system, event, p, guard_noise)
+    else:
+        result = _linear(reset_jacobian(system, event), p)
+        if strategy == "no_jump":
+            if len(result.shift) != len(p):
+                raise InputError(
+                    f"without a jump matrix the dimension must stay, but the event at t = "
+                    f"{event.time:.9g} s takes it from {len(p)} to {len(result.shift)}"
+                )
+            result = _linear(np.eye(len(p)), p)
+    added = reset_covariance(system, reset_noise, event)
+    if added is not None:
+        result = result._replace(covariance=result.covariance + added)
+    return result
+
+
+def reset_jacobian(system: HybridSystem, event: Event) -> Array:
+    """D_x R (ndx+, ndx): of the joint reset of the guards that fired, or of one after the other.
+
+    A reset without a Jacobian, like that where events accumulate, counts as the identity.
+    """
+    t, x, u = event.time, event.state_before, event.input_before
+    edge = system.outgoing(event.mode_before).edge(event.guards)
+    if edge is not None and edge.reset.jacobian is not None:
+        return edge.reset.jacobian(t, x, u).state
+    key, total = event.mode_before, np.eye(system.mode(event.mode_before).space.ndx)
+    for guard in event.guards:
+        single = system.outgoing(key).edge((guard,))
+        if single is None or single.reset.jacobian is None:
+            continue
+        total = single.reset.jacobian(t, x, u).state @ total
+        jump = single.reset(t, x, u)
+        x, key = jump.state, single.target if jump.mode is None else jump.mode
+    return np.asarray(total)
+
+
+def _linear(matrix: Array, p: Array, note: str | None = None) -> Jumped:
+    return Jumped(np.zeros(len(matrix)), matrix @ p @ matrix.T, matrix, note)
+
+
+def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
+    """Where infinitely many events end: from there on their guards and the rates of those are zero.
+
+    The covariance is that given these zeros. The curvature of the guards is left out of the rows.
+    """
+    before = system.mode(event.mode_before)
+    t, x, u = event.time, event.state_before, event.input_before
+    values = [guard_derivative(system, before, guard, t, x, u).state for guard in event.guards]
+    rates = [row @ coefficients(before, t, x, u).state for row in values]
+    rows = np.array([*values, *rates])
+    spread = p @ rows.T
+    matrix = np.eye(len(p)) - spread @ np.linalg.pinv(rows @ spread, hermitian=True) @ rows
+    return _linear(matrix, p, "events accumulate: their guards and rates are set to zero")
+
+
+def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
+    if event.accumulation is not None:
+        return _rested(system, event, p)
+    try:
+        jump = jump_derivative(system, event)
+    except SystemDefinitionError:
+        raise
+    except (SimulationError, InputError) as error:
+        return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
+    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
+    if isinstance(jump, JumpGains):
+        result = _linear(jump.state, p)
+        if not variances.any():
+            return result
+        kick = jump.kick * _delay(system, event, event.guards[0], jump.time_state)
+        return result._replace(covariance=result.covariance + variances[0] * np.outer(kick, kick))
+    n = len(p)
+    if variances.any() and isinstance(jump, Cascade):
+        jump, p = _offset(system, event, jump), block_diag(p, np.diag(variances))
+    shift, after = through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
+    size = system.mode(event.mode_after).space.ndx
+    if len(p) > n:
+        shift, after = shift[:size], after[:size, :size]
+    return Jumped(shift, after, None)
+
+
+def _delay(system: HybridSystem, event: Event, guard: str, time_state: Array) -> float:
+    """1 / gdot, from D_x dt = -D_x g / gdot with the gradient of the guard before the event."""
+    before = system.mode(event.mode_before)
+    t, x, u = event.time, event.state_before, event.input_before
+    g = guard_derivative(system, before, guard, t, x, u)
+    size = float(g.state @ g.state)
+    if size > 0.0:
+        return float(-(time_state @ g.state) / size)
+    return 1.0 / float(g.time + g.input @ event.input_rate)
+
+
+def _offset(system: HybridSystem, event: Event, cascade: Cascade) -> Cascade:
+    """The same jump with the offsets of the n guards behind the deviation, (d + n) -> (d+ + n).
+
+    The rate of a guard in a phantom mode is found with its gradient before the event, which is
+    right where the jumps do not change that: gaps do not depend on velocities.
+    """
+    n = len(cascade.guards)
+
+    def micro(fired: frozenset[int], j: int) -> JumpGains:
+        jump = cascade.jump(fired, j)
+        delays = np.zeros(n)
+        if jump.time_state.any() or jump.kick.any():
+            delays[j] = _delay(system, event, event.guards[j], jump.time_state)
+        return JumpGains(
+            np.concatenate([jump.time_state, -delays]),
+            jump.time_input,
+            block_diag(jump.reset_jacobian, np.eye(n)),
+            np.vstack([jump.reset_input, np.zeros((n, len(jump.time_input)))]),
+            np.concatenate([jump.kick, np.zeros(n)]),
+            np.concatenate([jump.reset_rate, np.zeros(n)]),
+        )
+
+    return Cascade(cascade.guards, micro)

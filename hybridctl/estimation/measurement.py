@@ -1,0 +1,130 @@
+r"""Measurements: how a state appears in a channel, and how well.
+
+.. math:: z = h(t, x, u) \boxplus e, \qquad e \sim N(0, R), \qquad D h = H,
+
+with z a vector, or a point of a manifold whose `residual` is taken in its tangent space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, count, number
+from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.estimation.estimate import covariance_matrix
+from hybridctl.hybrid.mode import Mode
+from hybridctl.mechanics.state import RobotStateSpace
+
+Observed = Callable[[Mode, float, Array, Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A measurement z of the state, in any mode.
+
+    name: of its channel. value(mode, t, x, u): what would be measured without noise (m,).
+    jacobian(mode, t, x, u): its exact derivative (k, ndx). covariance R (k, k), positive definite.
+    residual(predicted, measured): the difference (k,) in the tangent space at what was predicted;
+    None for measured - predicted. gate: the probability, between 0 and 1, with which a right
+    measurement passes; one whose normalized innovation squared is improbably large is rejected.
+    None takes all.
+    """
+
+    name: str
+    value: Observed
+    jacobian: Observed
+    covariance: Array
+    residual: Callable[[Array, Array], Array] | None = None
+    gate: float | None = None
+
+    def __post_init__(self) -> None:
+        r = covariance_matrix(f"covariance of {self.name!r}", self.covariance)
+        if not len(r) or np.linalg.eigvalsh(r)[0] <= 0.0:
+            raise InputError(f"covariance of {self.name!r} must be positive definite: {r.tolist()}")
+        object.__setattr__(self, "covariance", r)
+        if self.gate is not None:
+            number("gate", self.gate, above=0.0)
+            if self.gate >= 1.0:
+                raise InputError(f"gate must be below 1, got {self.gate}; None takes everything")
+
+    @property
+    def dimension(self) -> int:
+        """k, that of the residual."""
+        return len(self.covariance)
+
+
+def linear(
+    name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = None
+) -> Measurement:
+    """z = C x with C (k, nx) in a vector space."""
+    c = array("matrix", matrix, (None, None))
+    if len(c) != len(np.atleast_2d(covariance)):
+        raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
+
+    def value(mode: Mode, t: float, x: Array, u: Array) -> Array:
+        _check_vector_space(name, mode, c.shape[1])
+        return np.asarray(c @ x)
+
+    return Measurement(name, value, lambda mode, t, x, u: c, np.atleast_2d(covariance), gate=gate)
+
+
+def coordinates(
+    name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = None
+) -> Measurement:
+    """Some coordinates of a state in a vector space, such as joint encoders or a position."""
+    chosen = [count("indices", i, at_least=0) for i in indices]
+
+    def value(mode: Mode, t: float, x: Array, u: Array) -> Array:
+        _check_vector_space(name, mode, None, max(chosen, default=-1))
+        return np.asarray(x[chosen])
+
+    def jacobian(mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return np.asarray(np.eye(mode.space.ndx)[chosen])
+
+    return Measurement(name, value, jacobian, np.atleast_2d(covariance), gate=gate)
+
+
+def configuration(
+    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = None
+) -> Measurement:
+    """The configuration q (nq,) of a robot; its pose, for a body on a floating base.
+
+    covariance (nv, nv) in the tangent space of q, for a floating base in the frame of the body:
+    position in m, then rotation in rad. The residual is difference(q predicted, q measured), whose
+    Jacobian at the prediction is [I 0]. Measured quaternions need not be normalized.
+    """
+    robot = space.robot
+    h = np.eye(robot.nv, 2 * robot.nv)
+    h.flags.writeable = False
+
+    def residual(predicted: Array, measured: Array) -> Array:
+        if len(measured) != robot.nq:
+            raise InputError(f"a row of {name!r} must have {robot.nq} values, got {len(measured)}")
+        return robot.difference(predicted, robot.normalize(measured))
+
+    return Measurement(
+        name,
+        lambda mode, t, x, u: np.asarray(x[: robot.nq]),
+        lambda mode, t, x, u: h,
+        np.atleast_2d(covariance),
+        residual,
+        gate,
+    )
+
+
+def _check_vector_space(name: str, mode: Mode, size: int | None, largest: int = -1) -> None:
+    space = mode.space
+    if space.nx != space.ndx:
+        raise SystemDefinitionError(
+            f"measurement {name!r} selects coordinates, but the space of mode {mode.key!r} is a "
+            "manifold: give a Measurement with its residual, such as `configuration`"
+        )
+    if largest >= space.nx or size not in (None, space.nx):
+        raise InputError(
+            f"measurement {name!r} does not fit mode {mode.key!r}, whose state has {space.nx} "
+            "coordinates"
+        )

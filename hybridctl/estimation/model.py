@@ -1,0 +1,150 @@
+"""What a filter knows of the system: its flow, its noise, and the ways to leave or undo a mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import NoContactSolutionError, SystemDefinitionError
+from hybridctl.estimation.jumps import Jumped, Strategy, jumped
+from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
+from hybridctl.hybrid.mode import (
+    Edge,
+    FieldJacobian,
+    GuardSet,
+    InputLaw,
+    Mode,
+    ModeKey,
+    Outgoing,
+)
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event
+
+GUARD_TOLERANCE = 1e-8  # how far outside its mode a state may be, as in `simulate`
+_SELECTIONS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A hybrid system with the noise on its flow, its resets and its guards.
+
+    strategy: how covariances pass events, see `jumps`. rtol, atol: of the integrator. rewind: the
+    longest time in s by which an event is taken to be late or overdue, see `admit`. max_events and
+    zeno_horizon: of one prediction, see `simulate`.
+    """
+
+    system: HybridSystem
+    process_noise: Noise | None
+    reset_noise: Noise | EventNoise | None = None
+    guard_noise: GuardNoise | None = None
+    strategy: Strategy = "saltation"
+    rewind: float = 0.05
+    rtol: float = 1e-9
+    atol: float = 1e-9
+    max_events: int = 20
+    zeno_horizon: float = 1e-3
+
+    def jumped(self, event: Event, p: Array) -> Jumped:
+        """A covariance taken through an event, with the noise of the event."""
+        noise = self.reset_noise, self.guard_noise
+        return jumped(self.system, event, p, self.strategy, *noise)
+
+    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """The values of the guards of a mode."""
+        return np.asarray(self.system.outgoing(key).guards.values(t, x, u), dtype=np.float64)
+
+    def guard_rates(self, key: ModeKey, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+        """D_x g (n, ndx) and the rates dg/dt (n,) of the guards at constant input."""
+        jacobian = self.system.outgoing(key).guards.jacobian
+        if jacobian is None:
+            raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
+        d = jacobian(t, x, u)
+        return d.state, d.time + d.state @ self.system.mode(key).field(t, x, u)
+
+    def extended(self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Arc:
+        """The flow of one mode past its guards: the extension of its arc."""
+        return self._flow(self._without_guards, key, x, (start, end), law)
+
+    def backwards(
+        self, key: ModeKey, x: Array, time: float, length: float, law: InputLaw
+    ) -> tuple[Mode, Arc]:
+        """The flow of one mode back from `time`, over times 0 to `length` counted backwards."""
+        mode = _reversed(self.system.mode(key), time)
+        system = HybridSystem(lambda key: mode, _no_guards)
+        return mode, self._flow(system, key, x, (0.0, length), lambda s, x: law(time - s, x))
+
+    def fire(self, key: ModeKey, guards: Sequence[str], t: float, x: Array, law: InputLaw) -> Event:
+        """The event of these guards at a state, whatever the values of the guards."""
+        u, system = law(t, x), self.system
+        edge = system.outgoing(key).edge(tuple(guards))
+        if edge is None:
+            raise SystemDefinitionError(f"mode {key!r} has no edge for guards {tuple(guards)}")
+        jump = edge.reset(t, x, u)
+        after = edge.target if jump.mode is None else jump.mode
+        if after is None:
+            raise SystemDefinitionError(f"the reset of {tuple(guards)} names no mode to go to")
+        for _ in range(_SELECTIONS):
+            mode = system.mode(after)
+            selected = after if mode.select is None else mode.select(t, jump.state, u)
+            if selected == after:
+                none = np.zeros_like(u)
+                return Event(
+                    0,
+                    t,
+                    key,
+                    after,
+                    tuple(guards),
+                    x,
+                    jump.state,
+                    u,
+                    u,
+                    none,
+                    jump.impulses,
+                    jump.report,
+                )
+            after = selected
+        raise NoContactSolutionError(
+            f"no mode after {tuple(guards)} at t = {t:.9g} s is consistent"
+        )
+
+    def quiet(self) -> Model:
+        """The same without process noise, for times whose noise has been counted already."""
+        return replace(self, process_noise=None)
+
+    @cached_property
+    def _without_guards(self) -> HybridSystem:
+        return HybridSystem(self.system.mode, _no_guards)
+
+    def _flow(
+        self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
+    ) -> Arc:
+        run = simulate(system, key, x, span, law, rtol=self.rtol, atol=self.atol)
+        return run.arcs[0]
+
+
+def _no_guards(key: ModeKey) -> Outgoing:
+    def edge(fired: tuple[str, ...]) -> Edge | None:
+        return None
+
+    return Outgoing(GuardSet((), lambda t, x, u: np.zeros(0)), edge)
+
+
+def _reversed(mode: Mode, time: float) -> Mode:
+    """A mode that flows backwards from `time`."""
+    derivatives = mode.jacobian
+
+    def field(s: float, x: Array, u: Array) -> Array:
+        return -np.asarray(mode.field(time - s, x, u))
+
+    def jacobian(s: float, x: Array, u: Array) -> FieldJacobian:
+        if derivatives is None:
+            raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
+        d = derivatives(time - s, x, u)
+        return FieldJacobian(-d.state, -d.input)
+
+    return Mode(mode.key, mode.space, field, mode.nu, jacobian)

@@ -1,0 +1,126 @@
+r"""Noise on the flow, on resets and on guards.
+
+On the flow it is white with a spectral density, :math:`\dot P = A P + P A^T + Q`, Q in (unit of
+the tangent)^2 / s. On a reset its covariance is added after the jump. A guard that fires at
+g + w = 0 instead of g = 0 shifts the event by :math:`-w / \dot g`, and the state after it by
+:math:`(f^+ - \dot R)\, w / \dot g`.
+
+Where contacts hold the state, noise in the tangent space would tear at them. `through_input` noise
+is in the space of the input instead, a force (density in N^2 s) or an impulse (covariance in
+N^2 s^2), and :math:`B = D_u f` of the mode, which knows what is held, takes it to the state:
+:math:`Q = B W B^T`. Declare all joints of the model actuated for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, number
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.estimate import covariance_matrix
+from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.sensitivity.variation import coefficients
+
+NoiseFunction: TypeAlias = Callable[[ModeKey, float, Array, Array], ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """A covariance or density: constant, by mode key, or a function of (mode key, t, x, u).
+
+    through_input: it is in the space of the input (nu, nu), otherwise in the tangent space (ndx,
+    ndx). Constant ones are checked at once; what a function returns is checked for its shape.
+    Raises `InputError` for a matrix that is not symmetric and positive semidefinite, and
+    `UnknownNameError` for a mode that has none.
+    """
+
+    value: ArrayLike | Mapping[ModeKey, ArrayLike] | NoiseFunction
+    through_input: bool = False
+    name: str = "noise"
+    _fixed: dict[ModeKey, Array] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if callable(self.value):
+            return
+        given = self.value if isinstance(self.value, Mapping) else {None: self.value}
+        for mode, matrix in given.items():
+            label = self.name if mode is None else f"{self.name}[{mode!r}]"
+            self._fixed[mode] = covariance_matrix(label, matrix)
+
+    def matrix(self, mode: Mode, t: float, x: Array, u: Array, input_map: Array) -> Array:
+        """Covariance or density (ndx, ndx) at a point; input_map (ndx, nu) is D_u f there."""
+        size = mode.nu if self.through_input else mode.space.ndx
+        if callable(self.value):
+            w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
+        else:
+            w = self._of(mode.key)
+        if w.shape != (size, size):
+            what = "inputs" if self.through_input else "dimensions of the tangent space"
+            raise InputError(
+                f"{self.name} must have shape ({size}, {size}), the {what} of mode "
+                f"{mode.key!r}, got {w.shape}"
+            )
+        return np.asarray(input_map @ w @ input_map.T) if self.through_input else w
+
+    def _of(self, mode: ModeKey) -> Array:
+        if isinstance(self.value, Mapping):
+            if mode not in self._fixed:
+                known = [str(key) for key in self._fixed]
+                raise UnknownNameError(f"{self.name} has no entry for mode {mode!r}, only {known}")
+            return self._fixed[mode]
+        return self._fixed[None]
+
+
+@dataclass(frozen=True, eq=False)
+class EventNoise:
+    """A covariance (ndx+, ndx+) after the jump, as a function of the event."""
+
+    function: Callable[[Event], ArrayLike]
+
+
+def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) -> Noise:
+    """Noise in the tangent space where `value` is no `Noise` yet."""
+    return value if isinstance(value, Noise) else Noise(value, name=name)
+
+
+def reset_covariance(
+    system: HybridSystem, noise: Noise | EventNoise | None, event: Event
+) -> Array | None:
+    """What the noise of the reset adds after an event; nothing where the reset moves nothing."""
+    still = np.array_equal(event.state_before, event.state_after)
+    if noise is None or still:
+        return None
+    mode = system.mode(event.mode_after)
+    if isinstance(noise, EventNoise):
+        return covariance_matrix("reset_noise", noise.function(event), mode.space.ndx)
+    t, x, u = event.time, event.state_after, event.input_after
+    through = coefficients(mode, t, x, u).input if noise.through_input else np.zeros((0, 0))
+    return noise.matrix(mode, t, x, u, through)
+
+
+@dataclass(frozen=True, eq=False)
+class GuardNoise:
+    """Variance of the offset of each guard, in the square of the guard's unit.
+
+    One number for all guards, or by the name of the guard; those left out have none.
+    """
+
+    variance: float | Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        given = self.variance
+        for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+            number(f"guard_noise {name}".strip(), value, at_least=0.0)
+
+    def of(self, guard: str) -> float:
+        """The variance of one guard."""
+        if isinstance(self.variance, Mapping):
+            return float(self.variance.get(guard, 0.0))
+        return float(self.variance)

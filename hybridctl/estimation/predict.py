@@ -1,0 +1,177 @@
+"""Prediction: the mean by exact simulation, the covariance by its first order along that.
+
+A prediction may begin outside its mode: just after an event a corrected mean can lie beyond the
+guard that has fired while it moves back in. To first order that is right (its own event is still to
+come, and the deviation is that from the arc continued past its beginning), so it flows on without
+guards until it is inside again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import SimulationError
+from hybridctl.estimation.arcs import transition
+from hybridctl.estimation.estimate import Alternative, Estimate, moved, tidied
+from hybridctl.estimation.model import GUARD_TOLERANCE, Model
+from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+
+_SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
+_BEYOND = 1.1  # of the time in which a guard is expected to be positive again
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """An estimate at a later time, and what happened on the way.
+
+    transition (ndx+, ndx): the first-order map from the earlier deviation to this one, None where
+    an event was piecewise linear. notes: what had to be replaced by something less exact. kept:
+    whether a mode was kept, past its guards, because the simulation could not go on.
+    """
+
+    estimate: Estimate
+    events: tuple[Event, ...] = ()
+    transition: Array | None = None
+    notes: tuple[str, ...] = ()
+    kept: bool = False
+
+
+def predict(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
+    """The estimate at time `end`, through as many events as there are until then.
+
+    Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
+    the time is halved; in a quarter of it the mode is kept, past its guards, and `notes` says so.
+    """
+    ndx = model.system.mode(estimate.mode).space.ndx
+    now = Prediction(replace(estimate, alternative=None), (), np.eye(ndx))
+    now = _go(model, now, end, law, _SHORTEST * (end - estimate.time))
+    return replace(now, estimate=replace(now.estimate, covariance=tidied(now.estimate.covariance)))
+
+
+def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: float) -> Prediction:
+    while now.estimate.time < end:
+        until = _outside_until(model, now.estimate, end, law)
+        if until is not None:
+            now = _extend(model, now, until, law)
+            continue
+        e = now.estimate
+        try:
+            run = simulate(
+                model.system,
+                e.mode,
+                e.mean,
+                (e.time, end),
+                law,
+                rtol=model.rtol,
+                atol=model.atol,
+                max_events=model.max_events,
+                on_zeno="rest",
+                zeno_horizon=model.zeno_horizon,
+            )
+        except SimulationError as error:
+            if e.time + shortest < end:
+                return _in_halves(model, now, end, law, shortest)
+            now = _extend(model, now, end, law)
+            return replace(now, notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
+        now = _follow(model, now, run)
+    return now
+
+
+def _in_halves(
+    model: Model, now: Prediction, end: float, law: InputLaw, shortest: float
+) -> Prediction:
+    middle = 0.5 * (now.estimate.time + end)
+    return _go(model, _go(model, now, middle, law, shortest), end, law, shortest)
+
+
+def extend(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Estimate:
+    """The estimate at time `end` in the same mode, past its guards."""
+    return _extend(model, Prediction(estimate), end, law).estimate
+
+
+def carry_alternative(
+    model: Model, before: Estimate, prediction: Prediction, window: float, law: InputLaw
+) -> Estimate:
+    """The predicted estimate with the hypothesis that its last event is still to come.
+
+    After events the new alternative is the estimate before the prediction, continued in its
+    mode; it is kept for `window` s after the first of them. Otherwise the old one is carried on.
+    """
+    after = prediction.estimate
+    if prediction.events and window > 0.0:
+        since = prediction.events[0].time
+        other = Alternative(replace(before, alternative=None), 0.0, since, since + window)
+    elif before.alternative is not None:
+        other = before.alternative
+    else:
+        return after
+    if after.time > other.until:
+        return after
+    try:
+        moved_on = extend(model, other.estimate, after.time, law)
+    except SimulationError:
+        return after
+    return replace(after, alternative=replace(other, estimate=moved_on))
+
+
+def _outside_until(model: Model, e: Estimate, end: float, law: InputLaw) -> float | None:
+    """The time until which to flow without guards; None where the mean is inside its mode."""
+    u = law(e.time, e.mean)
+    g = model.guards(e.mode, e.time, e.mean, u)
+    out = g < -GUARD_TOLERANCE
+    if not out.any():
+        return None
+    _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+    rising = out & (rates > 0.0)
+    if not rising.any():
+        return end
+    back = float((-g[rising] / rates[rising]).max())
+    return min(end, e.time + _BEYOND * back + 1e-9)
+
+
+def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+    e = now.estimate
+    arc = model.extended(e.mode, e.mean, e.time, end, law)
+    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance)
+    after = Estimate(e.mode, end, arc(end), flow.carry(e.covariance))
+    whole = None if now.transition is None else flow.matrix @ now.transition
+    return replace(now, estimate=after, transition=whole)
+
+
+def _follow(model: Model, now: Prediction, run: HybridTrajectory) -> Prediction:
+    """Along a simulation: to its end, or to an event that moves the mean off it."""
+    for k, arc in enumerate(run.arcs):
+        e = now.estimate
+        mode = model.system.mode(arc.mode)
+        flow = transition(mode, arc, model.process_noise, e.covariance)
+        p = flow.carry(e.covariance)
+        whole = None if now.transition is None else flow.matrix @ now.transition
+        if k == len(run.events):
+            return replace(
+                now, estimate=Estimate(arc.mode, arc.end, arc(arc.end), p), transition=whole
+            )
+        event = run.events[k]
+        now = after_event(model, replace(now, transition=whole), event, p)
+        if not np.array_equal(now.estimate.mean, event.state_after):
+            return now
+    return now
+
+
+def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Prediction:
+    """The estimate just after an event, with covariance p (ndx, ndx) just before it."""
+    jump = model.jumped(event, p)
+    mean, covariance = event.state_after, jump.covariance
+    if jump.shift.any():
+        space = model.system.mode(event.mode_after).space
+        mean, covariance = moved(space, mean, covariance, jump.shift)
+    whole = None
+    if jump.matrix is not None and now.transition is not None:
+        whole = jump.matrix @ now.transition
+    note = () if jump.note is None else (jump.note,)
+    estimate = Estimate(event.mode_after, event.time, mean, covariance)
+    return Prediction(estimate, (*now.events, event), whole, (*now.notes, *note), now.kept)

@@ -1,0 +1,123 @@
+"""What a filter made of a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.update import Innovation
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.trajectory import Event
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One sample: prediction to it, and correction by it.
+
+    predicted, estimate: before and after the correction. innovation: None where the value was
+    missing or a contact signal. events: since the sample before. undone: the time from which on
+    the correction took events back, or None. transition: the first-order map of the prediction,
+    None where it was piecewise linear.
+    """
+
+    time: float
+    channel: str
+    predicted: Estimate
+    estimate: Estimate
+    innovation: Innovation | None
+    events: tuple[Event, ...]
+    undone: float | None
+    notes: tuple[str, ...]
+    transition: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class FilterResult:
+    """The estimates of a run, one for each sample, with what is needed to judge them.
+
+    skipped: rows before the initial estimate. disorder: stamps of the record that were out of
+    order (they were sorted). seconds: of computation.
+    """
+
+    initial: Estimate
+    steps: tuple[Step, ...]
+    skipped: int
+    disorder: int
+    seconds: float
+
+    @cached_property
+    def times(self) -> Array:
+        """Times (n,) of the samples, s."""
+        return np.array([step.time for step in self.steps])
+
+    @property
+    def means(self) -> tuple[Array, ...]:
+        """Mean (nx,) after each sample; the size is that of its mode's state."""
+        return tuple(step.estimate.mean for step in self.steps)
+
+    @property
+    def covariances(self) -> tuple[Array, ...]:
+        """Covariance (ndx, ndx) after each sample."""
+        return tuple(step.estimate.covariance for step in self.steps)
+
+    @property
+    def modes(self) -> tuple[ModeKey, ...]:
+        """Mode after each sample."""
+        return tuple(step.estimate.mode for step in self.steps)
+
+    @cached_property
+    def innovations(self) -> tuple[Innovation, ...]:
+        """Of all values that were there, also those that were rejected."""
+        return tuple(step.innovation for step in self.steps if step.innovation is not None)
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The events that count in the end, in order of time; those undone are left out."""
+        kept: list[Event] = []
+        for step in self.steps:
+            since = np.inf if step.undone is None else step.undone
+            kept = [event for event in kept if event.time < since] + list(step.events)
+        return tuple(sorted(kept, key=lambda event: event.time))
+
+    @property
+    def rejected(self) -> tuple[Innovation, ...]:
+        """What the gates rejected."""
+        return tuple(i for i in self.innovations if not i.accepted)
+
+    @property
+    def notes(self) -> tuple[tuple[float, str], ...]:
+        """Where something less exact stood in: time of the sample, and what."""
+        return tuple((step.time, note) for step in self.steps for note in step.notes)
+
+    @property
+    def log_likelihood(self) -> float:
+        """Sum over the values that were accepted."""
+        return float(sum(i.log_likelihood for i in self.innovations if i.accepted))
+
+    @property
+    def nis(self) -> Array:
+        """Normalized innovation squared of the values that were accepted (k,)."""
+        return np.array([i.nis for i in self.innovations if i.accepted])
+
+    def summary(self) -> dict[str, float | int | None]:
+        """Counts and means for `summary.json`; nis_dim is the mean dimension of a value."""
+        taken = [i for i in self.innovations if i.accepted]
+        dimensions = [i.dimension for i in taken]
+        count = len(self.steps)
+        return {
+            "steps": count,
+            "events": len(self.events),
+            "undone": sum(step.undone is not None for step in self.steps),
+            "rejected": len(self.rejected),
+            "missing": count - len(self.innovations),
+            "skipped": self.skipped,
+            "replaced": len(self.notes),
+            "mean_nis": float(self.nis.mean()) if taken else None,
+            "nis_dim": float(np.mean(dimensions)) if taken else None,
+            "log_likelihood": self.log_likelihood,
+            "seconds_per_step": self.seconds / count if count else None,
+        }

@@ -1,0 +1,71 @@
+"""Robots with contacts: blocks that land corner by corner and stop, balls that come to rest."""
+
+import numpy as np
+from hybridctl.robots import ball, block
+
+import hybridctl as hc
+from hybridctl.estimation.admit import admit
+from hybridctl.estimation.consistency import mode_agreement, nis_band
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.record import Record, Series
+
+
+def test_blocks_that_land_and_stop_are_followed_through_rank_deficient_modes():
+    system = block.system(actuated=True)
+    start = np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0])
+    p0 = np.diag([0.01, 0.01, 0.01, 0.05, 0.05, 0.05]) ** 2
+    kf = SaltedKalmanFilter(
+        system,
+        Noise(1e-6 * np.eye(3), through_input=True),
+        coordinates("pose", [0, 1, 2], 1e-6 * np.eye(3)),
+    )
+    times = np.arange(1, 50) / 100.0
+    results = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        truth = hc.simulate(system, ("open",) * 2, rng.multivariate_normal(start, p0), (0.0, 0.5))
+        values = [truth(t)[:3] + 1e-3 * rng.normal(size=3) for t in times]
+        record = Record({"pose": Series(times, np.array(values))})
+        result = kf.run(record, Estimate(("open",) * 2, 0.0, start, p0))
+        # at most a sample or two around each of four events are in another mode
+        assert mode_agreement(result, truth) >= 0.9
+        for p in result.covariances:
+            values = np.linalg.eigvalsh(p)
+            assert values[0] >= -1e-15 * values[-1]
+        # at rest the block is held: height, pitch and all velocities are known
+        assert result.modes[-1] == ("stick", "stick")
+        assert np.sqrt(np.diag(result.covariances[-1])[[1, 2, 3, 4, 5]]).max() < 1e-4
+        results.append(result)
+    assert nis_band(results).inside
+
+
+def test_a_ball_that_comes_to_rest_has_no_gap_and_no_speed_across():
+    p = ball.Parameters(slope=0.0, restitution=0.3)
+    kf = SaltedKalmanFilter(
+        ball.system(p), np.zeros((4, 4)), coordinates("position", [0, 1], np.eye(2))
+    )
+    start = Estimate(("open",), 0.0, np.array([0.0, 0.05, 0.3, 0.0]), 1e-6 * np.eye(4))
+    found = kf.predict(start, 0.5)
+    assert found.estimate.mode == ("closed",)
+    assert found.events[-1].accumulation is not None
+    assert any("accumulate" in note for note in found.notes)
+    assert not found.kept
+    across = found.estimate.covariance[[1, 3]]
+    assert np.abs(across).max() < 1e-15
+
+
+def test_a_contact_that_would_pull_and_cannot_be_corrected_lets_go():
+    """Held means: the covariance is zero, so only the event is left."""
+    kf = SaltedKalmanFilter(
+        ball.system(ball.Parameters(slope=0.0)),
+        np.zeros((4, 4)),
+        coordinates("position", [0, 1], np.eye(2)),
+    )
+    e = Estimate(("closed",), 0.0, np.zeros(4), np.zeros((4, 4)))
+    lifting = np.array([0.0, 20.0])  # more than the weight of 9.81 N
+    found = admit(kf.model, e, lambda t, x: lifting)
+    assert found.estimate.mode == ("open",)
+    assert [event.guards for event in found.events] == [(f"{ball.CONTACT} opens",)]

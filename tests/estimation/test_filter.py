@@ -1,0 +1,247 @@
+"""Whole runs: consistency, corrections that cross a guard, evidence of the mode, manifolds."""
+
+import numpy as np
+import pytest
+from estimation.systems import GRAVITY, bounced, bouncing_ball, height
+from hybridctl.robots import ball, cube
+from scipy.stats import truncnorm
+
+import hybridctl as hc
+from hybridctl.errors import InputError
+from hybridctl.estimation.admit import admit, condition
+from hybridctl.estimation.consistency import (
+    band,
+    event_time_errors,
+    mode_agreement,
+    nees,
+    nis_band,
+)
+from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.estimate import Estimate, moved
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import configuration, coordinates
+from hybridctl.estimation.record import Record, Series
+
+NONE = np.zeros((2, 2))
+P0 = np.diag([0.02, 0.1]) ** 2
+X0 = np.array([1.0, 0.0])
+TIMES = np.arange(1, 41) / 50.0
+
+
+def still(t, x):
+    return np.zeros(0)
+
+
+def synthetic(seed, deviation=1e-3):
+    """True start, its state after each time, and a record of its height."""
+    rng = np.random.default_rng(1000 + seed)
+    start = rng.multivariate_normal(X0, P0)
+    states = np.array([bounced(start[None], t)[0] for t in TIMES])
+    values = states[:, 0] + deviation * rng.normal(size=len(TIMES))
+    return start, states, Record({"height": Series(TIMES, values)})
+
+
+@pytest.fixture(scope="module")
+def runs():
+    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height())
+    found = []
+    for seed in range(100):
+        start, states, record = synthetic(seed)
+        found.append((start, states, kf.run(record, Estimate("air", 0.0, X0, P0))))
+    return found
+
+
+def test_nis_and_nees_lie_in_their_bands(runs):
+    assert nis_band([result for _, _, result in runs]).inside
+    space = bouncing_ball().mode("air").space
+    for k in (2, 21, 26, 39):  # before the impact at 0.45 s, and after it
+        pairs = [nees(space, result.steps[k].estimate, states[k]) for _, states, result in runs]
+        assert band(*zip(*pairs, strict=True)).inside, k
+
+
+def test_modes_events_and_summary_of_runs(runs):
+    errors = []
+    for start, _, result in runs[:20]:
+        truth = hc.simulate(bouncing_ball(), "air", start, (0.0, 0.8))
+        assert mode_agreement(result, truth) == 1.0
+        errors += event_time_errors(result.events, truth.events)
+        summary = result.summary()
+        assert (summary["steps"], summary["rejected"], summary["nis_dim"]) == (40, 0, 1.0)
+        assert summary["events"] == len(truth.events) == 1
+        for p in result.covariances:
+            assert np.linalg.eigvalsh(p)[0] >= 0.0 or np.linalg.eigvalsh(p)[0] > -1e-18
+    # 22 heights to 1 mm before the impact leave far less than 1 mm / 4.4 m/s for its time
+    assert len(errors) == 20
+    assert np.abs(errors).max() < 1e-3 / 4.0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "consistent"),
+    [("saltation", True), ("reset_jacobian", False), ("no_jump", False)],
+)
+def test_only_the_saltation_matrix_is_consistent_across_an_unseen_impact(strategy, consistent):
+    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height(), strategy=strategy)
+    results = []
+    for seed in range(60):
+        _, _, record = synthetic(seed)
+        late = Record({"height": Series(TIMES[25:35:2], record.channels["height"].values[25:35:2])})
+        results.append(kf.run(late, Estimate("air", 0.0, X0, P0)))
+    starts = nis_band(results)
+    assert starts.inside == consistent
+
+
+def test_an_overdue_event_fires_and_passes_by_the_saltation_matrix():
+    system = bouncing_ball()
+    model = SaltedKalmanFilter(system, np.eye(2), height()).model
+    speed, depth = -4.0, 0.02
+    start = Estimate("air", 1.0, np.array([-depth, speed]), P0)
+    found = admit(model, start, still)
+    ago = (-speed - np.sqrt(speed**2 - 2.0 * GRAVITY * depth)) / GRAVITY
+    at_impact = speed + GRAVITY * ago
+    after = -0.8 * at_impact
+    (event,) = found.events
+    assert event.time == pytest.approx(1.0 - ago, abs=1e-9)
+    expected = [after * ago - 0.5 * GRAVITY * ago**2, after - GRAVITY * ago]
+    np.testing.assert_allclose(found.estimate.mean, expected, atol=1e-7)
+    back, on = (np.array([[1.0, h], [0.0, 1.0]]) for h in (-ago, ago))
+    whole = on @ hc.saltation_matrix(system, event) @ back
+    np.testing.assert_allclose(found.estimate.covariance, whole @ P0 @ whole.T, rtol=1e-7)
+
+
+def test_a_mean_below_the_floor_that_soon_rises_is_kept_and_flows_in():
+    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height())
+    below = Estimate("air", 0.0, np.array([-0.01, 3.0]), P0)
+    assert admit(kf.model, below, still).estimate is below
+    found = kf.predict(below, 0.1)
+    assert not found.events
+    np.testing.assert_allclose(
+        found.estimate.mean, [-0.01 + 0.3 - 0.005 * GRAVITY, 3.0 - 0.1 * GRAVITY], atol=1e-8
+    )
+
+
+def test_an_impossible_mean_is_that_of_the_distribution_cut_off():
+    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height(), rewind=1e-3)
+    p = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
+    e = Estimate("air", 0.0, np.array([-0.03, 0.5]), p)
+    found = admit(kf.model, e, still).estimate
+    cut = truncnorm(0.03 / 0.02, np.inf, loc=-0.03, scale=0.02)
+    assert found.mean[0] == pytest.approx(cut.mean(), rel=1e-9)
+    assert found.covariance[0, 0] == pytest.approx(cut.var(), rel=1e-9)
+    assert found.mean[1] == pytest.approx(0.5 + 0.25 * (cut.mean() + 0.03), rel=1e-9)
+
+
+def test_an_event_that_is_still_to_come_is_undone():
+    """The ball is 4 deviations higher than believed, and not seen before it should have bounced."""
+    truth = np.array([1.08, 0.0])
+    times = np.concatenate([np.arange(0.46, 0.469, 0.0025), np.arange(0.48, 0.8, 0.01)])
+    states = np.array([bounced(truth[None], t)[0] for t in times])
+    record = Record({"height": Series(times, states[:, 0])})
+    start = Estimate("air", 0.0, X0, np.diag([0.02, 0.02]) ** 2)
+    with_it = SaltedKalmanFilter(bouncing_ball(), NONE, height()).run(record, start)
+    assert with_it.summary()["undone"] == 1
+    (event,) = with_it.events
+    assert event.time == pytest.approx(np.sqrt(2.0 * truth[0] / GRAVITY), abs=2e-3)
+    np.testing.assert_allclose(with_it.means[-1], states[-1], atol=5e-3)
+    without = SaltedKalmanFilter(bouncing_ball(), NONE, height(), window=0.0).run(record, start)
+    assert without.summary()["undone"] == 0
+    assert without.log_likelihood < with_it.log_likelihood - 10.0
+
+
+def test_a_contact_signal_closes_and_opens_with_hysteresis():
+    p = ball.Parameters(slope=0.0)
+    signal = ContactSignal("force", 5.0, 2.0, f"{ball.CONTACT} closes", f"{ball.CONTACT} opens")
+    kf = SaltedKalmanFilter(
+        ball.system(p),
+        np.zeros((4, 4)),
+        coordinates("position", [0, 1], 1e-6 * np.eye(2)),
+        signals=[signal],
+    )
+    start = Estimate(("open",), 0.3, np.array([0.0, 0.01, 0.5, -2.0]), 1e-3 * np.eye(4))
+    for value in (0.0, 3.0, 4.9, np.nan):
+        assert kf.update(start, "force", value, [0.0, 0.0]).estimate.mode == ("open",)
+    closed = kf.update(start, "force", 6.0, [0.0, 0.0])
+    assert closed.estimate.mode == ("closed",)
+    np.testing.assert_allclose(closed.estimate.mean, [0.0, 0.0, 0.5, 0.0], atol=1e-9)
+    assert np.abs(closed.estimate.covariance[1]).max() < 1e-12
+    for value in (6.0, 3.0):
+        assert kf.update(closed.estimate, "force", value, [0.0, 0.0]).estimate.mode == ("closed",)
+    lifted = kf.update(closed.estimate, "force", 1.0, [0.0, 20.0])
+    assert lifted.estimate.mode == ("open",)
+    with pytest.raises(InputError, match="off must be below on"):
+        ContactSignal("force", 1.0, 1.0, "a", "b")
+
+
+def test_conditioning_on_a_guard_is_a_measurement_of_zero():
+    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height())
+    p = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
+    found = condition(
+        kf.model, Estimate("air", 0.0, np.array([0.03, -2.0]), p), "floor", 0.0, still
+    )
+    np.testing.assert_allclose(found.mean, [0.0, -2.0 - 0.03 * 0.25], atol=1e-12)
+    np.testing.assert_allclose(found.covariance, np.diag([0.0, 9e-4 - 0.25e-4]), atol=1e-16)
+
+
+def test_a_pose_is_corrected_on_its_manifold():
+    system = cube.system()
+    mode = ("open",) * 8
+    space = system.mode(mode).space
+    rng = np.random.default_rng(8)
+    x = space.integrate(np.array([0, 0, 1, 0, 0, 0, 1.0, *rng.normal(size=6)]), rng.normal(size=12))
+    root = rng.normal(size=(12, 12))
+    p = 1e-2 * root @ root.T
+    pose = configuration("pose", space, 1e-14 * np.eye(6))
+    true = space.integrate(x, 0.1 * rng.normal(size=12))
+    kf = SaltedKalmanFilter(system, np.zeros((12, 12)), pose)
+    twice = true[:7] * np.array([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])  # quaternions of any length
+    found = kf.update(Estimate(mode, 0.0, x, p), "pose", twice)
+    # exact poses: the corrected one is the measured one
+    np.testing.assert_allclose(space.difference(found.estimate.mean, true)[:6], 0.0, atol=1e-9)
+    assert found.innovation.dimension == 6
+
+
+def test_a_covariance_turns_with_the_correction_of_its_mean():
+    """Against differences of difference(x + dx, x + (dx + e)) by e."""
+    space = cube.system().mode(("open",) * 8).space
+    rng = np.random.default_rng(9)
+    x = np.array([0.1, 0.2, 1.0, 0, 0, 0, 1.0, *rng.normal(size=6)])
+    dx, h = 0.7 * rng.normal(size=12), 1e-6
+    after, _ = moved(space, x, np.eye(12), dx)
+    columns = [
+        (
+            space.difference(after, space.integrate(x, dx + h * e))
+            - space.difference(after, space.integrate(x, dx - h * e))
+        ) / (2.0 * h)
+        for e in np.eye(12)
+    ]  # fmt: skip
+    j = np.array(columns).T
+    root = rng.normal(size=(12, 12))
+    _, p = moved(space, x, root @ root.T, dx)
+    np.testing.assert_allclose(p, j @ root @ root.T @ j.T, rtol=1e-7, atol=1e-7)
+
+
+def test_a_row_that_misses_part_of_a_pose_is_missing():
+    system = cube.system()
+    space = system.mode(("open",) * 8).space
+    x = np.array([0, 0, 1, 0, 0, 0, 1.0, *np.zeros(6)])
+    kf = SaltedKalmanFilter(system, np.zeros((12, 12)), configuration("pose", space, np.eye(6)))
+    start = Estimate(("open",) * 8, 0.0, x, np.eye(12))
+    row = x[:7].copy()
+    row[2] = np.nan
+    found = kf.update(start, "pose", row)
+    assert found.innovation is None
+    assert found.estimate is start
+    with pytest.raises(InputError, match="must have shape"):
+        kf.update(start, "pose", np.zeros(6))
+
+
+def test_the_band_is_that_of_chi_square():
+    from scipy.stats import chi2
+
+    found = band([1.0, 2.0, 3.0], [2, 2, 2], level=0.9)
+    assert (found.mean, found.degrees) == (2.0, 6)
+    assert (found.low, found.high) == pytest.approx(chi2.ppf([0.05, 0.95], 6) / 3.0)
+    assert found.inside
+    with pytest.raises(InputError, match="one entry each"):
+        band([], [])
+    with pytest.raises(InputError, match="level must be below 1"):
+        band([1.0], [1], level=1.0)

@@ -1,0 +1,228 @@
+"""Covariances through events: exact maps, exact ensembles, noise of guards and resets."""
+
+import numpy as np
+import pytest
+from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
+from hybridctl.robots import ball
+
+import hybridctl as hc
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.noise import EventNoise, Noise
+
+NONE = np.zeros((2, 2))
+SAMPLES = 20_000
+ROUNDING = 1e-15  # of variances of 1e-5, where a contact holds the velocity
+
+
+def ball_filter(system=None, noise=NONE, **options):
+    return SaltedKalmanFilter(system or bouncing_ball(), noise, height(), **options)
+
+
+def assert_close_to_sample(p, sample, bias=0.0):
+    """Each entry within five deviations of a sampled covariance, sqrt((p_ii p_jj + p_ij^2) / N)."""
+    found = np.cov(sample.T)
+    d = np.sqrt(np.diag(found))
+    limit = 5.0 * np.sqrt((np.outer(d, d) ** 2 + found**2) / len(sample))
+    assert (np.abs(p - found) <= limit + bias * np.outer(d, d) + ROUNDING).all()
+
+
+def test_one_impact_is_the_linearization_whatever_the_steps():
+    system = bouncing_ball()
+    p0 = np.array([[1e-4, 2e-5], [2e-5, 4e-4]])
+    start = Estimate("air", 0.0, np.array([1.0, 0.3]), p0)
+    run = hc.simulate(system, "air", start.mean, (0.0, 0.7), rtol=1e-11, atol=1e-11)
+    phi = hc.linearize(system, run, rtol=1e-12, atol=1e-12).state_transition
+    for step in (0.7, 0.35, 0.1, 0.007):
+        kf, e = ball_filter(rtol=1e-11, atol=1e-11), start
+        for k in range(round(0.7 / step)):
+            e = kf.predict(e, (k + 1) * step).estimate
+        # free fall has polynomials for a flow: rounding is all
+        np.testing.assert_allclose(e.covariance, phi @ p0 @ phi.T, rtol=1e-9)
+
+
+def test_process_noise_is_counted_once_on_both_sides_of_an_impact():
+    kf = ball_filter(noise=np.diag([0.0, 0.3]))
+    start = Estimate("air", 0.0, np.array([1.0, 0.0]), NONE)
+    found = kf.predict(start, 0.7)
+    (event,) = found.events
+    g = hc.saltation_matrix(kf.model.system, event)
+
+    def gathered(h):
+        return 0.3 * np.array([[h**3 / 3.0, h**2 / 2.0], [h**2 / 2.0, h]])
+
+    after = 0.7 - event.time
+    phi = np.array([[1.0, after], [0.0, 1.0]])
+    exact = phi @ g @ gathered(event.time) @ g.T @ phi.T + gathered(after)
+    np.testing.assert_allclose(found.estimate.covariance, exact, rtol=1e-9)
+    e = start
+    for k in range(70):
+        e = kf.predict(e, (k + 1) * 0.01).estimate
+    np.testing.assert_allclose(e.covariance, exact, rtol=1e-7)
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.5])
+def test_an_ensemble_of_balls_on_a_floor_at_rest_or_moving(speed):
+    p0, x0 = np.diag([0.01, 0.02]) ** 2, np.array([1.0, 0.2])
+    rng = np.random.default_rng(2)
+    sample = bounced(rng.multivariate_normal(x0, p0, SAMPLES), 0.8, floor_speed=speed)
+    kf = ball_filter(bouncing_ball(floor_speed=speed))
+    found = kf.predict(Estimate("air", 0.0, x0, p0), 0.8).estimate
+    # the second order is spread / length of the motion, 1 %, squared in the covariance
+    assert_close_to_sample(found.covariance, sample, bias=1e-3)
+    wrong = ball_filter(bouncing_ball(floor_speed=speed), strategy="reset_jacobian")
+    off = wrong.predict(Estimate("air", 0.0, x0, p0), 0.8).estimate.covariance
+    with pytest.raises(AssertionError):
+        assert_close_to_sample(off, sample, bias=1e-3)
+
+
+@pytest.mark.parametrize("friction", [0.0, 5.0])
+def test_balls_on_a_slope_slide_or_stick(friction):
+    """[Salt] Fig. 1; in closed form: fall to the slope, then along it, or nowhere."""
+    p = ball.Parameters(slope=0.35, friction=friction)
+    normal, along = np.array([np.sin(0.35), np.cos(0.35)]), np.array([np.cos(0.35), -np.sin(0.35)])
+    x0 = np.concatenate([0.5 * normal, [0.6, 0.0]])
+    p0 = np.diag([0.005, 0.005, 0.02, 0.02]) ** 2
+    sample = np.random.default_rng(3).multivariate_normal(x0, p0, SAMPLES)
+    q, v, weight = sample[:, :2], sample[:, 2:], np.array([0.0, -GRAVITY])
+    gap, speed, fall = q @ normal, v @ normal, weight @ normal
+    hit = (-speed - np.sqrt(speed**2 - 2.0 * fall * gap)) / fall
+    at = q + v * hit[:, None] + 0.5 * hit[:, None] ** 2 * weight
+    velocity = (v + hit[:, None] * weight) @ along
+    left, pull = 0.45 - hit, weight @ along
+    if friction:
+        image = np.column_stack([at, np.zeros_like(at)])
+    else:
+        way = velocity * left + 0.5 * pull * left**2
+        image = np.column_stack(
+            [at + way[:, None] * along, np.outer(velocity + pull * left, along)]
+        )
+    measured = linear("q", np.eye(2, 4), np.eye(2))
+    kf = SaltedKalmanFilter(ball.system(p), np.zeros((4, 4)), measured)
+    found = kf.predict(Estimate(("open",), 0.0, x0, p0), 0.45).estimate
+    assert found.mode == (("stick",) if friction else ("closed",))
+    assert_close_to_sample(found.covariance, image, bias=2e-2 if friction else 1e-3)
+    assert np.linalg.eigvalsh(found.covariance)[0] >= -1e-18
+
+
+def test_constant_flows_are_exact():
+    """[Salt] Fig. 5, 6: nothing is curved, so the image of a normal distribution is normal."""
+    system, matrix, _ = two_flows()
+    p0 = np.array([[9e-4, 2e-4], [2e-4, 4e-4]])
+    measured = linear("z", np.eye(2), np.eye(2))
+    start = Estimate("I", 0.0, np.array([-0.2, -0.06]), p0)
+    for strategy, m in (
+        ("saltation", matrix),
+        ("reset_jacobian", np.eye(2)),
+        ("no_jump", np.eye(2)),
+    ):
+        kf = SaltedKalmanFilter(system, NONE, measured, strategy=strategy)
+        found = kf.predict(start, 0.4).estimate
+        np.testing.assert_allclose(found.mean, [0.1, 0.24], atol=1e-9)
+        np.testing.assert_allclose(found.covariance, m @ p0 @ m.T, rtol=1e-12)
+
+
+def test_baselines_use_the_jacobian_of_the_reset_or_nothing():
+    start = Estimate("air", 0.0, np.array([1.0, 0.3]), np.diag([1e-4, 4e-4]))
+    kf = ball_filter(strategy="reset_jacobian")
+    event = kf.predict(start, 0.7).events[0]
+    for strategy, m in (("reset_jacobian", np.diag([1.0, -0.8])), ("no_jump", np.eye(2))):
+        jump = ball_filter(strategy=strategy).model.jumped(event, start.covariance)
+        np.testing.assert_allclose(jump.covariance, m @ start.covariance @ m.T, rtol=1e-12)
+
+
+def test_guard_noise_is_a_floor_of_uncertain_height():
+    sigma, x0 = 0.01, np.array([1.0, 0.2])
+    w = sigma * np.random.default_rng(5).normal(size=SAMPLES)
+    starts = np.column_stack([x0[0] + w, np.full(SAMPLES, x0[1])])  # guard y + w
+    sample = bounced(starts, 0.8) - np.column_stack([w, np.zeros(SAMPLES)])
+    kf = ball_filter(guard_noise={"floor": sigma**2})
+    found = kf.predict(Estimate("air", 0.0, x0, NONE), 0.8).estimate
+    assert_close_to_sample(found.covariance, sample, bias=1e-3)
+    none = ball_filter(guard_noise={"ceiling": 1.0}).predict(Estimate("air", 0.0, x0, NONE), 0.8)
+    np.testing.assert_array_equal(none.estimate.covariance, NONE)
+
+
+def test_guard_noise_on_one_guard_of_several_is_its_own_sample():
+    """Two guards at once in the plane; an offset w shifts when its guard fires."""
+    from hybridctl.robots import constant_pieces
+
+    def delta(signs):
+        return constant_pieces.FIGURE_3["piecewise"][signs]
+
+    system = constant_pieces.system(delta, 2)
+    start = constant_pieces.before_corner(delta, 2)
+    measured = linear("z", np.eye(2), np.eye(2))
+    first = "x1 rises"
+    kf = SaltedKalmanFilter(system, NONE, measured, guard_noise={first: 0.01**2})
+    found = kf.predict(Estimate((-1, -1), 0.0, start, np.diag([4e-4, 1e-4])), 1.0)
+    rng = np.random.default_rng(6)
+    x = start + rng.normal(size=(SAMPLES, 2)) * [0.02, 0.01]
+    w = 0.01 * rng.normal(size=SAMPLES)
+    image = piecewise_image(delta, x, w)
+    assert_close_to_sample(found.estimate.covariance, image, bias=5e-3)
+    assert found.transition is None
+    # the kink moves the mean, by more than the sampling error
+    shift = image.mean(axis=0) - hc.simulate(system, (-1, -1), start, (0.0, 1.0)).final_state
+    error = 5.0 * image.std(axis=0) / np.sqrt(SAMPLES)
+    nominal = hc.simulate(system, (-1, -1), start, (0.0, 1.0)).final_state
+    assert (np.abs(found.estimate.mean - nominal - shift) <= error + 2e-5).all()
+    assert np.abs(shift).max() > error.max()
+
+
+def piecewise_image(delta, x, w):
+    """Points (n, 2) after 1 s of a flow that changes where x_1 = w and x_2 = 0."""
+    result = np.empty_like(x)
+    for row, (point, offset) in enumerate(zip(x, w, strict=True)):
+        point, left, signs = point.copy(), 1.0, [-1, -1]
+        while True:
+            velocity = 1.0 + np.array(delta(tuple(signs)))
+            waits = [
+                ((offset, 0.0)[i] - point[i]) / velocity[i] if signs[i] < 0 else np.inf
+                for i in (0, 1)
+            ]
+            i = int(np.argmin(waits))
+            if waits[i] >= left:
+                result[row] = point + left * velocity
+                break
+            point, left, signs[i] = point + waits[i] * velocity, left - waits[i], 1
+            signs = list(signs)
+    return result
+
+
+def test_reset_noise_is_added_after_the_jump():
+    added = np.diag([0.0, 0.04])
+    start = Estimate("air", 0.0, np.array([1.0, 0.0]), NONE)
+    duration = 0.8
+    hit = np.sqrt(2.0 / GRAVITY)
+    phi = np.array([[1.0, duration - hit], [0.0, 1.0]])
+    by_event = EventNoise(lambda event: added * abs(event.state_before[1]))
+    for noise, factor in ((added, 1.0), ({"air": added}, 1.0), (Noise(added), 1.0),
+                          (by_event, GRAVITY * hit)):  # fmt: skip
+        found = ball_filter(reset_noise=noise).predict(start, duration).estimate
+        np.testing.assert_allclose(found.covariance, factor * phi @ added @ phi.T, rtol=1e-8)
+
+
+def test_an_event_that_leaves_the_state_alone_has_no_reset_noise():
+    system, _, _ = two_flows()
+    measured = linear("z", np.eye(2), np.eye(2))
+    kf = SaltedKalmanFilter(system, NONE, measured, reset_noise=np.eye(2))
+    found = kf.predict(Estimate("I", 0.0, np.array([-0.2, -0.06]), NONE), 0.4).estimate
+    np.testing.assert_array_equal(found.covariance, NONE)
+
+
+def test_several_events_fall_into_one_sample():
+    p0 = np.diag([1e-6, 1e-6])
+    start = Estimate("air", 0.0, np.array([1.0, 0.0]), p0)
+    kf = ball_filter(bouncing_ball(0.5))
+    one = kf.predict(start, 1.2)
+    e = start
+    for k in range(120):
+        e = kf.predict(e, (k + 1) * 0.01).estimate
+    assert len(one.events) == 3
+    np.testing.assert_allclose(one.estimate.mean, e.mean, atol=1e-7)
+    np.testing.assert_allclose(one.estimate.covariance, e.covariance, rtol=1e-6)
+    np.testing.assert_allclose(
+        one.transition @ p0 @ one.transition.T, one.estimate.covariance, rtol=1e-12
+    )
