@@ -98,7 +98,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     for name in ("block", "door"):
         found[name].trajectory.save(folder / f"{name}.npz")
     rows = [row(name, entry) for name, entry in summary.items()]
-    columns = ("motion", "events, first", "last", "cost, first", "last", "iterations", "ends")
+    columns = ("motion", "events", "cost", "iterations", "converged")
     console.print(table("Iterative LQR through events", columns, rows))
     with console.status("drawing figures"):
         draw_balls(balls, folder)
@@ -237,12 +237,10 @@ def row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     """One line of the table."""
     return (
         name,
-        f"{len(entry['first_events'])}",
-        f"{len(entry['events'])}",
-        f"{entry['first_cost']:.4g}",
-        f"{entry['cost']:.6g}",
+        f"{len(entry['first_events'])} -> {len(entry['events'])}",
+        f"{entry['first_cost']:.4g} -> {entry['cost']:.6g}",
         f"{len(entry['iterations'])}",
-        entry["message"],
+        "yes" if entry["converged"] else "no",
     )
 
 
@@ -260,7 +258,13 @@ def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
     series(folder / "figures/ball.png", flights, title="Optimal flights of the ball")
     searches = {name: m for name, m in balls.items() if "falls" in name}
     panels = [
-        [Panel(f"slope, {t}", [_slopes(n, m) for n, m in searches.items() if t in n], log=True)]
+        [
+            Panel(
+                f"slope of cost, {t}",
+                [_slopes(n, m) for n, m in searches.items() if t in n],
+                log=True,
+            )
+        ]
         for t in TARGETS
     ]
     series(folder / "figures/convergence.png", panels, title="Convergence", xlabel="iteration")
