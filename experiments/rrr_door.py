@@ -9,23 +9,26 @@ and robot are on different sides of the impact. Thesis, chapter 5.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from hybridctl.experiments import rrr_door_figures as figures
 from hybridctl.experiments import rrr_door_manoeuvre as manoeuvres
-from hybridctl.experiments.rrr_door_contact import Manoeuvre, build_manoeuvre
+from hybridctl.experiments.rrr_door_contact import Manoeuvre, build_manoeuvre, contact_modes
 from hybridctl.experiments.rrr_door_reference import FINAL_TIME, OPEN, Design, build
 from hybridctl.robots.rrr_door import Parameters, system, urdf
 from rich.console import Console
 
 from hybridctl.checks import Array, member, number, vector
 from hybridctl.control.feasibility import Feasibility, feasibility
+from hybridctl.control.gains import GainSchedule
+from hybridctl.control.laws import scheduled
 from hybridctl.control.reference import PHASES, Phase, Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
+from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
@@ -51,12 +54,14 @@ class Config:
     phantom_feedback: gain between the touches, around the phantom arc: the one of before the
     event ("ante"), of after it ("post"), or "none". friction, release: another reference, in
     which the corners have friction (`friction_coefficient`), or the foot lets go of the door
-    again (`manoeuvre` says how); both go past the thesis, and are off by default.
+    again (`manoeuvre` says how); both go past the thesis, and are off by default. gains: a file of
+    gains for all arcs, as `hybridctl tune` writes it, instead of those above.
     """
 
     friction: bool = False
     release: bool = False
     friction_coefficient: float = 0.2
+    gains: str | None = None
 
     perturbation: tuple[float, ...] = PERTURBATION
     scale: float = 1.0
@@ -129,23 +134,11 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 
 def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """The reference with friction or release, tracked from the perturbed start."""
-    mu = config.friction_coefficient if config.friction else config.robot.friction
-    parameters = replace(config.robot, friction=mu)
-    plant = system(parameters)
     with console.status("simulating"):
-        reference = build_manoeuvre(
-            plant,
-            parameters,
-            config.design,
-            config.manoeuvre,
-            release=config.release,
-            phantom=config.phantom,
-        )
-        ante = _gain(config.position_gains_ante, config.velocity_gains_ante)
-        post = _gain(config.position_gains_post, config.velocity_gains_post)
-        gains = [ante if "open" in arc.mode else post for arc in reference.nominal.arcs]  # type: ignore[operator]
+        parameters, plant, reference = scene(config)
         start = reference.nominal(0.0) + config.scale * np.array(config.perturbation)
-        runs = manoeuvres.track(plant, reference, start, gains, tolerance=config.rtol)
+        feedback = schedule(config, reference)
+        runs = manoeuvres.track(plant, reference, start, feedback, tolerance=config.rtol)
     summary = manoeuvres.summarize(runs)
     reference.nominal.save(folder / "reference.npz")
     for name in ("tracking", "conventional"):
@@ -158,13 +151,34 @@ def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[s
     return summary
 
 
+def scene(
+    config: Config, progress: Callable[[float], None] | None = None
+) -> tuple[Parameters, HybridSystem, Reference]:
+    """The robot's parameters, the plant, and the reference that the settings ask for."""
+    mu = config.friction_coefficient if config.friction else config.robot.friction
+    parameters = replace(config.robot, friction=mu)
+    plant = system(parameters)
+    if not (config.friction or config.release):
+        reference = build(
+            plant, parameters, config.design, phantom=config.phantom, progress=progress
+        )
+        return parameters, plant, reference
+    reference = build_manoeuvre(
+        plant,
+        parameters,
+        config.design,
+        config.manoeuvre,
+        release=config.release,
+        phantom=config.phantom,
+        progress=progress,
+    )
+    return parameters, plant, reference
+
+
 def simulate_all(config: Config, begin: Any) -> Runs:
     """The reference, and the run from the perturbed start with either error."""
-    plant = system(config.robot)
-    reference = build(
-        plant, config.robot, config.design, phantom=config.phantom, progress=begin("reference")
-    )
-    per_arc, per_phantom = gains(config, reference)
+    _, plant, reference = scene(config, begin("reference"))
+    feedback = schedule(config, reference)
     x0 = reference.nominal(0.0) + config.scale * np.array(config.perturbation)
     span = (0.0, FINAL_TIME)
     tracking = simulate(
@@ -172,7 +186,7 @@ def simulate_all(config: Config, begin: Any) -> Runs:
         OPEN,
         x0,
         span,
-        ReferenceSpreading(reference, per_arc, per_phantom),
+        ReferenceSpreading(reference, feedback),
         rtol=config.rtol,
         atol=config.atol,
         progress=begin("reference spreading"),
@@ -182,7 +196,7 @@ def simulate_all(config: Config, begin: Any) -> Runs:
         OPEN,
         x0,
         span,
-        ClockTracking(reference, per_arc),
+        ClockTracking(reference, feedback),
         rtol=config.rtol,
         atol=config.atol,
         progress=begin("conventional error"),
@@ -224,7 +238,7 @@ def summarize(runs: Runs, report: Feasibility) -> dict[str, Any]:
             "published": [list(row) for row in PUBLISHED_TRACKING],
         },
         "conventional": {
-            "events": [event_record(e) for e in conventional.events],
+            "events": [event_record(e) for e in conventional.guard_events],
             "least_force": least_force(runs.plant, conventional),
             "peak_error": runs.conventional_error.peak,
             "rms_error": runs.conventional_error.rms,
@@ -243,7 +257,7 @@ def print_tables(
     for title, events, published in (
         ("Reference", runs.reference.events, PUBLISHED_REFERENCE),
         ("Perturbed, reference spreading", runs.tracking.events, PUBLISHED_TRACKING),
-        ("Perturbed, conventional error", runs.conventional.events, ()),
+        ("Perturbed, conventional error", runs.conventional.guard_events, ()),
     ):
         rows = [
             (str(i + 1), modes(e), f"{e.time:.4f}", *(f"{x:.4f}" for x in e.impulses))
@@ -344,6 +358,26 @@ def gains(
         return (ante, post), {}
     between = ante if config.phantom_feedback == "ante" else post
     return (ante, post), {p.mode: between for p in reference.phantoms.values()}
+
+
+def schedule(config: Config, reference: Reference) -> GainSchedule:
+    """The gains of all arcs: from the file, or the settings' own, by whether a corner is open.
+
+    Raises `InputError` for a file whose gains do not fit the reference.
+    """
+    if config.gains is not None:
+        try:
+            return scheduled(reference, GainSchedule.load(config.gains))
+        except InputError as error:
+            raise InputError(
+                f"the gains in {config.gains} do not fit this reference: {error}; those of another "
+                "variant (--friction, --release) have other arcs"
+            ) from error
+    (ante, post), _ = gains(config, reference)
+    arcs = [ante if "open" in contact_modes(arc.mode) else post for arc in reference.arcs]
+    shift = {"ante": 0, "post": 1}.get(config.phantom_feedback)
+    phantoms = {} if shift is None else {k: arcs[k[0] + shift] for k in reference.phantoms}
+    return GainSchedule.constant(arcs, phantoms)
 
 
 def _gain(position: tuple[float, ...], velocity: tuple[float, ...]) -> Array:

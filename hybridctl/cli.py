@@ -13,6 +13,7 @@ from hybridctl.errors import HybridctlError
 from hybridctl.experiments import EXPERIMENTS
 
 VALIDATED = ("rrr-door", "biped")
+TUNED = ("rrr-door",)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -36,6 +37,9 @@ def list_experiments() -> None:
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
 )
+@click.option(
+    "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
+)
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
 @click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
 @click.pass_context
@@ -45,6 +49,7 @@ def simulate(
     out: Path | None,
     config: Path | None,
     settings: tuple[str, ...],
+    gains: str | None,
     quick: bool,
     show: bool,
 ) -> None:
@@ -62,6 +67,10 @@ def simulate(
 
     module = EXPERIMENTS[experiment].load()
     switches = [f"{name}=true" for name in _switches(module.Config, context.args)]
+    if gains is not None:
+        if "gains" not in {f.name for f in dataclasses.fields(module.Config)}:
+            raise click.UsageError(f"{experiment} has no gains, so --gains does not apply")
+        switches.append(f"gains={json.dumps(gains)}")
     configuration = load_configuration(module.Config, config, (*settings, *switches))
     if quick:
         configuration = module.quick(configuration)
@@ -115,6 +124,76 @@ def validate(
     folder = RunFolder(f"validate-{experiment}", out)
     validation.run(experiment, configuration, folder, Console())
     click.echo(f"results in {folder.path}")
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("experiment", type=click.Choice(TUNED), metavar="EXPERIMENT")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; that of an interrupted run is completed.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
+)
+@click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
+@click.option("--workers", type=int, help="Processes, as `--set workers=WORKERS`.")
+@click.option("--quick", is_flag=True, help="Few runs, no search on them.")
+@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+@click.pass_context
+def tune(
+    context: click.Context,
+    experiment: str,
+    out: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    workers: int | None,
+    quick: bool,
+    show: bool,
+) -> None:
+    """Tune the feedback gains of an experiment, and compare them over perturbed runs.
+
+    Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door; --friction
+    and --release choose its variants.
+    """
+    import dataclasses
+    import json
+
+    from rich.console import Console
+
+    from hybridctl.experiments import tune as tuning
+    from hybridctl.report import RunFolder, load_configuration
+
+    given = {"seed": seed, "workers": workers}
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    switches = [f"{name}=true" for name in _switches(tuning.Config, context.args)]
+    configuration = load_configuration(tuning.Config, config, (*settings, *options, *switches))
+    if quick:
+        configuration = tuning.quick(configuration)
+    if show:
+        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        return
+    folder = RunFolder(f"tune-{experiment}", out)
+    tuning.run(configuration, folder, Console())
+    click.echo(f"results in {folder.path}")
+
+
+@cli.command()
+@click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
+@click.option("--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels.")
+@click.option("--segment", type=int, help="Which of several recordings in a row (see --mapping).")
+def info(log: Path, mapping: Path | None, segment: int | None) -> None:
+    """Show what is in a log: fields, channels, rates, units, gaps, and what is odd about it.
+
+    LOG is a file of CSV, NPZ, HDF5, a ROS 1 bag or MCAP, or the folder of a ROS 2 bag.
+    """
+    from rich.console import Console
+
+    from hybridctl.logs.info import print_info
+
+    print_info(log, Console(), mapping, segment)
 
 
 def _switches(kind: type, arguments: list[str]) -> list[str]:

@@ -1,0 +1,195 @@
+"""Ensembles of perturbed runs: in parallel, resumable, the same for any number of workers.
+
+A trial simulates one member of an ensemble. Its outcome depends on the controller, the gains and
+the number of the member alone, so that outcomes can be taken in any order and from any process,
+and be read back from the record of a run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Literal, Protocol
+
+import numpy as np
+
+from hybridctl.checks import Array, count
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import locate
+from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tuning.record import Record
+from hybridctl.errors import GuardViolatedError, InputError, SimulationError
+from hybridctl.hybrid.trajectory import HybridTrajectory
+
+Controller = Literal["spreading", "conventional"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run: its error, its largest input, and the name of the failure that ended it."""
+
+    error: float
+    peak_input: float
+    failure: str | None = None
+
+
+class Trial(Protocol):
+    """Simulates member `member` (0, 1, ...) of an ensemble; picklable if run in processes."""
+
+    def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
+        """The outcome; raises `SimulationError` or `GuardViolatedError` where a run fails."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Of the outcomes of an ensemble: errors, peaks (n,), and how often each failure happened.
+
+    A run that failed has the penalty as its error, and no peak (nan).
+    """
+
+    errors: Array
+    peaks: Array
+    failures: dict[str, int]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of the errors."""
+        return float(self.errors.mean())
+
+    @property
+    def p95_error(self) -> float:
+        """95th percentile of the errors."""
+        return float(np.percentile(self.errors, 95.0))
+
+    @property
+    def peak_input(self) -> float:
+        """The largest input of all runs, infinite where all failed."""
+        known = self.peaks[np.isfinite(self.peaks)]
+        return float(known.max()) if known.size else float("inf")
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Members `members` of a trial; called with gains and a controller.
+
+    executor: any of concurrent.futures, or None to run here. record: where outcomes are kept and
+    looked up. advance: called once for each outcome. penalty: the error of a run that fails.
+    """
+
+    trial: Trial
+    members: Sequence[int]
+    executor: Executor | None = None
+    record: Record | None = None
+    advance: Callable[[], None] | None = None
+    penalty: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not len(self.members):
+            raise InputError("members must have one number at least, got none")
+
+    def __call__(self, gains: GainSchedule, controller: Controller = "spreading") -> Statistics:
+        """The statistics of these gains over all members."""
+        found: dict[int, Outcome] = {}
+        label = f"{controller}:{digest(gains)}"
+        if self.record is not None:
+            for member in self.members:
+                stored = self.record.get(f"{label}:{member}")
+                if stored is not None:
+                    found[member] = Outcome(*stored)
+                    self._advance()
+        missing = [member for member in self.members if member not in found]
+        for member, outcome in self._run(controller, gains, missing):
+            found[member] = outcome
+            if self.record is not None:
+                content = (outcome.error, outcome.peak_input, outcome.failure)
+                self.record.put(f"{label}:{member}", content)
+            self._advance()
+        outcomes = [found[member] for member in self.members]
+        failures = Counter(o.failure for o in outcomes if o.failure is not None)
+        failed = [o.failure is not None for o in outcomes]
+        return Statistics(
+            np.where(failed, self.penalty, [o.error for o in outcomes]),
+            np.where(failed, np.nan, [o.peak_input for o in outcomes]),
+            dict(sorted(failures.items())),
+        )
+
+    def _run(
+        self, controller: Controller, gains: GainSchedule, members: Sequence[int]
+    ) -> Iterator[tuple[int, Outcome]]:
+        if self.executor is None:
+            for member in members:
+                yield member, _attempt(self.trial, controller, gains, member)
+            return
+        futures = {
+            self.executor.submit(_attempt, self.trial, controller, gains, member): member
+            for member in members
+        }
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    def _advance(self) -> None:
+        if self.advance is not None:
+            self.advance()
+
+
+@contextmanager
+def process_pool(workers: int) -> Iterator[Executor | None]:
+    """An executor of new processes, or None (this process) for one worker."""
+    if count("workers", workers) == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def outcome(reference: Reference, run: HybridTrajectory, *, period: float = 2e-3) -> Outcome:
+    """What a tracked run gave: its post-impact error and its largest input.
+
+    The error is the root of the time average of the squared norm of the spread error (the state
+    minus the arc of its own event count, all components, rad or m and rad/s or m/s taken as equal
+    units) from the event that completes the first event of the reference to the end. The input is
+    the largest component in absolute value. Both are sampled at most `period` s apart. A run that
+    does not complete that event fails.
+    """
+    done = next(
+        (k for k in range(len(run.events)) if locate(reference, run.events[: k + 1]).macro > 0),
+        None,
+    )
+    if done is None:
+        return Outcome(float("nan"), float("nan"), "IncompleteEvent")
+    spread = tracking_error(reference, run, "spread", period)
+    after = spread.arcs > done
+    dt = np.diff(spread.times[after])
+    squares = spread.norms[after] ** 2
+    mean = float(np.sum(dt * (squares[1:] + squares[:-1])) / (2.0 * dt.sum()))
+    peak = max(float(np.abs(arc.input(t)).max()) for arc, t in run.sampled(period))
+    return Outcome(float(np.sqrt(mean)), peak)
+
+
+def digest(gains: GainSchedule) -> str:
+    """A name for gains that are the same to the last bit."""
+    keys = sorted(gains.phantoms, key=lambda key: (key[0], sorted(key[1])))
+    total = hashlib.sha256(repr([(event, sorted(fired)) for event, fired in keys]).encode())
+    curves: list[GainCurve] = [*gains.arcs, *(gains.phantoms[key] for key in keys)]
+    for curve in curves:
+        total.update(repr(curve.values.shape).encode())
+        slopes = b"" if curve.slopes is None else curve.slopes.tobytes()
+        total.update(curve.times.tobytes() + curve.values.tobytes() + slopes)
+    return total.hexdigest()[:32]
+
+
+def _attempt(trial: Trial, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
+    try:
+        return trial(controller, gains, member)
+    except (SimulationError, GuardViolatedError) as error:
+        return Outcome(float("nan"), float("nan"), type(error).__name__)

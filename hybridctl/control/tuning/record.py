@@ -1,0 +1,68 @@
+"""A record of finished computations that an interrupted run leaves behind and reads again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.files import atomic
+
+
+class Record:
+    """Keys with short tuples of numbers and strings, in a file of one JSON line for each.
+
+    configuration: what the results depend on; a file of another one raises `InputError`. A line
+    is written whole or, by a process that is killed, in part: what follows the last whole line
+    is dropped. nan is stored as null and read as nan.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], configuration: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self._header = json.dumps(configuration, sort_keys=True)
+        self._known: dict[str, tuple[Any, ...]] = {}
+        if self.path.exists():
+            self._read()
+        else:
+            with atomic(self.path) as temporary:
+                temporary.write_text(self._header + "\n")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: str) -> tuple[Any, ...] | None:
+        """What is stored under a key, None if nothing is."""
+        return self._known.get(key)
+
+    def put(self, key: str, values: tuple[Any, ...]) -> None:
+        """Store values under a key."""
+        plain = [None if isinstance(v, float) and math.isnan(v) else v for v in values]
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps([key, plain, [v is None for v in values]]) + "\n")
+        self._known[key] = values
+
+    def _read(self) -> None:
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            header, *lines = whole.decode().splitlines()
+            stored = json.loads(header)
+            for line in lines:
+                key, plain, missing = json.loads(line)
+                self._known[key] = tuple(
+                    math.nan if v is None and not none else v
+                    for v, none in zip(plain, missing, strict=True)
+                )
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"{self.path} is not a record of a run: {error}") from error
+        if stored != json.loads(self._header):
+            raise InputError(
+                f"{self.path.parent} holds a run with other settings: use them again to resume it, "
+                "or another folder"
+            )
+        if len(whole) < len(content):
+            os.truncate(self.path, len(whole))
