@@ -30,9 +30,9 @@ from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import STANDSTILL, Phase
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sharing import along_rows, friction_weights, moved_multipliers
 from hybridctl.mechanics.sliding import sliding_directions
 
-_LEAST_WEIGHT = 1e-6
 _SLOWEST = 1e-7
 
 
@@ -66,7 +66,11 @@ class AccelerationDerivatives:
 
 
 class Solution(NamedTuple):
-    """One solve: rows, sliding directions, mix E, system, acceleration, multipliers."""
+    """One solve: rows, sliding directions, mix E, system, acceleration, multipliers.
+
+    residual: what the constraints still want of C a, where they contradict each other. even: the
+    solve of equal weights, whose normal forces are the weights of friction in this one.
+    """
 
     rows: RowMotion
     directions: dict[int, Array]
@@ -74,6 +78,8 @@ class Solution(NamedTuple):
     kkt: KKT
     acceleration: Array
     multipliers: Array
+    residual: Array
+    even: Solution | None
 
 
 class ContactDynamics:
@@ -84,7 +90,7 @@ class ContactDynamics:
     decays with rate s = `stabilization` (in 1/s) and does not grow; on the constraint itself
     this changes nothing. s = 0 switches it off.
 
-    Redundant contacts have least-norm normal forces; friction is shared among those that stick
+    Redundant contacts share loads as `sharing` says: by least norm, friction of those that stick
     in proportion to their normal forces, so that they reach their limits together.
 
     Raises `InputError` for contacts of equal names or none, `UnknownNameError` for a frame.
@@ -173,12 +179,17 @@ class ContactDynamics:
         force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
         constraint = rows.jacobian if phase.identity else rows.jacobian[phase.constrained]
         lower = target if phase.identity else target[phase.constrained]
-        kkt = KKT(mass, force, constraint)
-        a, multipliers = kkt.solve(drive, lower)
-        if kkt.redundant and len(phase.sticking):
-            kkt = KKT(mass, force, constraint, self._weights(phase, multipliers))
+
+        def solved(weights: Array | None, even: Solution | None) -> Solution:
+            kkt = KKT(mass, force, constraint, weights)
             a, multipliers = kkt.solve(drive, lower)
-        return Solution(rows, directions, mix, kkt, a, multipliers)
+            left = lower - constraint @ a
+            return Solution(rows, directions, mix, kkt, a, multipliers, left, even)
+
+        now = solved(None, None)
+        if not (now.kkt.redundant and len(phase.sticking)):
+            return now
+        return solved(friction_weights(phase, now.multipliers), now)
 
     def targets(self, rows: RowMotion) -> Array:
         """The part of J a (r,) that keeps contacts closed and sticking, stabilisation included."""
@@ -186,15 +197,6 @@ class ContactDynamics:
         target = -rows.drift - 2.0 * s * rows.rate
         target[:count] -= s * s * rows.gap
         return np.asarray(target)
-
-    def _weights(self, phase: Phase, multipliers: Array) -> Array:
-        """Weights of redundant forces: a sticking contact's friction by its normal force."""
-        normal = multipliers[: len(phase.closed)]
-        least = _LEAST_WEIGHT * float(np.abs(normal).max(initial=0.0)) or 1.0
-        weights = np.ones(len(multipliers))
-        owner = phase.contacts.owner[phase.sticking]
-        weights[len(normal) :] = np.maximum(normal, least)[owner]
-        return weights
 
     def problem(
         self, phase: Phase, rows: RowMotion, mass: Array, drive: Array, target: Array
@@ -247,8 +249,19 @@ class ContactDynamics:
         self, phase: Phase, q: Array, v: Array, u: Array
     ) -> tuple[Array, Array, Array]:
         """By z = (q, v, u): acceleration (nv, .), normal forces (c, .), friction (c, 2, .)."""
-        robot, nv, s = self.robot, self.robot.nv, self.stabilization
         now = self.solve(phase, q, v, u)
+        a_z, m_z, own = self._linearised(phase, q, v, now)
+        closed = list(phase.closed)
+        f_z = np.zeros((len(self.contacts), a_z.shape[1]))
+        t_z = np.zeros((len(self.contacts), 2, a_z.shape[1]))
+        f_z[closed], t_z[closed] = phase.spread(now.mix @ m_z + own)
+        return a_z, f_z, t_z
+
+    def _linearised(
+        self, phase: Phase, q: Array, v: Array, now: Solution
+    ) -> tuple[Array, Array, Array]:
+        """By z: acceleration (nv, .), multipliers (m, .), forces at fixed multipliers (r, .)."""
+        robot, s = self.robot, self.stabilization
         d = phase.contacts.derivatives(q, v, now.acceleration)
         forces = now.mix @ now.multipliers
         e_q, e_v = robot.bias_derivatives(
@@ -256,10 +269,8 @@ class ContactDynamics:
         )
         e_q = e_q - turning_wrenches(d, forces)
         turning = phase.turning(now.directions, now.rows.rate, now.multipliers, _SLOWEST)
-        turn_q, turn_v = -turning @ d.rate_q, -turning @ d.jacobian
-        upper = np.hstack(
-            [d.jacobian.T @ turn_q - e_q, d.jacobian.T @ turn_v - e_v, robot.actuation]
-        )
+        own = -turning @ np.hstack([d.rate_q, d.jacobian, np.zeros((len(forces), robot.nu))])
+        upper = d.jacobian.T @ own + np.hstack([-e_q, -e_v, robot.actuation])
         c_q = d.acceleration_q + 2.0 * s * d.rate_q
         c_q[: len(phase.closed)] += s * s * d.jacobian[: len(phase.closed)]
         c_v = d.acceleration_v + 2.0 * s * d.jacobian
@@ -267,47 +278,20 @@ class ContactDynamics:
         lower = np.hstack([-c_q[held], -c_v[held], np.zeros((len(held), robot.nu))])
         a_z, m_z = now.kkt.solve(upper, lower)
         if now.kkt.redundant:
-            m_z, a_z = self.shared(phase, now, self._turned(phase, q, now, d.rate_q), m_z, a_z)
-        rows_z = now.mix @ m_z
-        rows_z[:, :nv] += turn_q
-        rows_z[:, nv : 2 * nv] += turn_v
-        normal, tangential = phase.spread(rows_z)
-        closed = list(phase.closed)
-        f_z = np.zeros((len(self.contacts), a_z.shape[1]))
-        t_z = np.zeros((len(self.contacts), 2, a_z.shape[1]))
-        f_z[closed], t_z[closed] = normal, tangential
-        return a_z, f_z, t_z
+            even = None if now.even is None else self._linearised(phase, q, v, now.even)[1]
+            moved = moved_multipliers(
+                phase, now, lambda y: self._turned(phase, q, now, d.rate_q, y), even
+            )
+            m_z, a_z = m_z + moved, a_z + now.kkt.by_mass(d.jacobian.T @ now.mix @ moved)
+        return a_z, m_z, own
 
-    def shared(
-        self, phase: Phase, now: Solution, change: Array, m_z: Array, a_z: Array
-    ) -> tuple[Array, Array]:
-        """Derivatives of least-norm multipliers and of the acceleration where contacts share loads.
-
-        With G^T y = W^-1 lambda (`dual`) they change by P (W D(G^T) y + D(W) W^-1 lambda) within
-        what the equations leave open: `change` is D(G^T) y, and the weights of friction are
-        normal forces.
-        """
-        kkt, normals = now.kkt, len(phase.closed)
-        change = kkt.weights[:, None] * change
-        owner = phase.contacts.owner[phase.sticking]
-        share = now.multipliers[normals:] / kkt.weights[normals:]
-        change[normals:] += share[:, None] * m_z[owner]
-        moved = kkt.indeterminate() @ change
-        return m_z + moved, a_z + kkt.by_mass(now.rows.jacobian.T @ now.mix @ moved)
-
-    def dual(self, phase: Phase, now: Solution) -> tuple[Array, Array]:
-        """y (r,) with G^T y = W^-1 lambda along all rows, and z = M^-1 J^T y (nv,)."""
-        y = np.zeros(len(phase.contacts.owner))
-        y[phase.constrained] = now.kkt.adjoint(now.multipliers)
-        return y, now.kkt.by_mass(now.rows.jacobian.T @ y)
-
-    def _turned(self, phase: Phase, q: Array, now: Solution, rate_q: Array) -> Array:
-        """D(G^T) y (m, 2 nv + nu) by (q, v, u): the rows that share the load turn."""
+    def _turned(self, phase: Phase, q: Array, now: Solution, rate_q: Array, y: Array) -> Array:
+        """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""
         nv, kkt = self.robot.nv, now.kkt
-        y, z = self.dual(phase, now)
+        rows, z = along_rows(phase, now, y)
         d = phase.contacts.derivatives(q, z, np.zeros(nv))
-        inertia = self.robot.impulse_derivative(q, z, wrenches(phase.contacts, d.wrench, y))
-        inertia = inertia - turning_wrenches(d, y)
+        inertia = self.robot.impulse_derivative(q, z, wrenches(phase.contacts, d.wrench, rows))
+        inertia = inertia - turning_wrenches(d, rows)
         force = d.jacobian.T @ now.mix
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
         change[:, :nv] = now.mix.T @ d.rate_q - force.T @ kkt.by_mass(inertia)

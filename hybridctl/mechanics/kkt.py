@@ -71,3 +71,7 @@ class KKT:
     def adjoint(self, force: Array) -> Array:
         """y (k,) with G^T y = W^-1 lambda, for forces that are of least norm."""
         return np.asarray(self._inverse.T @ (force / self.weights))
+
+    def least_squares(self, change: Array) -> Array:
+        """G^+ (G^+)^T b, for b (k, .): how a residual moves the forces as the equations turn."""
+        return np.asarray(self._inverse @ (self._inverse.T @ change))

@@ -32,12 +32,18 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import Modes
-from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics, closed_modes
+from hybridctl.mechanics.dynamics import (
+    ContactAcceleration,
+    ContactDynamics,
+    Solution,
+    closed_modes,
+)
 from hybridctl.mechanics.guards import guard_parameter_derivatives
 from hybridctl.mechanics.impact import ImpactResult, linearised, row_values
 from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
 from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sharing import along_rows, moved_multipliers
 from hybridctl.mechanics.system import contact_system
 from hybridctl.sensitivity.beside import ParameterDerivatives
 
@@ -170,22 +176,36 @@ def _acceleration(
         a_p = np.linalg.solve(dynamics.robot.mass_matrix(q), columns.torque(q, v, a))
         return ContactAcceleration(np.asarray(-a_p), forces, friction, none)
     now = dynamics.solve(phase, q, v, u)
+    a_p, m_p, own = _linearised(columns, phase, q, v, now)
+    closed = list(phase.closed)
+    forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
+    return ContactAcceleration(a_p, forces, friction, none)
+
+
+def _linearised(
+    columns: _Columns, phase: Phase, q: Array, v: Array, now: Solution
+) -> tuple[Array, Array, Array]:
+    """D_p of acceleration (nv, np) and multipliers (m, np), and (D_p E) m (r, np)."""
     per_normal = columns.friction_per_normal(phase, now.directions)
     own = np.zeros((len(now.mix), columns.count))
     for slide, change in zip(phase.sliding, per_normal, strict=True):
         own[slide.rows] = change * now.multipliers[slide.contact]
     upper = now.rows.jacobian.T @ own - columns.torque(q, v, now.acceleration)
     a_p, m_p = now.kkt.solve(upper, np.zeros((len(phase.constrained), columns.count)))
-    if now.kkt.redundant:
-        _, z = dynamics.dual(phase, now)
-        force = now.rows.jacobian.T @ now.mix
-        turned = -force.T @ now.kkt.by_mass(columns.momentum(q, z))
-        for slide, change in zip(phase.sliding, per_normal, strict=True):
-            turned[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ change
-        m_p, a_p = dynamics.shared(phase, now, turned, m_p, a_p)
-    closed = list(phase.closed)
-    forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
-    return ContactAcceleration(a_p, forces, friction, none)
+    if not now.kkt.redundant:
+        return a_p, m_p, own
+    force = now.rows.jacobian.T @ now.mix
+
+    def turned(y: Array) -> Array:
+        _, z = along_rows(phase, now, y)
+        change: Array = -force.T @ now.kkt.by_mass(columns.momentum(q, z))
+        for slide, by_p in zip(phase.sliding, per_normal, strict=True):
+            change[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ by_p
+        return change
+
+    even = None if now.even is None else _linearised(columns, phase, q, v, now.even)[1]
+    moved = moved_multipliers(phase, now, turned, even)
+    return a_p + now.kkt.by_mass(force @ moved), m_p + moved, own
 
 
 def _velocity_after(

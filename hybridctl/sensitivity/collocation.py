@@ -1,4 +1,4 @@
-r"""Stiff linear equations z' = A(t) z + b(t) by collocation: Radau IIA with seven stages.
+r"""Linear equations z' = A(t) z + b(t) by collocation: Radau IIA with seven stages.
 
 A step of length h solves for the values at the Radau points,
 
@@ -23,7 +23,8 @@ from hybridctl.hybrid.flow import NODES, TO_SERIES, Step, basis
 Equation = Callable[[float], tuple[Array, Array | None]]
 
 _STAGES = 7
-_FIRST = 1e-3  # of the duration
+_FIRST = 0.1  # of the duration
+_ROUNDING = 4.0 * np.finfo(np.float64).eps  # of the largest entry
 _SAFETY, _SHRINK, _GROW = 0.8, 0.1, 8.0
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 
@@ -56,10 +57,11 @@ def collocated(
 ) -> Iterator[Step]:
     """Steps from z = start (n, k) at t to `end`, each with its states (8, n k) at Chebyshev points.
 
-    equation(t): A (n, n), and b (n,), added to each column, or None. The steps are as short as
-    atol + rtol |z| asks of every entry. leap: the length of the first step if it is to be taken
-    as it comes, where z decays at once to what follows A smoothly, at a rate that A is not
-    accurate enough to follow; 0 otherwise. Raises `IntegrationError` where steps collapse.
+    equation(t): A (n, n), and b (n,), added to each column, or (n, k), or None. The steps are as
+    short as atol + rtol |z| asks of every entry, at their Chebyshev points. leap: the length of
+    the first step if it is to be taken as it comes, where z decays at once to what follows A
+    smoothly, at a rate that A is not accurate enough to follow; 0 otherwise. Raises
+    `IntegrationError` where steps collapse.
     """
     z, h, leaps = start, leap or _FIRST * (end - t), leap > 0.0
     while t < end:
@@ -70,15 +72,17 @@ def collocated(
                 f"the perturbations change faster than steps of {h:.3g} s resolve at t = {t:.9g} s"
             )
         values = _step(equation, z, t, step_end)
-        series = np.abs(TO_SERIES @ values.reshape(len(values), -1))
+        flat = values.reshape(len(values), -1)
+        series = np.abs(TO_SERIES @ flat)
         error = series[-1] + _BEFORE_LAST * series[-2]
-        allowed = atol + rtol * np.abs(values).reshape(len(values), -1).max(axis=0)
+        largest = np.abs(flat).max(axis=0)
+        allowed = atol + rtol * largest + _ROUNDING * largest.max(initial=0.0)
         ratio = float((error / allowed).max(initial=0.0))
         length = step_end - t
         if ratio <= 1.0 or leaps:
             times = t + 0.5 * length * (NODES + 1.0)
             times[-1] = step_end
-            yield Step(t, step_end, times, values.reshape(len(values), -1), np.zeros((8, 0)))
+            yield Step(t, step_end, times, flat, np.zeros((8, 0)))
             t, z, leaps = step_end, values[-1], False
         change = _SAFETY * max(ratio, 1e-300) ** (-1.0 / _STAGES)
         h = length * min(_GROW, max(_SHRINK, change))
@@ -94,7 +98,7 @@ def _step(equation: Equation, z: Array, t: float, end: float) -> Array:
         weights = half * _INTEGRALS[:, j]
         system[:, j * n : (j + 1) * n] -= np.kron(weights[:, None], matrix)
         if force is not None:
-            constant += np.kron(weights, force)[:, None]
+            constant += np.kron(weights[:, None], force.reshape(n, -1))
     stages = np.linalg.solve(system, constant).reshape(_STAGES, n, k)
     known = np.concatenate((z[None], stages))
     values = np.tensordot(_TO_NODES, known, axes=1)

@@ -20,13 +20,14 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.integrate import quad_vec
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
+from hybridctl.hybrid.flow import Step
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.spaces import VectorSpace
+from hybridctl.sensitivity.variation import flow
 
 StageCost = Callable[[int, float], Array]
 
@@ -99,43 +100,30 @@ def _flow(
     lin: Linearization, arc: Arc, columns: Array, stage_cost: StageCost | None
 ) -> tuple[Array, Array]:
     """The image (ndx, m) of m columns (dx, du) under the flow of an arc, and their cost (m, m)."""
-    n, (size, m) = arc.space.ndx, columns.shape
-    held, count = columns[n:], n * m
+    n, m = arc.space.ndx, columns.shape[1]
+    held = columns[n:]
     gain = None if lin.gains is None else lin.gains[arc.index]
-    nominal = lin.system.mode(arc.mode)
 
-    def field(t: float, z: Array, u: Array) -> Array:
-        c, x = lin.coefficients(arc, t), z[:count].reshape(n, m)
-        du = held if gain is None else held - gain(t) @ x
-        rate = (c.state @ x + c.input @ du).ravel()
-        if stage_cost is None:
-            return np.asarray(rate)
-        both = np.vstack([x, du])
-        return np.concatenate([rate, (both.T @ stage_cost(arc.index, t) @ both).ravel()])
+    def equation(t: float) -> tuple[Array, Array]:
+        c = lin.coefficients(arc, t)
+        return c.state if gain is None else c.state - c.input @ gain(t), c.input @ held
 
-    def jacobian(t: float, z: Array, u: Array) -> FieldJacobian:
-        c, x = lin.coefficients(arc, t), z[:count].reshape(n, m)
-        k = np.zeros((size - n, n)) if gain is None else gain(t)
-        total = np.zeros((z.size, z.size))
-        total[:count, :count] = np.kron(c.state - c.input @ k, np.eye(m))
+    def rate(t: float, step: Step, weight: StageCost) -> Array:
+        x = step.state(t).reshape(n, m)
+        both = np.vstack([x, held if gain is None else held - gain(t) @ x])
+        return np.asarray(both.T @ weight(arc.index, t) @ both)
+
+    mode, end, cost = lin.system.mode(arc.mode), columns[:n], np.zeros((m, m))
+    for step in flow(mode, arc, equation, end, rtol=lin.rtol, atol=lin.atol):
+        end = step.states[-1].reshape(n, m)
         if stage_cost is not None:
-            effect = np.vstack([np.eye(n), -k])
-            rows = np.vstack([x, held - k @ x]).T @ stage_cost(arc.index, t) @ effect
-            half = np.einsum("ai,bc->abic", rows, np.eye(m))
-            total[count:, :count] = (half + half.swapaxes(0, 1)).reshape(m * m, count)
-        return FieldJacobian(total, np.zeros((z.size, 0)))
-
-    def pace(t: float, z: Array, u: Array) -> Pace:
-        x, u = arc.state_and_input(t)
-        return Pace() if nominal.pace is None else nominal.pace(t, x, u)
-
-    z = np.concatenate([columns[:n].ravel(), np.zeros(0 if stage_cost is None else m * m)])
-    beside = Mode(arc.mode, VectorSpace(z.size), field, jacobian=jacobian, pace=pace)
-    steps = lin.integrator.steps(beside, _no_input, arc.start, z, arc.end, open_loop=True)
-    end = [step.states[-1] for step in steps][-1]
-    cost = np.zeros((m, m)) if stage_cost is None else end[count:].reshape(m, m)
-    return end[:count].reshape(n, m), cost
-
-
-def _no_input(t: float, z: Array) -> Array:
-    return np.zeros(0)
+            cost += quad_vec(
+                rate,
+                step.start,
+                step.end,
+                epsabs=lin.atol,
+                epsrel=lin.rtol,
+                norm="max",
+                args=(step, stage_cost),
+            )[0]
+    return end, cost

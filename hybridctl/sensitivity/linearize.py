@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, member, number
+from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
-from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
+from hybridctl.sensitivity.sampled import SampledCoefficients, sampled_coefficients
 from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative
 from hybridctl.sensitivity.variation import (
     Coefficients,
@@ -40,14 +40,16 @@ from hybridctl.sensitivity.variation import (
 class Linearization:
     """The first-order map of `trajectory`: of initial state and input against the final state.
 
-    `jumps` has one entry per event, linear or piecewise linear. gains: of the feedback, one
-    K(t) (nu, ndx) per arc, or None where the input is that of the record.
+    `jumps` has one entry per event, linear or piecewise linear. rtol, atol: of the flow.
+    gains: of the feedback, one K(t) (nu, ndx) per arc, or None where the input is that of the
+    record.
     """
 
     system: HybridSystem
     trajectory: HybridTrajectory
     jumps: tuple[JumpGains | Cascade, ...]
-    integrator: Integrator
+    rtol: float
+    atol: float
     gains: tuple[Gain, ...] | None = None
 
     def closed_loop(
@@ -96,19 +98,21 @@ class Linearization:
     def arcs(self) -> tuple[Variation, ...]:
         """The fundamental solutions of the arcs, each from the identity, dense in time."""
         return tuple(
-            along(
-                self.system.mode(arc.mode),
-                arc,
-                np.eye(arc.space.ndx),
-                self.integrator,
-                gain=self._gain(k),
-            )
+            self._along(k, arc, np.eye(arc.space.ndx), None)
             for k, arc in enumerate(self.trajectory.arcs)
         )
 
     def coefficients(self, arc: Arc, t: float) -> Coefficients:
         """A (ndx, ndx) and B (ndx, nu) at time t of an arc of the trajectory."""
         return coefficients(self.system.mode(arc.mode), t, *arc.state_and_input(t))
+
+    @cached_property
+    def sampled(self) -> tuple[SampledCoefficients, ...]:
+        """`coefficients` of each arc, sampled once, for those who ask for them many times."""
+        return tuple(
+            sampled_coefficients(partial(self.coefficients, arc), arc, self.rtol)
+            for arc in self.trajectory.arcs
+        )
 
     def linear_jump(self, k: int) -> JumpGains:
         """The jump of event k. Raises `InputError` where its guards are simultaneous."""
@@ -147,8 +151,7 @@ class Linearization:
         z: Array = array("dx0", dx0, (self.trajectory.arcs[0].space.ndx,))
         found: list[Variation] = []
         for k, arc in enumerate(self.trajectory.arcs):
-            mode = self.system.mode(arc.mode)
-            found.append(along(mode, arc, z[:, None], self.integrator, input_change, self._gain(k)))
+            found.append(self._along(k, arc, z[:, None], input_change))
             if k < len(self.jumps):
                 du = None if input_change is None else input_change(arc.end)
                 z = self.jumps[k](found[-1].end[:, 0], du)
@@ -159,12 +162,12 @@ class Linearization:
         if input_change is None:
             return np.asarray(z @ self.arcs[k].end.T)
         start = np.atleast_2d(z).T
-        mode = self.system.mode(arc.mode)
-        end = along(mode, arc, start, self.integrator, input_change, self._gain(k)).end
+        end = self._along(k, arc, start, input_change).end
         return np.asarray(end.T.reshape(*z.shape[:-1], end.shape[0]))
 
-    def _gain(self, k: int) -> Gain | None:
-        return None if self.gains is None else self.gains[k]
+    def _along(self, k: int, arc: Arc, start: Array, input_change: InputChange | None) -> Variation:
+        mode, gain = self.system.mode(arc.mode), None if self.gains is None else self.gains[k]
+        return along(mode, arc, start, input_change, gain, rtol=self.rtol, atol=self.atol)
 
     def adjoint(self, p: ArrayLike) -> Array:
         """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
@@ -206,20 +209,14 @@ def linearize(
     trajectory: HybridTrajectory,
     *,
     phantom_input: PhantomInput = "pushing",
-    method: str = "DOP853",
     rtol: float = 1e-9,
     atol: float = 1e-9,
 ) -> Linearization:
     """The first-order map of a simulated trajectory.
 
-    phantom_input: see `jump_derivative`. method, rtol, atol: of the integrator of the variational
-    flow. Raises what `jump_derivative` raises.
+    phantom_input: see `jump_derivative`. rtol, atol: of every entry of the variational flow, step
+    by step, see `collocation`. Raises what `jump_derivative` raises.
     """
-    integrator = Integrator(
-        METHODS[member("method", method, METHODS)],
-        number("rtol", rtol, above=0.0),
-        number("atol", atol, above=0.0),
-        np.inf,
-    )
+    rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in trajectory.events]
-    return Linearization(system, trajectory, tuple(jumps), integrator)
+    return Linearization(system, trajectory, tuple(jumps), rtol, atol)

@@ -165,7 +165,7 @@ def lyapunov_exponents(
         for part in _parts(arc, begin, interval):
             gain = None if lin.gains is None else lin.gains[k]
             mode = lin.system.mode(arc.mode)
-            end = along(mode, part, frame, lin.integrator, gain=gain).end
+            end = along(mode, part, frame, gain=gain, rtol=lin.rtol, atol=lin.atol).end
             frame, growth = _split(end)
             total += growth if part.start >= begin else 0.0
         if k < len(lin.jumps):

@@ -91,7 +91,6 @@ def parameter_sensitivity(
     derivatives: ParameterDerivatives,
     *,
     phantom_input: PhantomInput = "pushing",
-    method: str = "DOP853",
     rtol: float = 1e-9,
     atol: float = 1e-9,
 ) -> ParameterSensitivity:
@@ -102,7 +101,6 @@ def parameter_sensitivity(
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
         phantom_input=phantom_input,
-        method=method,
         rtol=rtol,
         atol=atol,
     )

@@ -8,26 +8,26 @@ nominal state. The nominal trajectory is taken from its record, which is as accu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.flow import Integrator, Step
-from hybridctl.hybrid.mode import Mode, Pace
+from hybridctl.hybrid.flow import Step
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
-from hybridctl.sensitivity.collocation import FIRST_POINT, collocated
+from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]
 
-_STIFF = 1e-2  # of the duration of an arc: a decay this fast is integrated implicitly
-_AT_ONCE = 1e-6  # of it: what decays this fast at its start is not followed
+_AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
 _SLOWER = 10.0
+_NO_INPUT: Array = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -67,58 +67,39 @@ def along(
     mode: Mode,
     arc: Arc,
     start: Array,
-    integrator: Integrator,
     input_change: InputChange | None = None,
     gain: Gain | None = None,
+    *,
+    rtol: float,
+    atol: float,
 ) -> Variation:
     """The perturbations that begin as the columns of start (ndx, k), under one change of input.
 
-    gain: K(t) (nu, ndx) of a feedback that changes the input by -K z besides.
+    gain: K(t) (nu, ndx) of a feedback that changes the input by -K z besides. rtol, atol: of
+    every entry, see `collocated`.
 
-    Raises `SystemDefinitionError` if the field has no Jacobian, and what the integrator raises.
+    Raises `SystemDefinitionError` if the field has no Jacobian, `IntegrationError` where it
+    changes faster than steps resolve.
     """
-    ndx, k = start.shape
 
     def equation(t: float) -> tuple[Array, Array | None]:
         c = coefficients(mode, t, *arc.state_and_input(t))
         matrix = c.state if gain is None else c.state - c.input @ gain(t)
         return matrix, None if input_change is None else c.input @ input_change(t)
 
-    def field(t: float, z: Array, u: Array) -> Array:
-        matrix, force = equation(t)
-        rate = matrix @ z.reshape(ndx, k)
-        return np.asarray((rate if force is None else rate + force[:, None]).ravel())
-
-    def pace(t: float, z: Array, u: Array) -> Pace:
-        x, nominal = arc.state_and_input(t)
-        return Pace() if mode.pace is None else mode.pace(t, x, nominal)
-
-    beside = Mode(mode.key, VectorSpace(start.size), field, pace=pace)
-    z0, steps = start.ravel(), list[Step]()
-    if arc.end > arc.start and _is_stiff(mode, arc):
-        steps = list(
-            collocated(
-                equation,
-                start,
-                arc.start,
-                arc.end,
-                rtol=integrator.rtol,
-                atol=integrator.atol,
-                leap=_leap(mode, arc),
-            )
-        )
-    elif arc.end > arc.start:
-        steps = list(integrator.steps(beside, _no_input, arc.start, z0, arc.end))
-    dense = arc_from_steps(arc.index, beside, steps, arc.start, z0, np.zeros(0), arc.end)
-    return Variation(dense, ndx)
+    steps = list(flow(mode, arc, equation, start, rtol=rtol, atol=atol))
+    beside = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
+    dense = arc_from_steps(arc.index, beside, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
+    return Variation(dense, len(start))
 
 
-def _is_stiff(mode: Mode, arc: Arc) -> bool:
-    """Whether something decays much faster than the arc lasts, somewhere along it."""
-    if mode.pace is None:
-        return False
-    shortest = min(mode.pace(t, *arc.state_and_input(t)).relaxation for t in arc.times.tolist())
-    return shortest < _STIFF * (arc.end - arc.start)
+def flow(
+    mode: Mode, arc: Arc, equation: Equation, start: Array, *, rtol: float, atol: float
+) -> Iterator[Step]:
+    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration."""
+    return collocated(
+        equation, start, arc.start, arc.end, rtol=rtol, atol=atol, leap=_leap(mode, arc)
+    )
 
 
 def _leap(mode: Mode, arc: Arc) -> float:
@@ -140,7 +121,3 @@ def _leap(mode: Mode, arc: Arc) -> float:
             break
         leap *= 1.5
     return leap
-
-
-def _no_input(t: float, z: Array) -> Array:
-    return np.zeros(0)

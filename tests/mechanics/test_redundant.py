@@ -1,4 +1,4 @@
-"""Redundant contacts: one velocity, impulses and forces of least norm, and their derivatives.
+"""Redundant contacts at impacts: one velocity, impulses of least norm, and their derivatives.
 
 The reference for least norm is the pseudo-inverse of the map from forces to the momentum that they
 must give, which an optimisation over all impulses inside the cones confirms.
@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 from differences import assert_derivative
 from hybridctl.robots import cube
-from hybridctl.robots.bodies import free_body
-from scipy.linalg import null_space
 from scipy.optimize import minimize
 
-from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics import Contact, ContactDynamics, Plane
 from hybridctl.mechanics.coulomb import enumerate_solutions
 from hybridctl.mechanics.impact import impact, impact_derivatives
 from mechanics.impacts import GROUND, impact_problem, violation
-from mechanics.models import PAIR
 
 P = cube.Parameters()
-HALF, MASS, GRAVITY = P.half_width, P.mass, P.gravity
+HALF, MASS = P.half_width, P.mass
 CORNERS = HALF * np.array([(-1, -1, -1), (-1, 1, -1), (1, -1, -1), (1, 1, -1)])
 EDGES = HALF * np.array([(-1, 0, -1), (1, 0, -1), (0, -1, -1), (0, 1, -1)])
 FACES = {"four": CORNERS, "eight": np.vstack([CORNERS, EDGES])}
@@ -254,114 +251,6 @@ def test_a_family_is_reported_exactly_where_pushes_are_independent_but_normals_a
         if result.family:
             assert np.abs(solutions[0].rates - solutions[1].rates).max() > 1e-7
     assert min(met.values()) >= 4
-
-
-def incline(angle, azimuth):
-    """The cube with gravity as on an incline that falls along `azimuth`, and that direction."""
-    down = np.array([np.cos(azimuth), np.sin(azimuth)])
-    robot = Robot.from_urdf(
-        free_body("cube", MASS, (P.inertia,) * 3),
-        root="floating",
-        gravity=tuple(GRAVITY * np.array([*(np.sin(angle) * down), -np.cos(angle)])),
-    )
-    return robot, down
-
-
-def left_over(dynamics, q, v, u, now):
-    """M a + h - S u - J' f."""
-    robot = dynamics.robot
-    force = dynamics.all.jacobian(q).T @ rows_of(dynamics, now.forces, now.friction)
-    drive = robot.actuation @ u - robot.bias(q, v)
-    return robot.mass_matrix(q) @ now.acceleration - drive - force
-
-
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("angle", [0.0, 0.2])
-@pytest.mark.parametrize("azimuth", [0.0, 0.7])
-def test_a_cube_rests_on_an_incline(face, angle, azimuth):
-    """f_n is affine in the place x of a point on the face: that is the least norm.
-
-    f_n = m g / n (cos + sin h d.x / w^2) with w^2 the mean of x_1^2, d downhill; f_t = -f_n tan d.
-    """
-    robot, down = incline(angle, azimuth)
-    points = FACES[face]
-    dynamics = touching(points, 0.5, robot=robot)
-    q, v, u = standing(dynamics), np.zeros(6), np.zeros(0)
-    now = dynamics.acceleration(q, v, u, ("stick",) * len(points))
-    x = points[:, :2]
-    lean = HALF * np.sin(angle) * (x @ down) / (x[:, 0] ** 2).mean()
-    normal = MASS * GRAVITY / len(points) * (np.cos(angle) + lean)
-    np.testing.assert_allclose(now.acceleration, 0.0, atol=100.0 * EXACT)  # forces over inertia
-    np.testing.assert_allclose(now.forces, normal, atol=EXACT)
-    tangents = dynamics.tangent_jacobian(q)[:, :, :2]
-    friction = -np.tan(angle) * normal[:, None] * (tangents @ down)
-    np.testing.assert_allclose(now.friction, friction, atol=EXACT)
-    assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
-
-
-def walker():
-    """A foot with six points, and a leg with a motor."""
-    robot = Robot.from_urdf(PAIR, root="floating", stiffness={"hip": 0.2})
-    return touching(FOOT, 0.05, robot=robot)
-
-
-def walking(modes, spin):
-    """The foot stands or slides straight or with a `spin`; the leg swings."""
-    dynamics = walker()
-    q = standing(dynamics, 0.05, yaw=0.4)
-    q[7] = 0.05
-    slides = "slip" in modes
-    v = np.array([0.3 * slides, 0.2 * slides, 0.0, 0.0, 0.0, spin, 0.2])
-    return dynamics, q, v, np.array([0.01])
-
-
-STICK, SLIP = ("stick",) * 6, ("slip",) * 6
-
-
-@pytest.mark.parametrize("modes", [STICK, ("stick", "stick", "stick", "stick", "open", "open")])
-def test_sticking_forces_have_the_least_norm_with_friction_weighted_by_the_normal_forces(modes):
-    dynamics, q, v, u = walking(modes, 0.0)
-    now = dynamics.acceleration(q, v, u, modes)
-    assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT * 10
-    closed = [i for i, mode in enumerate(modes) if mode != "open"]
-    tangents = [dynamics.all.tangents[i] for i in closed]
-    rows = np.array([*closed, *np.concatenate(tangents)])
-    weights = np.array([*np.ones(len(closed)), *np.repeat(now.forces[closed], 2)])
-    assert weights.min() > 0.0
-    root = np.sqrt(weights)
-    needed = dynamics.robot.mass_matrix(q) @ now.acceleration
-    needed += dynamics.robot.bias(q, v) - dynamics.robot.actuation @ u
-    push = dynamics.all.jacobian(q)[rows].T
-    least = root * (np.linalg.pinv(push * root, rcond=1e-10) @ needed)
-    found = rows_of(dynamics, now.forces, now.friction)[rows]
-    np.testing.assert_allclose(found, least, atol=10.0 * EXACT)
-
-
-@pytest.mark.parametrize(
-    ("modes", "spin"),
-    [(STICK, 0.0), (SLIP, 0.0), (SLIP, 0.5), ((*SLIP[:4], "open", "open"), 0.5)],
-)
-def test_derivatives_of_redundant_forces(modes, spin):
-    """At a state that obeys the constraints, and by q along those of the normals.
-
-    Beyond, sticking points of a body contradict each other, and weights are those of another load.
-    """
-    dynamics, q, v, u = walking(modes, spin)
-    robot, d = dynamics.robot, dynamics.acceleration_derivatives(q, v, u, modes)
-    assert dynamics.acceleration(q, v, u, modes).forces[:4].min() > 0.0
-
-    def result(q, v, u):
-        now = dynamics.acceleration(q, v, u, modes)
-        return np.concatenate([now.forces, now.friction.ravel()])
-
-    def stacked(normal, friction):
-        return np.vstack([normal, friction.reshape(12, -1)])
-
-    by_q, by_v = stacked(d.forces_q, d.friction_q), stacked(d.forces_v, d.friction_v)
-    along = null_space(dynamics.gap_jacobian(q), rcond=1e-10)
-    assert_derivative(lambda z: result(robot.integrate(q, along @ z), v, u), by_q @ along)
-    assert_derivative(lambda z: result(q, v + z, u), by_v)
-    assert_derivative(lambda z: result(q, v, u + z), stacked(d.forces_u, d.friction_u))
 
 
 ROCK = np.array([0.05, 0.02, -1.0, 0.1, -0.05, 0.1])

@@ -105,6 +105,20 @@ def test_the_stage_cost_is_the_integral_along_the_held_motion(pushed):
     assert both @ interval.cost @ both == pytest.approx(total, rel=1e-8)
 
 
+def test_a_stage_cost_may_change_faster_than_the_motion():
+    """Of v' = u: the integral of cos(w t) (v + u t)^2 in closed form, over many periods."""
+    v, u = ca.SX.sym("v", 1), ca.SX.sym("u", 1)
+    mode = hc.symbolic.Mode("free", state=v, field=[u[0]], input=u)
+    system = hc.symbolic.hybrid_system([mode], [])
+    run = hc.simulate(system, "free", [0.0], (0.0, 1.0))
+    lin, w = hc.linearize(system, run), 70.0
+    (found,) = discretize(lin, [0.0, 1.0], lambda k, t: np.cos(w * t) * np.diag([1.0, 0.0]))
+    s, c = np.sin(w), np.cos(w)
+    first = s / w + (c - 1.0) / w**2
+    second = s / w + 2.0 * c / w**2 - 2.0 * s / w**3
+    np.testing.assert_allclose(found.cost, [[s / w, first], [first, second]], atol=1e-9)
+
+
 def test_feedback_changes_the_map(pushed):
     _, _, lin = pushed
     closed = lin.closed_loop([np.array([[3.0, 1.0]]), np.array([[2.0, 0.5]])])

@@ -25,6 +25,7 @@ from hybridctl.control.lqr.continuous import Covariance, LqrResult, hybrid_lqr
 from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
 from hybridctl.errors import SimulationError
+from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.sensitivity.gains import JumpGains
@@ -173,8 +174,9 @@ def _reach_along(closed: Linearization, arc: Arc, gain: Gain, weight: WeightAt, 
         return np.asarray(half + half.T + drive).ravel()
 
     mode = Mode(arc.mode, VectorSpace(n * n), field)
+    integrator = Integrator(METHODS["DOP853"], closed.rtol, closed.atol, np.inf)
     if arc.end > arc.start:
-        for step in closed.integrator.steps(mode, _no_input, arc.start, s.ravel(), arc.end):
+        for step in integrator.steps(mode, _no_input, arc.start, s.ravel(), arc.end):
             s = step.states[-1].reshape(n, n)
     return np.asarray(s)
 

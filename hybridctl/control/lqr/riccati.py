@@ -69,7 +69,7 @@ class Riccati:
 
     def gain(self, k: int, t: float, value: Array) -> Array:
         """K (nu, ndx) at time t of arc k for V there."""
-        b = self.lin.coefficients(self.lin.trajectory.arcs[k], t).input
+        b = self.lin.sampled[k](t).input
         return np.linalg.solve(self.input_weight(k, t), b.T @ value)
 
     def blended(self, k: int, t: float, value: Array, instant: Instant | None) -> Array:
@@ -85,14 +85,14 @@ class Riccati:
         """dV/dt (ndx, ndx) at time t of arc k under the gain that is applied."""
         if instant is not None and t > instant.since:
             return self._rate_of_gain(k, t, value, self.blended(k, t, value, instant))
-        c = self.lin.coefficients(self.lin.trajectory.arcs[k], t)
+        c = self.lin.sampled[k](t)
         va, vb = value @ c.state, value @ c.input
         spared = vb @ np.linalg.solve(self.input_weight(k, t), vb.T)
         return np.asarray(_symmetric(spared - self.state_weight(k, t)) - va - va.T)
 
     def _rate_of_gain(self, k: int, t: float, value: Array, gain: Array) -> Array:
         """dV/dt (ndx, ndx) under any gain."""
-        c = self.lin.coefficients(self.lin.trajectory.arcs[k], t)
+        c = self.lin.sampled[k](t)
         growth = value @ (c.state - c.input @ gain)
         spent = self.state_weight(k, t) + gain.T @ self.input_weight(k, t) @ gain
         return np.asarray(-_symmetric(spent) - growth - growth.T)
@@ -133,7 +133,7 @@ class Riccati:
             return self.rate(k, t, _symmetric(v.reshape(n, n)), instant).ravel()
 
         def jacobian(t: float, v: Array, u: Array) -> FieldJacobian:
-            c = self.lin.coefficients(arc, t)
+            c = self.lin.sampled[k](t)
             gain = self.blended(k, t, _symmetric(v.reshape(n, n)), instant)
             closed = (c.state - c.input @ gain).T
             both = np.kron(closed, np.eye(n)) + np.kron(np.eye(n), closed)
