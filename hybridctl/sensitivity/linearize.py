@@ -35,6 +35,8 @@ from hybridctl.sensitivity.variation import (
     coefficients,
 )
 
+_SAME_PIECES = 1e-9  # of the largest entry: about how accurate a simulated event is
+
 
 @dataclass(frozen=True, eq=False)
 class Linearization:
@@ -86,13 +88,26 @@ class Linearization:
 
     @property
     def state_transition(self) -> Array:
-        """D x(end) / D x(start), (ndx+, ndx). Raises `InputError` where it is piecewise linear."""
+        """D x(end) / D x(start), (ndx+, ndx). Raises `InputError` where it is piecewise linear.
+
+        Simultaneous guards do not keep it from being linear where the order they fire in makes no
+        difference, such as that of two feet of one body that stop sliding.
+        """
         total: Array = np.eye(self.arcs[0].end.shape[0])
         for k, arc in enumerate(self.arcs):
             total = arc.end @ total
             if k < len(self.jumps):
-                total = self.linear_jump(k).state @ total
+                total = self._jump_matrix(k) @ total
         return total
+
+    def _jump_matrix(self, k: int) -> Array:
+        jump = self.jumps[k]
+        if isinstance(jump, Cascade):
+            first, *others = (piece.matrix for piece in jump.pieces(accuracy=_SAME_PIECES))
+            limit = _SAME_PIECES * np.abs(first).max()
+            if all(np.abs(other - first).max() <= limit for other in others):
+                return first
+        return self.linear_jump(k).state
 
     @cached_property
     def arcs(self) -> tuple[Variation, ...]:

@@ -261,6 +261,7 @@ def test_a_guard_that_another_one_has_done_is_the_identity():
     found = (end.final_state - back.final_state) / (2.0 * h)
     np.testing.assert_allclose(lin(dx), found, atol=1e-7)
     assert lin(dx)[0] == pytest.approx(0.3 + 0.7 * 0.6 / (0.3 * 9.81), abs=1e-7)
+    np.testing.assert_allclose(lin.state_transition @ dx, lin(dx), atol=1e-12)
 
 
 # A gap that closes
