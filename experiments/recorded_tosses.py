@@ -59,7 +59,7 @@ def load_toss(path: str, index: int) -> Toss:
     Raises `FileFormatError` for a file that cannot be read or holds something else, and
     `InputError` for a toss that is not in it or has no flight before its first bounce.
     """
-    content = _read(path)
+    content = read_tosses(path)
     tosses = len(content["offset"]) - 1
     if count("toss", index, at_least=0) >= tosses:
         raise InputError(f"toss must be less than {tosses}, the tosses in {path}, got {index}")
@@ -92,7 +92,7 @@ def last_row_in_the_air(poses: Array, half_width: float, index: int) -> int:
     return int(low[0]) - 1
 
 
-def _read(path: str) -> dict[str, Array]:
+def read_tosses(path: str) -> dict[str, Array]:
     """All arrays of the file, of the right shapes; `FileFormatError` if they are not there."""
     shapes = {"offset": (None,), **{n: (None, k) for n, k in COLUMNS.items()}}
     try:
