@@ -37,7 +37,7 @@ _HELD = 1e-10  # of the size of the guard's value: least standard deviation that
 
 def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
     """The estimate at the same time, inside its mode or on the way into it; see this module."""
-    now = Prediction(estimate)
+    now = Prediction(estimate, (), np.eye(len(estimate.covariance)))
     for _ in range(_ROUNDS):
         e = now.estimate
         u = law(e.time, e.mean)
@@ -47,8 +47,8 @@ def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
             return now
         gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
         falling = out[rates[out] < 0.0]
-        back = _rewound(model, e, falling, float(rates[falling].max(initial=-np.inf)), law)
-        again = None if back is None else _again(model, now, back, law)
+        back = _rewound(model, now, falling, float(rates[falling].max(initial=-np.inf)), law)
+        again = None if back is None else _again(model, back, e.time, law)
         if again is not None:
             now = again
             continue
@@ -87,11 +87,12 @@ def condition(
 
 
 def _rewound(
-    model: Model, e: Estimate, falling: Indices, rate: float, law: InputLaw
-) -> Estimate | None:
+    model: Model, present: Prediction, falling: Indices, rate: float, law: InputLaw
+) -> Prediction | None:
     """The estimate back where all these guards are zero or above; None if too long ago."""
     if not falling.size:
         return None
+    e = present.estimate
     outgoing = model.system.outgoing(e.mode).guards
 
     def least(s: float, arc: Arc) -> float:
@@ -109,21 +110,29 @@ def _rewound(
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
             flow = transition(mode, replace(arc, end=back), None, e.covariance)
             p = flow.carry(e.covariance)
-            return Estimate(e.mode, e.time - back, arc(back), p)
+            whole = None if present.transition is None else flow.matrix @ present.transition
+            return replace(
+                present,
+                estimate=Estimate(e.mode, e.time - back, arc(back), p),
+                transition=whole,
+            )
     return None
 
 
-def _again(model: Model, now: Prediction, back: Estimate, law: InputLaw) -> Prediction | None:
-    """Forward to the present from an earlier estimate, without noise that has been counted.
+def _again(model: Model, back: Prediction, time: float, law: InputLaw) -> Prediction | None:
+    """Forward to the present from an earlier time, without noise that has been counted.
 
     None where the simulation cannot go on, or has many events: that is no event just missed.
     """
     few = replace(model.quiet(), max_events=_FEW)
-    found = predict(few, back, now.estimate.time, law)
+    found = predict(few, back.estimate, time, law)
     if not found.events or found.kept:
         return None
+    whole = None
+    if found.transition is not None and back.transition is not None:
+        whole = found.transition @ back.transition
     return Prediction(
-        found.estimate, (*now.events, *found.events), None, (*now.notes, *found.notes)
+        found.estimate, (*back.events, *found.events), whole, (*back.notes, *found.notes)
     )
 
 
@@ -136,7 +145,7 @@ def _cut_or_fire(
     if s <= _HELD * abs(g):
         name = model.system.outgoing(e.mode).guards.names[row]
         event = model.fire(e.mode, (name,), e.time, e.mean, law)
-        return after_event(model, replace(now, transition=None), event, e.covariance)
+        return after_event(model, now, event, e.covariance)
     shift, shrink = _truncated(g / s)
     space = model.system.mode(e.mode).space
     p = tidied(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)

@@ -26,6 +26,7 @@ from hybridctl.sensitivity.variation import coefficients
 
 _NODES = 0.5 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(0.15)
 _ACCURACY = 1e-7  # of the expansion of order four; that of order six is used, and far better
+_SHORTEST = 1e-300  # s, of an arc whose length has an inverse
 _LONGEST = 6.0  # size of the exponent, above which growing exponentials lose digits
 _ROUNDING = 1e-14  # of the covariance: noise this small need not be right
 _HALVINGS = 24
@@ -62,7 +63,7 @@ def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array) -> Transitio
         return m
 
     total = Transition(np.eye(n), np.zeros((n, n)))
-    if arc.end <= arc.start:
+    if arc.end - arc.start <= _SHORTEST:
         return total
     least = _ROUNDING * float(np.abs(p).max())
     waiting = [(arc.start, arc.end, 0)]

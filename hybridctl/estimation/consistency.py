@@ -24,7 +24,7 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space
 
-_RANK = 1e-9
+_RANK = 1e-5  # of variances: what contacts hold is known to second order only
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf
 
 from hybridctl.checks import Array, array, number, vector
 from hybridctl.errors import InputError
@@ -35,12 +36,14 @@ class Alternative:
     """The hypothesis that the events from `since` on are still to come, dropped after `until`.
 
     log_odds: of it against the main one, the sum of differences of log-likelihoods since then.
+    transition (ndx, ndx): the first-order map of its prediction from the sample before.
     """
 
     estimate: Estimate
     log_odds: float
     since: float
     until: float
+    transition: Array | None = None
 
 
 def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
@@ -92,6 +95,8 @@ def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
 def tidied(p: Array) -> Array:
     """The symmetric part, with eigenvalues below zero, where rounding has put them, at zero."""
     p = 0.5 * (p + p.T)
+    if not dpotrf(p)[1]:
+        return p
     values, vectors = np.linalg.eigh(p)
     if values[0] >= 0.0:
         return p

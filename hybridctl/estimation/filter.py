@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import Prediction, carry_alternative, predict
 from hybridctl.estimation.record import Record, Sample
-from hybridctl.estimation.result import FilterResult, Step
+from hybridctl.estimation.result import Admission, FilterResult, Step, over_record
 from hybridctl.estimation.update import Innovation, correct
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -36,6 +35,7 @@ class Correction:
     innovation: None where the value was missing, or a contact signal. events: those that the
     correction has brought about, at or before the time of the estimate. undone: the time from which
     on events were taken back, because the measurements say that they are still to come, or None.
+    admission: how the events of the correction were passed, None without any.
     """
 
     estimate: Estimate
@@ -43,6 +43,7 @@ class Correction:
     events: tuple[Event, ...] = ()
     undone: float | None = None
     notes: tuple[str, ...] = ()
+    admission: Admission | None = None
 
 
 class SaltedKalmanFilter:
@@ -121,7 +122,7 @@ class SaltedKalmanFilter:
                 f"time must not be before that of the estimate, {estimate.time} s, got {end}"
             )
         law = self._law(estimate.mode, input)
-        prediction = predict(self.model, estimate, end, law)
+        prediction = self._predicted(estimate, end, law)
         carried = carry_alternative(self.model, estimate, prediction, self.window, law)
         return replace(prediction, estimate=carried)
 
@@ -142,7 +143,8 @@ class SaltedKalmanFilter:
                 raise InputError(f"a row of {channel!r} must have one value, got {measured.shape}")
             signal = self.signals[channel]
             found = signal.applied(self.model, estimate, float(measured[0]), law)
-            return Correction(found.estimate, None, found.events, None, found.notes)
+            passed = Admission(estimate.mean, None) if found.events else None
+            return Correction(found.estimate, None, found.events, None, found.notes, passed)
         main = self._corrected(estimate, channel, measured, law)
         if main is None:
             return Correction(estimate)
@@ -151,7 +153,8 @@ class SaltedKalmanFilter:
         kept = admitted.estimate
         if not admitted.events and after.alternative is not None:
             kept = replace(kept, alternative=after.alternative)
-        return Correction(kept, innovation, admitted.events, undone, admitted.notes)
+        passed = Admission(after.mean, admitted.transition) if admitted.events else None
+        return Correction(kept, innovation, admitted.events, undone, admitted.notes, passed)
 
     def run(
         self,
@@ -166,40 +169,36 @@ class SaltedKalmanFilter:
         stamp are taken one after the other, channel by channel. progress: called with the time.
         Raises `InputError` for a channel that has no measurement.
         """
-        for name in record.channels:
-            member("channel", name, [*self.measurements, *self.signals])
         estimate = checked(self.model.system, initial)
-        begun, steps, skipped = time.perf_counter(), list[Step](), 0
-        for sample in record.samples():
-            if sample.time < initial.time:
-                skipped += 1
-                continue
+
+        def take(sample: Sample) -> Step:
+            nonlocal estimate
             step = self._step(record, estimate, sample)
             estimate = step.estimate
-            steps.append(step)
-            if progress is not None:
-                progress(sample.time)
-        seconds = time.perf_counter() - begun
-        return FilterResult(
-            checked(self.model.system, initial), tuple(steps), skipped, record.disorder, seconds
-        )
+            return step
+
+        channels = [*self.measurements, *self.signals]
+        return over_record(record, estimate, channels, take, progress)
 
     def _step(self, record: Record, estimate: Estimate, sample: Sample) -> Step:
         """Prediction to a sample, over the changes of the input, and the correction."""
         events, notes = list[Event](), list[str]()
         transition: Array | None = np.eye(len(estimate.covariance))
+        if estimate.alternative is not None:
+            other = replace(estimate.alternative, transition=transition)
+            estimate = replace(estimate, alternative=other)
         changes = record.input_changes(estimate.time, sample.time)
         for t in (*changes.tolist(), sample.time):
             if t == estimate.time:
                 continue
             p = self.predict(estimate, t, record.input(estimate.time))
+            estimate = _since_sample(p, transition)
             if transition is not None and p.transition is not None:
                 transition = p.transition @ transition
             else:
                 transition = None
             events += p.events
             notes += p.notes
-            estimate = p.estimate
         found = self.update(estimate, sample.channel, sample.value, record.input(sample.time))
         return Step(
             sample.time,
@@ -211,7 +210,11 @@ class SaltedKalmanFilter:
             found.undone,
             (*notes, *found.notes),
             transition,
+            found.admission,
         )
+
+    def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
+        return predict(self.model, estimate, end, law)
 
     def _corrected(
         self, estimate: Estimate, channel: str, value: Array, law: InputLaw
@@ -248,3 +251,15 @@ class SaltedKalmanFilter:
         nu = self.model.system.mode(mode).nu
         u = np.zeros(nu) if given is None else vector("input", given, nu)
         return lambda t, x: u
+
+
+def _since_sample(prediction: Prediction, before: Array | None) -> Estimate:
+    """The predicted estimate; the map to a new alternative goes on that from the last sample."""
+    e = prediction.estimate
+    other = e.alternative
+    if other is None or not prediction.events:
+        return e
+    whole = None
+    if before is not None and other.transition is not None:
+        whole = other.transition @ before
+    return replace(e, alternative=replace(other, transition=whole))

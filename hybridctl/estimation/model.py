@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError, SystemDefinitionError
+from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDefinitionError
 from hybridctl.estimation.jumps import Jumped, Strategy, jumped
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.mode import (
@@ -27,6 +28,7 @@ from hybridctl.hybrid.trajectory import Arc, Event
 
 GUARD_TOLERANCE = 1e-8  # how far outside its mode a state may be, as in `simulate`
 _SELECTIONS = 8
+_STEPS = 100  # of the integrator past the guards of a mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,11 @@ class Model:
         return d.state, d.time + d.state @ self.system.mode(key).field(t, x, u)
 
     def extended(self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Arc:
-        """The flow of one mode past its guards: the extension of its arc."""
+        """The flow of one mode past its guards: the extension of its arc.
+
+        Past the standstill of a sliding contact its friction turns about at every step. Raises
+        `IntegrationError` where that takes more than a hundred steps.
+        """
         return self._flow(self._without_guards, key, x, (start, end), law)
 
     def backwards(
@@ -123,8 +129,23 @@ class Model:
     def _flow(
         self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
     ) -> Arc:
-        run = simulate(system, key, x, span, law, rtol=self.rtol, atol=self.atol)
+        run = simulate(
+            system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
+        )
         return run.arcs[0]
+
+
+def _limit(key: ModeKey) -> Callable[[float], None]:
+    """Raises `IntegrationError` when it is called too often."""
+    steps = count(1)
+
+    def tick(t: float) -> None:
+        if next(steps) > _STEPS:
+            raise IntegrationError(
+                f"mode {key!r} past its guards takes more than {_STEPS} steps by t = {t:.9g} s"
+            )
+
+    return tick
 
 
 def _no_guards(key: ModeKey) -> Outgoing:

@@ -46,6 +46,7 @@ def predict(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Pred
 
     Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
     the time is halved; in a quarter of it the mode is kept, past its guards, and `notes` says so.
+    Where even that takes too long the state is held for that time.
     """
     ndx = model.system.mode(estimate.mode).space.ndx
     now = Prediction(replace(estimate, alternative=None), (), np.eye(ndx))
@@ -89,9 +90,15 @@ def _in_halves(
     return _go(model, _go(model, now, middle, law, shortest), end, law, shortest)
 
 
-def extend(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Estimate:
-    """The estimate at time `end` in the same mode, past its guards."""
-    return _extend(model, Prediction(estimate), end, law).estimate
+def extend(
+    model: Model, estimate: Estimate, end: float, law: InputLaw, since: Array | None
+) -> Prediction | None:
+    """The estimate at time `end` in the same mode, past its guards; None where there is no way.
+
+    since: the transition to the estimate, which that of the prediction goes on.
+    """
+    now = _extend(model, Prediction(estimate, (), since), end, law)
+    return None if now.kept else now
 
 
 def carry_alternative(
@@ -105,18 +112,19 @@ def carry_alternative(
     after = prediction.estimate
     if prediction.events and window > 0.0:
         since = prediction.events[0].time
-        other = Alternative(replace(before, alternative=None), 0.0, since, since + window)
+        start = np.eye(len(before.covariance))
+        other = Alternative(replace(before, alternative=None), 0.0, since, since + window, start)
     elif before.alternative is not None:
         other = before.alternative
     else:
         return after
     if after.time > other.until:
         return after
-    try:
-        moved_on = extend(model, other.estimate, after.time, law)
-    except SimulationError:
+    now = extend(model, other.estimate, after.time, law, other.transition)
+    if now is None:
         return after
-    return replace(after, alternative=replace(other, estimate=moved_on))
+    other = replace(other, estimate=now.estimate, transition=now.transition)
+    return replace(after, alternative=other)
 
 
 def _outside_until(model: Model, e: Estimate, end: float, law: InputLaw) -> float | None:
@@ -136,7 +144,11 @@ def _outside_until(model: Model, e: Estimate, end: float, law: InputLaw) -> floa
 
 def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
     e = now.estimate
-    arc = model.extended(e.mode, e.mean, e.time, end, law)
+    try:
+        arc = model.extended(e.mode, e.mean, e.time, end, law)
+    except SimulationError as error:
+        note = f"the state was held: {error}"
+        return replace(now, estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
     flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance)
     after = Estimate(e.mode, end, arc(end), flow.carry(e.covariance))
     whole = None if now.transition is None else flow.matrix @ now.transition

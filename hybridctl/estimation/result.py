@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, member
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.update import Innovation
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
+
+
+@dataclass(frozen=True, eq=False)
+class Admission:
+    """A corrected estimate that was taken through events, at the same time, see `admit`.
+
+    mean: before that. matrix (ndx+, ndx): the first-order map, None where there is none.
+    """
+
+    mean: Array
+    matrix: Array | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +35,7 @@ class Step:
     predicted, estimate: before and after the correction. innovation: None where the value was
     missing or a contact signal. events: since the sample before. undone: the time from which on
     the correction took events back, or None. transition: the first-order map of the prediction,
-    None where it was piecewise linear.
+    None where it was piecewise linear. admission: None where the correction caused no event.
     """
 
     time: float
@@ -33,6 +47,7 @@ class Step:
     undone: float | None
     notes: tuple[str, ...]
     transition: Array | None
+    admission: Admission | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,3 +136,28 @@ class FilterResult:
             "log_likelihood": self.log_likelihood,
             "seconds_per_step": self.seconds / count if count else None,
         }
+
+
+def over_record(
+    record: Record,
+    initial: Estimate,
+    channels: Collection[str],
+    take: Callable[[Sample], Step],
+    progress: Callable[[float], None] | None = None,
+) -> FilterResult:
+    """Take the rows of a record from the time of `initial` on, one after the other.
+
+    Raises `InputError` for a channel of the record that is none of `channels`.
+    """
+    for name in record.channels:
+        member("channel", name, channels)
+    begun, steps, skipped = time.perf_counter(), list[Step](), 0
+    for sample in record.samples():
+        if sample.time < initial.time:
+            skipped += 1
+            continue
+        steps.append(take(sample))
+        if progress is not None:
+            progress(sample.time)
+    seconds = time.perf_counter() - begun
+    return FilterResult(initial, tuple(steps), skipped, record.disorder, seconds)

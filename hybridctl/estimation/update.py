@@ -9,9 +9,11 @@ with r the residual, and the covariance taken along to the tangent space at the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.stats import chi2
 
 from hybridctl.checks import Array, array
@@ -54,18 +56,71 @@ def correct(
     Components that are NaN are left out; a point of a manifold of which any is NaN is missing.
     Raises `InputError` for a value, a Jacobian or a covariance of the wrong size.
     """
+    given = present(measurement, value)
+    if given is None:
+        return None
+    predicted = observed(measurement, mode, estimate.time, estimate.mean, u)
+    r = residual(measurement, predicted, value)[given]
+    h = _jacobian(measurement, mode, estimate, u)[given]
+    noise = measurement.covariance[np.ix_(given, given)]
+    p = estimate.covariance
+    innovation, factor = judged(measurement, estimate, r, h @ p @ h.T + noise)
+    if not innovation.accepted:
+        return estimate, innovation
+    gain = solved(factor, h @ p).T
+    left = np.eye(len(p)) - gain @ h
+    corrected = left @ p @ left.T + gain @ noise @ gain.T
+    x, corrected = moved(mode.space, estimate.mean, corrected, gain @ r)
+    return replace(estimate, mean=x, covariance=tidied(corrected)), innovation
+
+
+def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | None:
+    """Which components of the residual (k,) are there; None if the value is missing."""
     given = np.isfinite(value)
     if not given.any() or (measurement.residual is not None and not given.all()):
         return None
-    r, h, noise = _terms(measurement, mode, estimate, value, u)
-    if measurement.residual is None and not given.all():
-        r, h, noise = r[given], h[given], noise[np.ix_(given, given)]
-    p = estimate.covariance
-    s = h @ p @ h.T + noise
-    factor = cho_factor(s, lower=True)
-    nis = float(r @ cho_solve(factor, r))
-    size = 2.0 * float(np.log(np.diag(factor[0])).sum()) + len(r) * np.log(2.0 * np.pi)
-    limit = np.inf if measurement.gate is None else float(chi2.ppf(measurement.gate, len(r)))
+    return given if measurement.residual is None else np.ones(measurement.dimension, dtype=bool)
+
+
+def observed(measurement: Measurement, mode: Mode, t: float, x: Array, u: Array) -> Array:
+    """What would be measured without noise (m,)."""
+    return np.asarray(measurement.value(mode, t, x, u), dtype=np.float64)
+
+
+def residual(measurement: Measurement, predicted: Array, value: Array) -> Array:
+    """The way (k,) from what was predicted (m,) to a value (m,)."""
+    if predicted.shape != value.shape:
+        raise InputError(
+            f"a row of {measurement.name!r} must have shape {predicted.shape}, got {value.shape}"
+        )
+    k = measurement.dimension
+    if measurement.residual is None:
+        r = value - predicted
+    else:
+        r = measurement.residual(predicted, value)
+    if r.shape != (k,):
+        raise InputError(
+            f"the residual of {measurement.name!r} must have shape ({k},), got {r.shape}"
+        )
+    return r
+
+
+def judged(
+    measurement: Measurement, estimate: Estimate, r: Array, s: Array
+) -> tuple[Innovation, Array]:
+    """The innovation of a residual r (k,) with covariance s (k, k), and the factor of s.
+
+    Raises `LinAlgError` where s is not positive definite.
+    """
+    factor, failed = dpotrf(s, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError(
+            f"the covariance of an innovation of {measurement.name!r} at t = {estimate.time:.9g} s "
+            f"is not positive definite: {s.tolist()}"
+        )
+    nis = float(r @ solved(factor, r))
+    size = 2.0 * float(np.log(factor.diagonal()).sum()) + len(r) * np.log(2.0 * np.pi)
+    limit = np.inf if measurement.gate is None else _limit(measurement.gate, len(r))
     innovation = Innovation(
         estimate.time,
         measurement.name,
@@ -77,39 +132,28 @@ def correct(
         limit,
         nis <= limit,
     )
-    if not innovation.accepted:
-        return estimate, innovation
-    gain = cho_solve(factor, h @ p).T
-    left = np.eye(len(p)) - gain @ h
-    corrected = left @ p @ left.T + gain @ noise @ gain.T
-    x, corrected = moved(mode.space, estimate.mean, corrected, gain @ r)
-    return replace(estimate, mean=x, covariance=tidied(corrected)), innovation
+    return innovation, factor
 
 
-def _terms(
-    measurement: Measurement, mode: Mode, estimate: Estimate, value: Array, u: Array
-) -> tuple[Array, Array, Array]:
-    """Residual, Jacobian and covariance, of sizes that fit."""
-    t, x = estimate.time, estimate.mean
-    predicted = np.asarray(measurement.value(mode, t, x, u), dtype=np.float64)
-    if predicted.shape != value.shape:
-        raise InputError(
-            f"a row of {measurement.name!r} must have shape {predicted.shape}, got {value.shape}"
-        )
-    h = array(f"Jacobian of {measurement.name!r}", measurement.jacobian(mode, t, x, u))
+def solved(factor: Array, b: Array) -> Array:
+    """s^-1 b by the factor of s."""
+    return np.asarray(dpotrs(factor, b, lower=1)[0])
+
+
+@lru_cache
+def _limit(gate: float, dimension: int) -> float:
+    return float(chi2.ppf(gate, dimension))
+
+
+def _jacobian(measurement: Measurement, mode: Mode, estimate: Estimate, u: Array) -> Array:
+    h = array(
+        f"Jacobian of {measurement.name!r}",
+        measurement.jacobian(mode, estimate.time, estimate.mean, u),
+    )
     k = measurement.dimension
     if h.shape != (k, mode.space.ndx):
         raise InputError(
             f"the Jacobian of {measurement.name!r} must have shape ({k}, {mode.space.ndx}), got "
             f"{h.shape}"
         )
-    r = (
-        value - predicted
-        if measurement.residual is None
-        else measurement.residual(predicted, value)
-    )
-    if r.shape != (k,):
-        raise InputError(
-            f"the residual of {measurement.name!r} must have shape ({k},), got {r.shape}"
-        )
-    return r, h, measurement.covariance
+    return h

@@ -1,0 +1,81 @@
+"""What one sample costs a filter: prediction and correction, beside the particle filter.
+
+Synthetic logs at 148 Hz, the rate of the recorded cubes. Each body starts in the air and hits, so
+samples with impacts and in contact are among those averaged. All in one run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hybridctl.experiments.filter_kinds import make_filter
+from hybridctl.experiments.filter_log import to_record
+from hybridctl.experiments.filter_model import FilterModel, Settings
+from hybridctl.experiments.filter_models import load_settings, make_model
+from hybridctl.experiments.filter_start import first_estimate
+from hybridctl.experiments.record import synthetic
+from rich.table import Table
+
+from benchmarks.timing import Timing, measure
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.record import Record
+from hybridctl.report import table
+
+RATE, PARTICLES = 148.0, 20
+DURATIONS = {"ball": 0.6, "block": 0.4, "cube": 0.35}  # s
+COLUMNS = ["what", "salted ms", "times real time", "unscented", "particle", "max/min"]
+
+
+class Log(NamedTuple):
+    """A log and what filters it."""
+
+    model: FilterModel
+    settings: Settings
+    record: Record
+    start: Estimate
+    samples: int
+
+
+def table_of_filters(effort: dict[str, float]) -> Table:
+    """Milliseconds of the salted filter per sample; the others as multiples of it."""
+    quick = effort["rounds"] == 1
+    rows = []
+    for name, duration in DURATIONS.items():
+        log = prepared(name, 0.1 if quick else duration)
+        salted = per_sample("salted", log, effort)
+        ratios = [once(other, log) / salted.best for other in ("unscented", "particle")]
+        rows.append(
+            (
+                f"{name}, {log.samples} samples",
+                f"{salted.best / 1e3:.2f}",
+                f"{1e6 / RATE / salted.best:.2f}",
+                *(f"{ratio:.1f}" for ratio in ratios),
+                f"{salted.spread:.2f}",
+            )
+        )
+    title = f"One sample at {RATE:g} Hz; multiples for unscented and {PARTICLES} particles"
+    return table(title, COLUMNS, rows)
+
+
+def prepared(name: str, duration: float) -> Log:
+    """A synthetic log of a body, and the first estimate from it."""
+    chosen = [f"rate={RATE}", f"duration={duration}", f"particles={PARTICLES}"]
+    settings = load_settings(name, assignments=chosen)
+    model = make_model(name, settings)
+    log, _ = synthetic(model, settings)
+    start, record = first_estimate(model, settings, to_record(log, model, settings)[0])
+    samples = sum(len(series.times) for series in record.channels.values())
+    return Log(model, settings, record, start, samples)
+
+
+def per_sample(name: str, log: Log, effort: dict[str, float]) -> Timing:
+    """Microseconds per sample of runs over the whole log."""
+    kept = make_filter(name, log.model, log.settings)
+    timing = measure(lambda: kept.run(log.record, log.start), **effort)
+    return Timing(timing.best / log.samples, timing.spread)
+
+
+def once(name: str, log: Log) -> float:
+    """Microseconds per sample of one run over the whole log."""
+    result = make_filter(name, log.model, log.settings).run(log.record, log.start)
+    return 1e6 * result.seconds / log.samples

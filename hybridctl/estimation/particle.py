@@ -1,0 +1,341 @@
+r"""The hybrid bootstrap particle filter: many states through the exact event loop, weighted.
+
+Each particle is simulated to the time of the next sample, by a `propagate` that takes all at once
+where the system has one. Weights are multiplied with the likelihood of what was measured; where few
+particles carry them (effective number :math:`1 / \sum w_i^2`), they are drawn anew by systematic
+resampling and, if asked for, spread by a kernel that keeps mean and covariance of each mode,
+
+.. math:: x \leftarrow \bar x \boxplus (\sqrt{1 - b^2}\,(x \boxminus \bar x) + b\,\varepsilon),
+          \qquad \varepsilon \sim N(0, P),
+
+without which few different particles are left where there is little process noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import logsumexp
+
+from hybridctl.checks import Array, Indices, count, number
+from hybridctl.errors import InputError
+from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.estimate import Estimate, checked, tidied
+from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
+from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.noise import EventNoise, Noise
+from hybridctl.estimation.points import carried, center, integrated, silent
+from hybridctl.estimation.predict import predict
+from hybridctl.estimation.record import Record, Sample
+from hybridctl.estimation.result import FilterResult, Step, over_record
+from hybridctl.estimation.update import Innovation, judged, observed, present, residual
+from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+
+_DOUBT = 1e-3  # likelihood of a contact signal in a particle whose mode it contradicts
+
+Modes = Sequence[ModeKey]
+Propagate = Callable[[Modes, Array, float, float, Array, np.random.Generator], tuple[Modes, Array]]
+
+
+@dataclass(frozen=True, eq=False)
+class Cloud:
+    """Particles at one time: modes, states (n of nx), log-weights (n,) that sum to one, events."""
+
+    time: float
+    modes: tuple[ModeKey, ...]
+    states: tuple[Array, ...]
+    log_weights: Array
+    events: tuple[tuple[Event, ...], ...]
+
+    @property
+    def weights(self) -> Array:
+        """The weights (n,)."""
+        return np.asarray(np.exp(self.log_weights))
+
+    @property
+    def effective(self) -> float:
+        """The effective number of particles."""
+        return 1.0 / float(np.exp(2.0 * self.log_weights).sum())
+
+    @property
+    def typical_events(self) -> tuple[Event, ...]:
+        """The events of the heaviest particle that has had the median number of them."""
+        counts = np.array([len(events) for events in self.events])
+        order = np.argsort(counts, kind="stable")
+        half = int(np.cumsum(self.weights[order]).searchsorted(0.5))
+        same = np.flatnonzero(counts == counts[order[min(half, len(order) - 1)]])
+        return self.events[int(same[self.log_weights[same].argmax()])]
+
+    def members(self, mode: ModeKey) -> Indices:
+        """The particles in a mode."""
+        return np.flatnonzero([key == mode for key in self.modes])
+
+    def chosen(self, rows: Indices) -> Cloud:
+        """These particles, in this order, with equal weights."""
+        return Cloud(
+            self.time,
+            tuple(self.modes[k] for k in rows),
+            tuple(self.states[k] for k in rows),
+            np.full(len(rows), -np.log(len(rows))),
+            tuple(self.events[k] for k in rows),
+        )
+
+
+class ParticleFilter:
+    """A particle filter on any hybrid system; `run` on a record gives what other filters give.
+
+    Arguments up to `atol` are those of `SaltedKalmanFilter`. Noise of flow, resets and guards is
+    drawn at the end of a prediction: for particles with the same events from the covariance that
+    one of them gathers on its way to first order (exact on linear flows).
+
+    particles: how many. seed: of everything drawn in a run. propagate(modes, states, start, end,
+    input, rng): all particles from one time to another, with input (nu,) held, as new modes and
+    states (n, nx); it makes all the noise itself, and its events are not known. Needs modes of the
+    same size. resample: the part of `particles` below which the effective number must fall.
+    smoothing b, in [0, 1): of the kernel after resampling, 0 for none.
+
+    An estimate is of the mode with the largest weight: mean and covariance of its particles.
+    An event counts once half of the weight has had it. A contact signal takes weight from
+    particles whose mode contradicts it. The log-likelihood of a value is that of the mixture.
+    """
+
+    def __init__(
+        self,
+        system: HybridSystem,
+        process_noise: Noise | Constant,
+        measurement: Measurement | Sequence[Measurement],
+        reset_noise: Noise | EventNoise | Constant | None = None,
+        guard_noise: float | Mapping[str, float] | None = None,
+        *,
+        signals: Sequence[ContactSignal] = (),
+        rewind: float = 0.05,
+        rtol: float = 1e-6,
+        atol: float = 1e-6,
+        particles: int = 1000,
+        seed: int = 0,
+        propagate: Propagate | None = None,
+        resample: float = 0.5,
+        smoothing: float = 0.1,
+    ) -> None:
+        same = SaltedKalmanFilter(
+            system,
+            process_noise,
+            measurement,
+            reset_noise,
+            guard_noise,
+            signals=signals,
+            rewind=rewind,
+            rtol=rtol,
+            atol=atol,
+        )
+        self.model, self.measurements, self.signals = same.model, same.measurements, same.signals
+        self.particles = count("particles", particles)
+        self.seed = count("seed", seed, at_least=0)
+        self.propagate = propagate
+        self.resample = number("resample", resample, at_least=0.0, at_most=1.0)
+        self.smoothing = number("smoothing", smoothing, at_least=0.0)
+        if self.smoothing >= 1.0:
+            raise InputError(f"smoothing must be below 1, got {smoothing}")
+
+    def run(
+        self,
+        record: Record,
+        initial: Estimate,
+        *,
+        progress: Callable[[float], None] | None = None,
+    ) -> FilterResult:
+        """Filter a record from `initial` on, see `SaltedKalmanFilter.run`.
+
+        The same seed gives the same result.
+        """
+        initial = checked(self.model.system, initial)
+        rng = np.random.default_rng(self.seed)
+        cloud, counted = self._drawn(initial, rng), list[Event]()
+
+        def take(sample: Sample) -> Step:
+            nonlocal cloud, counted
+            cloud = self._predicted(record, cloud, sample.time, rng)
+            predicted = self._summary(cloud)
+            cloud, innovation = self._weighed(record, cloud, predicted, sample)
+            estimate = self._summary(cloud)
+            if cloud.effective < self.resample * self.particles:
+                cloud = self._resampled(cloud, rng)
+            typical = cloud.typical_events
+            n = len(typical)
+            undone = counted[n].time if n < len(counted) else None
+            new = typical[len(counted) :]
+            counted = [*counted[:n], *new]
+            t, channel = sample.time, sample.channel
+            return Step(t, channel, predicted, estimate, innovation, new, undone, (), None)
+
+        channels = [*self.measurements, *self.signals]
+        return over_record(record, initial, channels, take, progress)
+
+    def _drawn(self, e: Estimate, rng: np.random.Generator) -> Cloud:
+        n, space = self.particles, self.model.system.mode(e.mode).space
+        states = integrated(space, e.mean, _normal(rng, e.covariance, n))
+        weights = np.full(n, -np.log(n))
+        return Cloud(e.time, (e.mode,) * n, tuple(states), weights, ((),) * n)
+
+    def _predicted(
+        self, record: Record, cloud: Cloud, end: float, rng: np.random.Generator
+    ) -> Cloud:
+        for t in (*record.input_changes(cloud.time, end).tolist(), end):
+            if t > cloud.time:
+                u = record.input(cloud.time)
+                if u is None:
+                    u = np.zeros(self.model.system.mode(cloud.modes[0]).nu)
+                move = self._one_by_one if self.propagate is None else self._at_once
+                cloud = move(cloud, t, u, rng)
+        return cloud
+
+    def _at_once(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
+        assert self.propagate is not None
+        given = cloud.modes, np.array(cloud.states), cloud.time, end, u, rng
+        modes, states = self.propagate(*given)
+        if len(modes) != self.particles or len(states) != self.particles:
+            raise InputError(
+                f"propagate must return {self.particles} modes and states, got {len(modes)} and "
+                f"{len(states)}"
+            )
+        return replace(cloud, time=end, modes=tuple(modes), states=tuple(states))
+
+    def _one_by_one(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
+        def law(t: float, x: Array) -> Array:
+            return u
+
+        quiet = silent(self.model)
+        starts = list(zip(cloud.modes, cloud.states, strict=True))
+        paths = [carried(quiet, mode, x, cloud.time, end, law) for mode, x in starts]
+        groups: dict[tuple[ModeKey, ...], list[int]] = {}
+        for k, path in enumerate(paths):
+            groups.setdefault((cloud.modes[k], *path.kind), []).append(k)
+        states = [path.state for path in paths]
+        for rows in groups.values():
+            mode, x = starts[rows[0]]
+            p = self._gathered(mode, x, cloud.time, end, law)
+            noise = _normal(rng, p, len(rows))
+            space = self.model.system.mode(paths[rows[0]].mode).space
+            moved = integrated(space, np.array([states[k] for k in rows]), noise)
+            for k, state in zip(rows, moved, strict=True):
+                states[k] = state
+        return replace(
+            cloud,
+            time=end,
+            modes=tuple(path.mode for path in paths),
+            states=tuple(states),
+            events=tuple(
+                (*past, *path.events) for past, path in zip(cloud.events, paths, strict=True)
+            ),
+        )
+
+    def _gathered(self, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Array:
+        """The covariance of the noise that one state gathers on its way."""
+        n = self.model.system.mode(mode).space.ndx
+        certain = Estimate(mode, start, x, np.zeros((n, n)))
+        return predict(self.model, certain, end, law).estimate.covariance
+
+    def _weighed(
+        self, record: Record, cloud: Cloud, predicted: Estimate, sample: Sample
+    ) -> tuple[Cloud, Innovation | None]:
+        """The particles with new weights, those of before where the value is rejected."""
+        value = np.atleast_1d(np.asarray(sample.value, dtype=np.float64))
+        if sample.channel in self.signals:
+            doubt = self._contradicts(self.signals[sample.channel], cloud, float(value[0]))
+            return _reweighted(cloud, np.log(_DOUBT) * doubt)[0], None
+        measurement = self.measurements[sample.channel]
+        given = present(measurement, value)
+        if given is None:
+            return cloud, None
+        u = record.input(sample.time)
+        residuals = self._residuals(cloud, measurement, value, u)[:, given]
+        noise = measurement.covariance[np.ix_(given, given)]
+        weights = cloud.weights
+        r = weights @ residuals
+        spread = residuals - r
+        s = spread.T @ (weights[:, None] * spread) + noise
+        innovation, _ = judged(measurement, predicted, r, s)
+        after, log_likelihood = _reweighted(cloud, _log_normal(residuals, noise))
+        innovation = replace(innovation, log_likelihood=log_likelihood)
+        return (after if innovation.accepted else cloud), innovation
+
+    def _residuals(
+        self, cloud: Cloud, measurement: Measurement, value: Array, u: Array | None
+    ) -> Array:
+        rows = []
+        for key, x in zip(cloud.modes, cloud.states, strict=True):
+            mode = self.model.system.mode(key)
+            held = np.zeros(mode.nu) if u is None else u
+            seen = observed(measurement, mode, cloud.time, x, held)
+            rows.append(residual(measurement, seen, value))
+        return np.array(rows)
+
+    def _contradicts(self, signal: ContactSignal, cloud: Cloud, value: float) -> Array:
+        """1 for each particle that would have to change its mode, else 0."""
+        if value >= signal.on:
+            guard = signal.closes
+        elif value <= signal.off:
+            guard = signal.opens
+        else:
+            return np.zeros(self.particles)
+        names = self.model.system.outgoing
+        return np.array([float(guard in names(key).guards.names) for key in cloud.modes])
+
+    def _resampled(self, cloud: Cloud, rng: np.random.Generator) -> Cloud:
+        """Equal weights, each particle as often as its weight says, and the kernel."""
+        n, b = self.particles, self.smoothing
+        ticks = (rng.random() + np.arange(n)) / n
+        drawn = cloud.chosen(np.minimum(np.cumsum(cloud.weights).searchsorted(ticks), n - 1))
+        if b == 0.0:
+            return drawn
+        states = list(drawn.states)
+        for key in dict.fromkeys(drawn.modes):
+            rows = drawn.members(key)
+            space = self.model.system.mode(key).space
+            same = np.array([states[k] for k in rows])
+            mean, ways = center(space, same, np.full(len(rows), 1.0 / len(rows)), same[0])
+            ways = np.sqrt(1.0 - b**2) * ways + b * _normal(
+                rng, ways.T @ ways / len(rows), len(rows)
+            )
+            for k, state in zip(rows, integrated(space, mean, ways), strict=True):
+                states[k] = state
+        return replace(drawn, states=tuple(states))
+
+    def _summary(self, cloud: Cloud) -> Estimate:
+        shares: dict[ModeKey, float] = {}
+        weights = cloud.weights
+        for key, w in zip(cloud.modes, weights.tolist(), strict=True):
+            shares[key] = shares.get(key, 0.0) + w
+        mode = max(shares, key=lambda key: shares[key])
+        rows = cloud.members(mode)
+        states, w = np.array([cloud.states[k] for k in rows]), weights[rows] / shares[mode]
+        space = self.model.system.mode(mode).space
+        mean, ways = center(space, states, w, states[w.argmax()])
+        return Estimate(mode, cloud.time, mean, tidied(ways.T @ (w[:, None] * ways)))
+
+
+def _reweighted(cloud: Cloud, log_likelihoods: Array) -> tuple[Cloud, float]:
+    """The weights after a value, and the log-likelihood of it in the mixture."""
+    joint = cloud.log_weights + log_likelihoods
+    total = float(logsumexp(joint))
+    return replace(cloud, log_weights=joint - total), total
+
+
+def _log_normal(residuals: Array, covariance: Array) -> Array:
+    """Log-densities (n,) of residuals (n, k)."""
+    factor = cho_factor(covariance, lower=True)
+    squares = (residuals * cho_solve(factor, residuals.T).T).sum(axis=1)
+    size = 2.0 * np.log(np.diag(factor[0])).sum() + len(covariance) * np.log(2.0 * np.pi)
+    return np.asarray(-0.5 * (squares + size))
+
+
+def _normal(rng: np.random.Generator, covariance: Array, n: int) -> Array:
+    """Draws (n, d) of a normal distribution, also of a singular one."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.asarray(rng.standard_normal((n, len(covariance))) @ root.T)

@@ -1,0 +1,167 @@
+r"""Single states carried through events: sigma points and particles.
+
+States that are near each other have the same events, but not at the same time, so at any given
+time some may be before an event that others are past. `followed` brings such a state to the side
+of the others along the extended flow: one that is late has its event after the given time, and
+flows back from there in the new mode; one that is early flows on in its old mode, past the guard.
+To first order that is what the saltation matrix does to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import GuardViolatedError, SimulationError
+from hybridctl.estimation.admit import admit
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.model import GUARD_TOLERANCE, Model
+from hybridctl.estimation.predict import predict
+from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.spaces import Space
+
+_ROUNDS = 20
+_CLOSE = 1e-14
+
+
+class Kind(NamedTuple):
+    """Which guards have fired, in any order, and the mode that this led to."""
+
+    guards: tuple[str, ...]
+    mode: ModeKey
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """Where a state came to, and the events on its way."""
+
+    mode: ModeKey
+    state: Array
+    events: tuple[Event, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """Of its events."""
+        return Kind(_fired(self.events), self.mode)
+
+
+def silent(model: Model) -> Model:
+    """The same without any noise, for single states."""
+    return replace(
+        model,
+        process_noise=None,
+        reset_noise=None,
+        guard_noise=None,
+        strategy="reset_jacobian",
+    )
+
+
+def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Path:
+    """A state x (nx,) from one time to another, through as many events as there are until then.
+
+    One that is outside its mode is admitted and predicted as the mean of a salted filter is,
+    without a covariance; so is one whose simulation cannot go on. model: a silent one.
+    """
+    if (model.guards(mode, start, x, law(start, x)) >= -GUARD_TOLERANCE).all():
+        try:
+            run = _simulated(model, mode, x, start, end, law)
+            return Path(run.final_mode, run.final_state, run.guard_events)
+        except SimulationError:
+            pass
+    n = model.system.mode(mode).space.ndx
+    admitted = admit(model, Estimate(mode, start, x, np.zeros((n, n))), law)
+    found = predict(model, admitted.estimate, end, law)
+    return Path(found.estimate.mode, found.estimate.mean, (*admitted.events, *found.events))
+
+
+def followed(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
+    """The state at `end` of a path, in the mode and past the events of `kind`.
+
+    None where the path does not lead there within the time `rewind` of the model.
+    """
+    if path.kind == kind:
+        return path.state
+    bring = _early if _past(path, kind) else _late
+    try:
+        return bring(model, path, kind, end, law)
+    except (SimulationError, GuardViolatedError):
+        return None
+
+
+def differences(space: Space, x: Array, states: Array) -> Array:
+    """The ways (n, ndx) from x to the states (n, nx)."""
+    if space.nx == space.ndx:
+        return space.difference(x, states)
+    return np.array([space.difference(x, state) for state in states])
+
+
+def integrated(space: Space, x: Array, ways: Array) -> Array:
+    """The states (n, nx) reached from x, or from the states x (n, nx), along the ways (n, ndx)."""
+    if space.nx == space.ndx:
+        return space.integrate(x, ways)
+    starts = np.broadcast_to(x, (len(ways), space.nx))
+    pairs = zip(starts, ways, strict=True)
+    return np.array([space.normalize(space.integrate(state, way)) for state, way in pairs])
+
+
+def center(space: Space, states: Array, weights: Array, guess: Array) -> tuple[Array, Array]:
+    """The weighted mean (nx,) of states (n, nx) on the manifold, and the ways (n, ndx) from it."""
+    x = guess
+    for _ in range(_ROUNDS):
+        ways = differences(space, x, states)
+        step = weights @ ways
+        if np.abs(step).max(initial=0.0) <= _CLOSE * np.abs(ways).max(initial=0.0):
+            break
+        x = space.normalize(space.integrate(x, step))
+    return x, differences(space, x, states)
+
+
+def _fired(events: Iterable[Event]) -> tuple[str, ...]:
+    return tuple(sorted(name for event in events for name in event.guards))
+
+
+def _past(path: Path, kind: Kind) -> bool:
+    """Whether a path has had more events than those of `kind`."""
+    return len(_fired(path.events)) > len(kind.guards)
+
+
+def _early(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
+    for k, event in enumerate(path.events):
+        if Kind(_fired(path.events[:k]), event.mode_before) == kind:
+            return model.extended(kind.mode, event.state_before, event.time, end, law)(end)
+    return None
+
+
+def _late(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
+    run = _simulated(model, path.mode, path.state, end, end + model.rewind, law)
+    events: Sequence[Event] = path.events
+    for event in run.guard_events:
+        events = (*events, event)
+        if Kind(_fired(events), event.mode_after) == kind:
+            back = event.time - end
+            _, arc = model.backwards(kind.mode, event.state_after, event.time, back, law)
+            return arc(back)
+    return None
+
+
+def _simulated(
+    model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
+) -> HybridTrajectory:
+    return simulate(
+        model.system,
+        mode,
+        x,
+        (start, end),
+        law,
+        rtol=model.rtol,
+        atol=model.atol,
+        max_events=model.max_events,
+        on_zeno="rest",
+        zeno_horizon=model.zeno_horizon,
+    )

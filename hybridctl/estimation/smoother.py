@@ -1,0 +1,140 @@
+r"""The fixed-interval smoother of Rauch, Tung and Striebel, back through the events of a filter.
+
+.. math:: C_k = P_k \Phi_k^T (P_{k+1}^-)^+, \quad
+          \hat x_k^s = \hat x_k \boxplus C_k (\hat x_{k+1}^s \boxminus \hat x_{k+1}^-), \quad
+          P_k^s = P_k + C_k (P_{k+1}^s - P_{k+1}^-) C_k^T,
+
+with :math:`\Phi_k` the first-order map of the prediction, saltation matrices included. The
+pseudo-inverse leaves out what contacts hold. Where a correction took the estimate through an event,
+:math:`\Phi_k` and :math:`P_{k+1}^-` go on through that; where it took an event back, the hypothesis
+that has won is followed back to where it began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.result import Admission, FilterResult, Step
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import Space
+
+_RANK = 1e-12
+_ROUNDING = 1e-14  # of the variance that is carried to a coordinate, when almost all cancels
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """Estimates given all values: at the start, and one for each step of the filter.
+
+    notes: times before which estimates do not know of later values, and why.
+    """
+
+    initial: Estimate
+    estimates: tuple[Estimate, ...]
+    notes: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Link:
+    """A sample as the filter came to it: prediction, correction, and the map of the prediction."""
+
+    predicted: Estimate
+    estimate: Estimate
+    transition: Array | None
+    admission: Admission | None
+
+
+def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
+    """Smooth the result of a filter on `system`.
+
+    Where a prediction or correction has no first-order map (piecewise linear events, contact
+    signals that end a mode, particles), the past does not learn of what comes after it, and
+    `notes` says so. Events stay where the filter had them, so a smoothed mean near one may lie past
+    its guard. On manifolds covariances are compared in one tangent space, right to first order in
+    the corrections.
+    """
+    links = _chain(result)
+    if not links:
+        return Smoothed(result.initial, (), ())
+    later, found, notes = links[-1].estimate, [links[-1].estimate], list[tuple[float, str]]()
+    befores = [result.initial, *(link.estimate for link in links[:-1])]
+    for before, link in zip(reversed(befores), reversed(links), strict=True):
+        smoothed = _back(system, before, link, later)
+        if smoothed is None:
+            notes.append((link.estimate.time, "no first-order map: smoothing begins anew"))
+        later = replace(before, alternative=None) if smoothed is None else smoothed
+        found.append(later)
+    initial, *estimates = reversed(found)
+    return Smoothed(initial, tuple(estimates), tuple(reversed(notes)))
+
+
+def _chain(result: FilterResult) -> list[_Link]:
+    """The samples along the hypothesis that was right in the end."""
+    links, since = list[_Link](), None
+    for k in range(len(result.steps) - 1, -1, -1):
+        step = result.steps[k]
+        link = _Link(step.predicted, step.estimate, step.transition, step.admission)
+        other = step.predicted.alternative
+        if since is not None:
+            link = _beside(step)
+        elif step.undone is not None and other is not None:
+            link = replace(link, predicted=other.estimate, transition=other.transition)
+        following = since is not None or step.undone is not None
+        before = result.steps[k - 1].estimate.alternative if k else None
+        same = before is not None and other is not None and before.since == other.since
+        since = before.since if following and same and before is not None else None
+        links.append(link)
+    return links[::-1]
+
+
+def _beside(step: Step) -> _Link:
+    """A sample of the alternative hypothesis."""
+    before, after = step.predicted.alternative, step.estimate.alternative
+    assert before is not None
+    assert after is not None
+    return _Link(before.estimate, after.estimate, before.transition, None)
+
+
+def _back(system: HybridSystem, before: Estimate, link: _Link, later: Estimate) -> Estimate | None:
+    """The smoothed estimate of a sample from that of the one after it; None without a map."""
+    predicted, phi = link.predicted, link.transition
+    if phi is None or (link.admission is not None and link.admission.matrix is None):
+        return None
+    space = system.mode(predicted.mode).space
+    p = predicted.covariance
+    if link.admission is None:
+        way = space.difference(predicted.mean, later.mean)
+    else:
+        matrix = link.admission.matrix
+        assert matrix is not None
+        after = system.mode(link.estimate.mode).space
+        way = matrix @ space.difference(predicted.mean, link.admission.mean)
+        way = way + after.difference(link.estimate.mean, later.mean)
+        phi, p = matrix @ phi, matrix @ p @ matrix.T
+    gain = _gain(before.covariance, phi, p)
+    own = before.covariance + gain @ (later.covariance - p) @ gain.T
+    return _moved(system.mode(before.mode).space, before, gain @ way, own)
+
+
+def _moved(space: Space, before: Estimate, way: Array, p: Array) -> Estimate:
+    x, p = moved(space, before.mean, p, way)
+    return Estimate(before.mode, before.time, x, tidied(p))
+
+
+def _gain(p: Array, phi: Array, predicted: Array) -> Array:
+    """P Phi^T predicted^+, with coordinates scaled to unit variance and those held left out."""
+    variance = np.maximum(np.diag(predicted), 0.0)
+    carried = (np.abs(phi) @ np.sqrt(np.maximum(np.diag(p), 0.0))) ** 2
+    free = variance > _ROUNDING * carried
+    free &= variance > 0.0
+    scale = np.sqrt(variance[free])
+    values, vectors = np.linalg.eigh(predicted[np.ix_(free, free)] / np.outer(scale, scale))
+    live = values > _RANK * values.max(initial=0.0)
+    root = vectors[:, live] / scale[:, None]
+    gain = np.zeros((len(p), len(predicted)))
+    gain[:, free] = (p @ phi.T)[:, free] @ root / values[live] @ root.T
+    return gain

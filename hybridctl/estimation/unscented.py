@@ -1,0 +1,147 @@
+r"""The hybrid unscented filter: sigma points through the exact event loop.
+
+The 2 r points :math:`x \boxplus \pm \sqrt r\, l_k` have equal weights, with :math:`P = \sum l_k
+l_k^T` and r its rank: the unscented transform without a point at the centre, which is the
+third-degree rule and has no negative weights.
+
+Each point is simulated to the time of the sample. Near an event they come to different sides of it.
+Their vote, one each, decides which guards have fired and so the mode of the mean; ties go to the
+point at the centre. Points of the minority are brought to the side of the majority by the extended
+flow (see `points`). Those that do not lead there within the time `rewind` stay as they are if they
+are in the mode of the mean, and are left out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.points import (
+    Kind,
+    Path,
+    carried,
+    center,
+    followed,
+    integrated,
+    silent,
+)
+from hybridctl.estimation.predict import Prediction, predict
+from hybridctl.estimation.update import Innovation, judged, observed, present, residual, solved
+from hybridctl.hybrid.mode import InputLaw
+
+_RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
+
+
+class UnscentedFilter(SaltedKalmanFilter):
+    r"""The unscented filter of a hybrid system; arguments are those of `SaltedKalmanFilter`.
+
+    Mean and covariance after prediction and correction are moments of sigma points (see this
+    module), on manifolds by `integrate` and `difference`. The noise of flow, resets and guards is
+    gathered along the point at the centre, to first order as in the salted filter, and added.
+    With small covariances it becomes the salted filter. What crosses a guard by a correction is
+    admitted by the same rules, and the hypothesis of a late event kept beside it.
+
+    `transition` of a prediction is its regression on the points.
+    """
+
+    def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
+        if end <= estimate.time:
+            return predict(self.model, estimate, end, law)
+        space = self.model.system.mode(estimate.mode).space
+        ways = sigma_points(estimate.covariance)
+        starts = integrated(space, estimate.mean, ways)
+        middle = self._nominal(estimate, estimate.mean, end, law)
+        quiet = silent(self.model)
+        paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
+        chosen = _kind(middle)
+        kind = _elected(paths, chosen)
+        if kind != chosen:
+            winner = next(k for k, path in enumerate(paths) if path.kind == kind)
+            middle = self._nominal(estimate, starts[winner], end, law)
+        images, kept = list[Array](), list[int]()
+        for k, path in enumerate(paths):
+            state = followed(quiet, path, kind, end, law)
+            if state is None and path.mode == kind.mode:
+                state = path.state
+            if state is not None:
+                images.append(state)
+                kept.append(k)
+        return self._combined(middle, np.array(images), ways[kept])
+
+    def _nominal(self, estimate: Estimate, x: Array, end: float, law: InputLaw) -> Prediction:
+        """One state with the noise that it gathers."""
+        certain = replace(estimate, mean=x, covariance=np.zeros_like(estimate.covariance))
+        return predict(self.model, certain, end, law)
+
+    def _combined(self, middle: Prediction, images: Array, ways: Array) -> Prediction:
+        e = middle.estimate
+        if not len(images):
+            return middle
+        space = self.model.system.mode(e.mode).space
+        weights = np.full(len(images), 1.0 / len(images))
+        mean, spread = center(space, images, weights, e.mean)
+        _, noise = moved(space, e.mean, e.covariance, space.difference(e.mean, mean))
+        covariance = tidied(spread.T @ (weights[:, None] * spread) + noise)
+        matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
+        return replace(
+            middle, estimate=replace(e, mean=mean, covariance=covariance), transition=matrix
+        )
+
+    def _corrected(
+        self, estimate: Estimate, channel: str, value: Array, law: InputLaw
+    ) -> tuple[Estimate, Innovation] | None:
+        measurement = self.measurements[channel]
+        given = present(measurement, value)
+        if given is None:
+            return None
+        mode, t = self.model.system.mode(estimate.mode), estimate.time
+        u = law(t, estimate.mean)
+        ways = sigma_points(estimate.covariance)
+        base = observed(measurement, mode, t, estimate.mean, u)
+        r = residual(measurement, base, value)[given]
+        noise = measurement.covariance[np.ix_(given, given)]
+        seen = np.zeros((len(ways), len(r)))
+        for row, x in zip(seen, integrated(mode.space, estimate.mean, ways), strict=True):
+            row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[given]
+        weight = 1.0 / max(len(ways), 1)
+        shift = weight * seen.sum(axis=0)
+        seen = seen - shift
+        innovation, factor = judged(
+            measurement, estimate, r - shift, weight * seen.T @ seen + noise
+        )
+        if not innovation.accepted:
+            return estimate, innovation
+        gain = solved(factor, weight * seen.T @ ways).T
+        left = ways - seen @ gain.T
+        corrected = weight * left.T @ left + gain @ noise @ gain.T
+        x, corrected = moved(mode.space, estimate.mean, corrected, gain @ innovation.residual)
+        return replace(estimate, mean=x, covariance=tidied(corrected)), innovation
+
+
+def sigma_points(p: Array) -> Array:
+    """The ways (2 r, ndx) to the sigma points of a covariance of rank r; none for zero."""
+    scale = np.sqrt(np.maximum(np.diag(p), 0.0))
+    free = scale > 0.0
+    ways = np.zeros((int(free.sum()), len(p)))
+    values, vectors = np.linalg.eigh(p[np.ix_(free, free)] / np.outer(scale[free], scale[free]))
+    ways[:, free] = (vectors * np.sqrt(np.maximum(values, 0.0))).T * scale[free]
+    ways = np.sqrt((live := values > _RANK * len(p)).sum()) * ways[live]
+    return np.concatenate([ways, -ways])
+
+
+def _kind(prediction: Prediction) -> Kind:
+    e = prediction.estimate
+    return Path(e.mode, e.mean, prediction.events).kind
+
+
+def _elected(paths: list[Path], middle: Kind) -> Kind:
+    votes = Counter(path.kind for path in paths)
+    if not votes:
+        return middle
+    best = max(votes.values())
+    return middle if votes[middle] == best else next(k for k in votes if votes[k] == best)

@@ -1,0 +1,138 @@
+"""Noise levels by maximum likelihood: what made the records is found again."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from estimation.systems import GRAVITY, affine, bouncing_ball, height
+
+from hybridctl.errors import InputError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.likelihood import fit_noise, judge
+from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.record import Record, Series
+
+SIGMA, KICK = 0.003, 0.15
+TIMES = np.array([0.15, 0.3, 0.4, 0.55, 0.65, 0.75])
+BALL = bouncing_ball()
+START = Estimate("air", 0.0, np.array([1.0, 0.0]), np.diag([1e-4, 1e-2]))
+STILL = affine(np.zeros((1, 1)), [0.0])
+
+
+def ball_filter(levels):
+    """levels: deviation of the heights in m, and of the velocity after a bounce in m/s."""
+    return SaltedKalmanFilter(
+        BALL, np.zeros((2, 2)), height(levels[0] ** 2), np.diag([0.0, levels[1] ** 2]),
+        rtol=1e-6, atol=1e-6,
+    )  # fmt: skip
+
+
+def ball_log(rng):
+    """Heights of a ball whose bounces have a random part."""
+    y, v = rng.multivariate_normal(START.mean, START.covariance)
+    hit = (v + np.sqrt(v**2 + 2.0 * GRAVITY * y)) / GRAVITY
+    up = 0.8 * (GRAVITY * hit - v) + KICK * rng.normal()
+    s = TIMES - hit
+    heights = np.where(
+        s < 0.0,
+        y + v * TIMES - 0.5 * GRAVITY * TIMES**2,
+        up * s - 0.5 * GRAVITY * s**2,
+    )
+    return Record({"height": Series(TIMES, heights + SIGMA * rng.normal(size=len(TIMES)))})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    records = [ball_log(rng) for _ in range(60)]
+    path = []
+    with ThreadPoolExecutor(2) as pool:
+        fit = fit_noise(
+            ball_filter, records[:30], [START], [0.01, 0.03],
+            tolerance=0.02, executor=pool, progress=lambda levels, total: path.append(total),
+        )  # fmt: skip
+    return records, fit, path
+
+
+def test_levels_are_found_within_their_statistical_error(fitted):
+    _, fit, path = fitted
+    assert fit.converged
+    assert fit.log_likelihood == pytest.approx(max(path))
+    assert fit.evaluations == len(path)
+    # of 6 heights 3 go into start and kick, so each record has 3 of freedom for sigma, 1 for kick
+    errors = np.array([1.0 / np.sqrt(2 * 30 * 3), 1.0 / np.sqrt(2 * 30 * 1)])
+    assert (np.abs(np.log(fit.levels / [SIGMA, KICK])) < 3.0 * errors).all()
+
+
+def test_held_out_records_judge_the_fit(fitted):
+    records, fit, _ = fitted
+    held_out = records[30:]
+    right = judge(ball_filter, fit.levels, held_out, [START])
+    assert right.nis.inside
+    assert right.failed == right.rejected == 0
+    for wrong in (fit.levels * [1.5, 1.0], fit.levels * [1.0, 0.4], fit.levels * [1.0, 4.0]):
+        other = judge(ball_filter, wrong, held_out, [START])
+        assert other.log_likelihood < right.log_likelihood - 2.0
+    assert not judge(ball_filter, fit.levels * [1.0, 0.1], held_out, [START]).nis.inside
+
+
+def still_filter(levels, gate=None):
+    """A constant that is known, in noise of one level: the likelihood has a closed form."""
+    measured = linear("z", [[1.0]], [[levels[0] ** 2]], gate=gate)
+    return SaltedKalmanFilter(STILL, np.zeros((1, 1)), measured)
+
+
+def still_records(n=3, size=8):
+    rng = np.random.default_rng(1)
+    times = np.linspace(0.1, 1.0, size)
+    return [Record({"z": Series(times, 2.0 + 0.3 * rng.normal(size=size))}) for _ in range(n)]
+
+
+KNOWN = Estimate("flow", 0.0, np.array([2.0]), np.zeros((1, 1)))
+
+
+def test_the_most_likely_level_of_plain_noise_is_its_root_mean_square():
+    records = still_records()
+    values = np.concatenate([r.channels["z"].values.ravel() for r in records])
+    exact = np.sqrt(np.mean((values - 2.0) ** 2))
+    fit = fit_noise(still_filter, records, [KNOWN], [1.0], tolerance=1e-3)
+    assert fit.levels[0] == pytest.approx(exact, rel=2e-3)
+    n = len(values)
+    best = -0.5 * n * (np.log(2.0 * np.pi * exact**2) + 1.0)
+    assert fit.log_likelihood == pytest.approx(best, abs=1e-3)
+    bound = fit_noise(still_filter, records, [KNOWN], [1.0], bounds=[[0.8, 2.0]])
+    assert bound.levels[0] == pytest.approx(0.8, rel=1e-6)
+
+
+def test_the_result_does_not_depend_on_the_executor():
+    records, initials = still_records(), [KNOWN] * 3
+    alone = fit_noise(still_filter, records, initials, [1.0])
+    with ThreadPoolExecutor(3) as pool:
+        shared = fit_noise(still_filter, records, initials, [1.0], executor=pool)
+    assert alone.levels[0] == shared.levels[0]
+    assert alone.log_likelihood == shared.log_likelihood
+
+
+def test_a_gate_does_not_reward_levels_that_reject_everything():
+    records = still_records()
+    tight = judge(lambda levels: still_filter(levels, 0.99), [0.003], records, [KNOWN])
+    right = judge(lambda levels: still_filter(levels, 0.99), [0.3], records, [KNOWN])
+    assert tight.rejected > 18 > 2 >= right.rejected
+    open_gate = judge(still_filter, [0.3], records, [KNOWN])
+    limit = 6.6349  # of chi-square with one degree of freedom, at 0.99
+    values = np.concatenate([r.channels["z"].values.ravel() for r in records]) - 2.0
+    lost = np.maximum((values / 0.3) ** 2 - limit, 0.0).sum()
+    assert right.log_likelihood == pytest.approx(open_gate.log_likelihood + 0.5 * lost, abs=1e-3)
+
+
+def test_bad_input_is_named():
+    records = still_records(2)
+    with pytest.raises(InputError, match="start must have positive levels"):
+        fit_noise(still_filter, records, [KNOWN], [0.0])
+    with pytest.raises(InputError, match="bounds must be positive and hold start"):
+        fit_noise(still_filter, records, [KNOWN], [1.0], bounds=[[2.0, 3.0]])
+    with pytest.raises(InputError, match="records must have one entry"):
+        judge(still_filter, [1.0], [], [KNOWN])
+    with pytest.raises(InputError, match="initials one for each"):
+        judge(still_filter, [1.0], records, [KNOWN] * 3)
