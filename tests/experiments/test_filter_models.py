@@ -1,0 +1,148 @@
+"""Synthetic truth has the noise that filters believe in; logs become records; first estimates."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hybridctl.experiments.filter_log import to_record
+from hybridctl.experiments.filter_model import Settings
+from hybridctl.experiments.filter_models import KINDS, load_settings, make_model
+from hybridctl.experiments.filter_start import first_estimate
+from hybridctl.experiments.record import synthetic
+from hybridctl.experiments.record_truth import simulate_truth
+from hybridctl.robots import ball
+
+from hybridctl.errors import InputError
+from hybridctl.estimation.consistency import band, nees
+from hybridctl.logs import Channel, Log
+
+FREE = ["duration=0.2", "rate=50", "spread=0"]  # no impact yet, and always the same start
+
+
+def made(model, *assignments):
+    settings = load_settings(model, None, assignments)
+    return make_model(model, settings), settings
+
+
+def test_noise_on_the_flow_has_its_density():
+    """Free flight: speeds gather W t / m^2."""
+    model, settings = made("ball", *FREE, "force_noise=0.1", "mass=2")
+    nominal = model.scenario().mean
+    ends = []
+    for seed in range(80):
+        truth = simulate_truth(model, settings, np.random.default_rng(seed))
+        ends.append(truth.run.final_state[2:] - nominal[2:])
+    ends = np.array(ends) + np.array([0.0, 9.81 * 0.2])
+    variance = 0.1**2 * 0.2 / 2.0**2
+    # 160 normal values: the relative deviation of their variance is sqrt(2 / 160) = 0.112
+    assert (ends**2).mean() == pytest.approx(variance, rel=4 * 0.112)
+
+
+def test_noise_on_resets_has_its_covariance_and_is_the_only_one():
+    assignments = ["duration=0.6", "rate=50", "spread=0", "force_noise=0", "mass=2"]
+    model, settings = made("ball", *assignments, "reset_noise=0.1")
+    quiet, _ = made("ball", *assignments)
+    (expected,) = simulate_truth(quiet, settings, np.random.default_rng(0)).run.events
+    kicks = []
+    for seed in range(80):
+        (event,) = simulate_truth(model, settings, np.random.default_rng(seed)).run.events
+        np.testing.assert_allclose(event.state_before, expected.state_before, atol=1e-7)
+        kicks.append(event.state_after - expected.state_after)
+    kicks = np.array(kicks)
+    assert np.abs(kicks[:, :2]).max() < 1e-7
+    assert (kicks[:, 2:] ** 2).mean() == pytest.approx((0.1 / 2.0) ** 2, rel=4 * 0.112)
+
+
+def test_a_kicked_truth_is_one_trajectory():
+    model, settings = made("block", "duration=0.4", "rate=50", "reset_noise=0.01", "seed=2")
+    run = simulate_truth(model, settings, np.random.default_rng(2)).run
+    assert len(run.arcs) == len(run.events) + 1
+    assert [arc.index for arc in run.arcs] == list(range(len(run.arcs)))
+    for arc, event, after in zip(run.arcs, run.events, run.arcs[1:], strict=False):
+        assert arc.end == event.time == after.start
+        np.testing.assert_allclose(arc(arc.end), event.state_before, atol=1e-7)
+        np.testing.assert_allclose(after(after.start), event.state_after, atol=1e-9)
+    assert (run.start, run.end) == (0.0, pytest.approx(0.4))
+
+
+def test_the_commands_of_the_door_are_held_and_go_with_the_truth():
+    """A simulation with the logged torques alone is the truth, where nothing else acts."""
+    import hybridctl as hc
+
+    model, settings = made("door", "begin=0.85", "duration=0.2", "torque_noise=0", "seed=1")
+    log, truth = synthetic(model, settings)
+    x, mode, t = truth.run(0.85), model.open, 0.85
+    events = []
+    for end, u in zip(log["torque"].times[1:].tolist(), log["torque"].values, strict=False):
+        run = hc.simulate(model.system, mode, x, (t, end), lambda s, x, u=u: u)
+        x, mode, t = run.final_state, run.final_mode, end
+        events += [event.guards for event in run.events]
+    assert events == [event.guards for event in truth.run.guard_events]
+    # both are integrated to 1e-8, over impacts that magnify errors by a few tens
+    np.testing.assert_allclose(x, truth.run.final_state, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["ball", "block"])
+def test_first_estimates_are_consistent(model):
+    built, settings = made(model, "duration=0.2", "rate=50")
+    pairs = []
+    for seed in range(40):
+        log, truth = synthetic(built, replace(settings, seed=seed))
+        record, _ = to_record(log, built, settings)
+        start, rest = first_estimate(built, settings, record)
+        assert start.time == pytest.approx((settings.warm_up - 1) / 50.0)
+        assert min(s.times.min() for s in rest.channels.values()) > start.time
+        pairs.append(nees(built.space, start, truth.run(start.time)))
+    assert band(*zip(*pairs, strict=True)).inside
+
+
+def test_channels_of_other_order_and_stamps_become_one_series():
+    model, settings = made("block")
+    t = np.arange(5) / 50.0
+    position = Channel("position", t, np.column_stack([t, 2.0 * t]), ("z", "x"), "m")
+    pitch = Channel("pitch", t[1:], 3.0 * t[1:], ("pitch",), "rad")
+    record, warnings = to_record(Log((position, pitch)), model, settings)
+    values = record.channels["pose"].values
+    np.testing.assert_array_equal(values[1:], np.column_stack([2.0 * t, t, 3.0 * t])[1:])
+    assert np.isnan(values[0, 2])
+    assert not warnings
+
+
+def test_units_and_broken_values_are_caught():
+    model, settings = made("ball")
+    t = np.arange(5) / 50.0
+    values = np.column_stack([t, t])
+    wrong = Log((Channel("position", t, values, ("x", "z"), "rad"),))
+    with pytest.raises(InputError, match="must be in m, but is in rad"):
+        to_record(wrong, model, settings)
+    values[2, 0] = 1e9
+    record, warnings = to_record(
+        Log((Channel("position", t, values, ("x", "z"), "m"),)), model, settings
+    )
+    assert np.isnan(record.channels["position"].values[2, 0])
+    assert "above 1e+06" in warnings[0]
+    cube, given = made("cube")
+    q = np.tile([0.0, 0.0, 0.0, 3.0], (5, 1))
+    q[0] = [0.0, 0.0, 0.0, 1.0]
+    place = Channel("position", t, np.zeros((5, 3)), ("x", "y", "z"), "m")
+    turn = Channel("orientation", t, q, quaternion=True)
+    record, warnings = to_record(Log((place, turn)), cube, given)
+    assert np.isnan(record.channels["pose"].values[1:, 3:]).all()
+    assert "no unit quaternion" in warnings[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_is_checked(kind):
+    for name, value in (("rate", "x"), ("duration", 1e9), ("seed", -1), ("gate", 0), ("noise", -1)):
+        with pytest.raises(InputError, match=name):
+            load_settings(kind, None, [f"{name}={value}"])
+    assert isinstance(load_settings(kind), Settings)
+
+
+def test_the_ball_model_is_that_of_the_robot():
+    model, settings = made("ball", "slope=0.1", "mass=3")
+    other = ball.system(ball.Parameters(slope=0.1, mass=3.0, restitution=settings.restitution))
+    x, u = np.array([0.1, 0.5, 0.2, -1.0]), np.array([1.0, 2.0])
+    for system in (model.system, other):
+        rate = system.mode(("open",)).field(0.0, x, u)
+        np.testing.assert_allclose(rate, [0.2, -1.0, 1.0 / 3.0, 2.0 / 3.0 - 9.81], atol=1e-12)
