@@ -29,11 +29,23 @@ if TYPE_CHECKING:
     from hybridctl.control.spreading import ClockTracking as ClockTracking
     from hybridctl.control.spreading import ReferenceSpreading as ReferenceSpreading
     from hybridctl.control.tracking import tracking_error as tracking_error
+    from hybridctl.control.tuning.ensemble import Ensemble as Ensemble
+    from hybridctl.control.tuning.prediction import Prediction as Prediction
+    from hybridctl.control.tuning.search import tune as tune
+    from hybridctl.control.tuning.structure import EntryGains as EntryGains
+    from hybridctl.control.tuning.structure import LqrWeights as LqrWeights
+    from hybridctl.estimation.contact_signal import ContactSignal as ContactSignal
     from hybridctl.estimation.estimate import Estimate as Estimate
     from hybridctl.estimation.filter import SaltedKalmanFilter as SaltedKalmanFilter
+    from hybridctl.estimation.likelihood import fit_noise as fit_noise
     from hybridctl.estimation.measurement import Measurement as Measurement
+    from hybridctl.estimation.noise import EventNoise as EventNoise
+    from hybridctl.estimation.noise import Noise as Noise
+    from hybridctl.estimation.particle import ParticleFilter as ParticleFilter
     from hybridctl.estimation.record import Record as Record
     from hybridctl.estimation.record import Series as Series
+    from hybridctl.estimation.smoother import smooth as smooth
+    from hybridctl.estimation.unscented import UnscentedFilter as UnscentedFilter
     from hybridctl.hybrid.mode import Guard as Guard
     from hybridctl.hybrid.mode import Jump as Jump
     from hybridctl.hybrid.mode import Mode as Mode
@@ -69,9 +81,13 @@ __version__ = "0.1.0"
 _HOME = {
     "BDerivative": "hybridctl.sensitivity.bderivative",
     "ClockTracking": "hybridctl.control.spreading",
+    "ContactSignal": "hybridctl.estimation.contact_signal",
     "Detection": "hybridctl.control.detection",
     "DisturbedPolicy": "hybridctl.hybrid.policy",
+    "Ensemble": "hybridctl.control.tuning.ensemble",
+    "EntryGains": "hybridctl.control.tuning.structure",
     "Estimate": "hybridctl.estimation.estimate",
+    "EventNoise": "hybridctl.estimation.noise",
     "ForceSignal": "hybridctl.control.detection",
     "GainCurve": "hybridctl.control.gains",
     "GainSchedule": "hybridctl.control.gains",
@@ -84,11 +100,15 @@ _HOME = {
     "JumpGains": "hybridctl.sensitivity.gains",
     "Linearization": "hybridctl.sensitivity.linearize",
     "Log": "hybridctl.logs",
+    "LqrWeights": "hybridctl.control.tuning.structure",
     "Measurement": "hybridctl.estimation.measurement",
     "Mode": "hybridctl.hybrid.mode",
     "NearestTracking": "hybridctl.control.baselines",
+    "Noise": "hybridctl.estimation.noise",
     "ParameterDerivatives": "hybridctl.sensitivity.beside",
+    "ParticleFilter": "hybridctl.estimation.particle",
     "Policy": "hybridctl.hybrid.policy",
+    "Prediction": "hybridctl.control.tuning.prediction",
     "QuadraticCost": "hybridctl.control.ilqr.cost",
     "Record": "hybridctl.estimation.record",
     "Reference": "hybridctl.control.reference",
@@ -97,12 +117,14 @@ _HOME = {
     "SaltedKalmanFilter": "hybridctl.estimation.filter",
     "Series": "hybridctl.estimation.record",
     "Transition": "hybridctl.hybrid.mode",
+    "UnscentedFilter": "hybridctl.estimation.unscented",
     "VectorSpace": "hybridctl.spaces",
     "discrete_lqr": "hybridctl.control.lqr.discrete",
     "discretize": "hybridctl.sensitivity.discrete",
     "extend": "hybridctl.control.reference",
     "extend_by_rule": "hybridctl.control.extension",
     "feasibility": "hybridctl.control.feasibility",
+    "fit_noise": "hybridctl.estimation.likelihood",
     "floquet_multipliers": "hybridctl.sensitivity.orbits",
     "hybrid_lqr": "hybridctl.control.lqr.continuous",
     "ilqr": "hybridctl.control.ilqr.search",
@@ -117,7 +139,9 @@ _HOME = {
     "read_log": "hybridctl.logs",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
+    "smooth": "hybridctl.estimation.smoother",
     "tracking_error": "hybridctl.control.tracking",
+    "tune": "hybridctl.control.tuning.search",
     "write_log": "hybridctl.logs",
 }
 _MODULES = ("mechanics", "symbolic")
