@@ -35,6 +35,10 @@ EXPERIMENTS = {
         "cube_drop",
         "a cube tumbles and slides on a table, beside time stepping and recorded tosses",
     ),
+    "cube-filter": Experiment(
+        "cube_filter",
+        "Kalman filters on recorded tosses of a cube, with and without noise of impacts",
+    ),
     "saltation": Experiment(
         "saltation",
         "perturbations and covariances of a ball through an impact, by the saltation matrix",
@@ -54,5 +58,9 @@ EXPERIMENTS = {
     ),
     "ilqr": Experiment(
         "ilqr", "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
+    ),
+    "filter-study": Experiment(
+        "filter_study",
+        "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs",
     ),
 }

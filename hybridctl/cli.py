@@ -14,6 +14,7 @@ from hybridctl.experiments import EXPERIMENTS
 
 VALIDATED = ("rrr-door", "biped")
 TUNED = ("rrr-door",)
+FILTERED = ("ball", "block", "cube", "door")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -194,6 +195,82 @@ def info(log: Path, mapping: Path | None, segment: int | None) -> None:
     from hybridctl.logs.info import print_info
 
     print_info(log, Console(), mapping, segment)
+
+
+@cli.command("record")
+@click.argument("experiment", type=click.Choice(FILTERED), metavar="EXPERIMENT")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
+)
+@click.option("--seed", type=int, help="Seed of start and noise, as `--set seed=SEED`.")
+@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+def record_log(
+    experiment: str,
+    out: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    show: bool,
+) -> None:
+    """Make a synthetic log of an experiment, and leave the truth beside it.
+
+    EXPERIMENT is ball, block, cube or door. Rate, duration and noise are settings.
+    """
+    import dataclasses
+    import json
+
+    from rich.console import Console
+
+    from hybridctl.experiments import record
+    from hybridctl.experiments.filter_models import load_settings
+
+    seeds = () if seed is None else (f"seed={seed}",)
+    configuration = load_settings(experiment, config, (*settings, *seeds))
+    if show:
+        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        return
+    record.record(experiment, configuration, out or Path("runs") / experiment, Console())
+
+
+@cli.command("filter")
+@click.argument("log", type=click.Path(path_type=Path), required=False, metavar="[LOG]")
+@click.option("--model", type=click.Choice(FILTERED), required=True, help="What moves.")
+@click.option("--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels.")
+@click.option("--segment", type=int, help="Which of several recordings in a row (see --mapping).")
+@click.option("--truth", type=click.Path(path_type=Path), help="What `record` left beside the log.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
+)
+@click.option("--compare", is_flag=True, help="Other filters beside the salted one.")
+@click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
+def filter_log(
+    log: Path | None,
+    model: str,
+    mapping: Path | None,
+    segment: int | None,
+    truth: Path | None,
+    out: Path | None,
+    settings: tuple[str, ...],
+    compare: bool,
+    mcap: bool,
+) -> None:
+    """Run a salted Kalman filter on a log, and say whether the result can be trusted.
+
+    Without LOG, a synthetic one is recorded first. `record MODEL --settings` shows the settings.
+    """
+    from rich.console import Console
+
+    from hybridctl.experiments import filter_run
+
+    request = filter_run.Request(model, log, mapping, segment, truth, settings, compare, mcap)
+    filter_run.run(request, out, Console())
 
 
 def _switches(kind: type, arguments: list[str]) -> list[str]:

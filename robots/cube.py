@@ -40,12 +40,16 @@ class Parameters:
             number(name, getattr(self, name), above=0.0)
 
 
-def robot(parameters: Parameters | None = None) -> Robot:
-    """The Pinocchio model, on a floating base."""
+def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Robot:
+    """The Pinocchio model, on a floating base.
+
+    With `actuated` the input is a force at the centre and a torque, in the frame of the cube.
+    """
     p = parameters or Parameters()
     return Robot.from_urdf(
         free_body("cube", p.mass, (p.inertia,) * 3),
         root="floating",
+        actuated=("root_joint",) if actuated else (),
         gravity=(0.0, 0.0, -p.gravity),
     )
 
@@ -67,6 +71,6 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
     )
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: Parameters | None = None, *, actuated: bool = False) -> HybridSystem:
     """The hybrid system; modes are tuples of "open", "stick", "slip" per corner."""
-    return contact_system(robot(parameters), contacts(parameters))
+    return contact_system(robot(parameters, actuated=actuated), contacts(parameters))
