@@ -4,8 +4,10 @@ In this order:
 
 - *overdue*: g falls, so its event should have happened already. The mean is taken back in time to
   where g = 0, and goes from there through the event to the present; the covariance goes along, so
-  that it passes the event by the saltation matrix, and no process noise is counted twice. Where
-  that fails, or takes more than eight events, what follows below is done instead.
+  that it passes the event by the saltation matrix, and no process noise is counted twice. If that
+  is before the last event, both have happened in the other order, to first order at once: the
+  guard fires just after that event, with the mean moved to g = 0. Where all that fails, or takes
+  more than eight events, what follows below is done instead.
 - *still to come*: g rises and will be positive within `rewind` s. Just after an event that is
   where motions are whose own event is late; the estimate is kept, and `predict` lets it flow in.
 - *impossible*: the distribution is cut off at g = 0, and its mean and covariance are those of what
@@ -27,11 +29,12 @@ from hybridctl.estimation.arcs import transition
 from hybridctl.estimation.estimate import Estimate, moved, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import Prediction, after_event, predict
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.mode import InputLaw, Mode
 from hybridctl.hybrid.trajectory import Arc
 
 _ROUNDS = 4
 _FEW = 8  # events in the time by which one is overdue
+_INSTANT = 1e-9  # s after an event, that counts as at once
 _HELD = 1e-10  # of the size of the guard's value: least standard deviation that can move it
 
 
@@ -48,7 +51,7 @@ def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
         gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
         falling = out[rates[out] < 0.0]
         back = _rewound(model, now, falling, float(rates[falling].max(initial=-np.inf)), law)
-        again = None if back is None else _again(model, back, e.time, law)
+        again = None if back is None else _again(model, back, e.time, law, len(now.events))
         if again is not None:
             now = again
             continue
@@ -89,7 +92,10 @@ def condition(
 def _rewound(
     model: Model, present: Prediction, falling: Indices, rate: float, law: InputLaw
 ) -> Prediction | None:
-    """The estimate back where all these guards are zero or above; None if too long ago."""
+    """The estimate back where all these guards are zero or above; None if too long ago.
+
+    If that is before the last event: just after that, with the lowest guard fired.
+    """
     if not falling.size:
         return None
     e = present.estimate
@@ -99,34 +105,67 @@ def _rewound(
         t, x = e.time - s, arc(float(s))
         return float(outgoing.values(t, x, law(t, x))[falling].min())
 
+    longest = min(model.rewind, e.time - e.since)
+    if longest < _INSTANT:
+        return _fired_out_of_order(model, present, _lowest(model, present, falling, law), law)
     now = outgoing.values(e.time, e.mean, law(e.time, e.mean))[falling].min()
     first = 2.0 * float(now) / min(rate, -1e-300)
-    for length in sorted({min(first, model.rewind), model.rewind}):
+    for length in sorted({min(first, longest), longest}):
         try:
             mode, arc = model.backwards(e.mode, e.mean, e.time, length, law)
         except SimulationError:
             return None
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
-            flow = transition(mode, replace(arc, end=back), None, e.covariance)
-            p = flow.carry(e.covariance)
-            whole = None if present.transition is None else flow.matrix @ present.transition
-            return replace(
-                present,
-                estimate=Estimate(e.mode, e.time - back, arc(back), p),
-                transition=whole,
-            )
-    return None
+            return _taken_back(present, mode, replace(arc, end=back))
+    if longest < e.time - e.since:
+        return None
+    then = _taken_back(present, mode, arc)
+    return _fired_out_of_order(model, then, _lowest(model, then, falling, law), law)
 
 
-def _again(model: Model, back: Prediction, time: float, law: InputLaw) -> Prediction | None:
+def _taken_back(present: Prediction, mode: Mode, arc: Arc) -> Prediction:
+    """The estimate at the end of an arc that runs backwards from it."""
+    e = present.estimate
+    flow = transition(mode, arc, None, e.covariance)
+    whole = None if present.transition is None else flow.matrix @ present.transition
+    earlier = replace(
+        e, time=e.time - arc.end, mean=arc(arc.end), covariance=flow.carry(e.covariance)
+    )
+    return replace(present, estimate=earlier, transition=whole)
+
+
+def _lowest(model: Model, now: Prediction, falling: Indices, law: InputLaw) -> str:
+    """The name of the guard with the lowest value of some."""
+    e = now.estimate
+    g = model.guards(e.mode, e.time, e.mean, law(e.time, e.mean))[falling]
+    return model.system.outgoing(e.mode).guards.names[falling[g.argmin()]]
+
+
+def _fired_out_of_order(
+    model: Model, now: Prediction, guard: str, law: InputLaw
+) -> Prediction | None:
+    """The estimate after a guard that was due before the last event; None if it cannot fire."""
+    e = now.estimate
+    mean = condition(model, e, guard, 0.0, law).mean
+    try:
+        event = model.fire(e.mode, (guard,), e.time, mean, law)
+    except SimulationError:
+        return None
+    return after_event(model, now, event, e.covariance)
+
+
+def _again(
+    model: Model, back: Prediction, time: float, law: InputLaw, events: int
+) -> Prediction | None:
     """Forward to the present from an earlier time, without noise that has been counted.
 
-    None where the simulation cannot go on, or has many events: that is no event just missed.
+    None where the simulation cannot go on, or has many events: that is no event just missed. So is
+    one that has no more `events` than there were.
     """
     few = replace(model.quiet(), max_events=_FEW)
     found = predict(few, back.estimate, time, law)
-    if not found.events or found.kept:
+    if found.kept or len(back.events) + len(found.events) == events:
         return None
     whole = None
     if found.transition is not None and back.transition is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf
@@ -22,6 +23,7 @@ class Estimate:
     """Mode, time in s, mean (nx,), and covariance (ndx, ndx) in the tangent space at the mean.
 
     `alternative` is the same motion with its last event still to come, while that is undecided.
+    `since`: the time of the last event, s.
     """
 
     mode: ModeKey
@@ -29,6 +31,7 @@ class Estimate:
     mean: Array
     covariance: Array
     alternative: Alternative | None = None
+    since: float = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
     mean = vector("mean", estimate.mean, space.nx)
     space.check("mean", mean)
     p = covariance_matrix("covariance", estimate.covariance, space.ndx)
-    return Estimate(estimate.mode, number("time", estimate.time), mean, p, estimate.alternative)
+    return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
 
 
 def covariance_matrix(name: str, value: object, size: int | None = None) -> Array:

@@ -150,7 +150,7 @@ def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
         note = f"the state was held: {error}"
         return replace(now, estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
     flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance)
-    after = Estimate(e.mode, end, arc(end), flow.carry(e.covariance))
+    after = replace(e, time=end, mean=arc(end), covariance=flow.carry(e.covariance))
     whole = None if now.transition is None else flow.matrix @ now.transition
     return replace(now, estimate=after, transition=whole)
 
@@ -164,9 +164,8 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory) -> Prediction:
         p = flow.carry(e.covariance)
         whole = None if now.transition is None else flow.matrix @ now.transition
         if k == len(run.events):
-            return replace(
-                now, estimate=Estimate(arc.mode, arc.end, arc(arc.end), p), transition=whole
-            )
+            after = replace(e, time=arc.end, mean=arc(arc.end), covariance=p)
+            return replace(now, estimate=after, transition=whole)
         event = run.events[k]
         now = after_event(model, replace(now, transition=whole), event, p)
         if not np.array_equal(now.estimate.mean, event.state_after):
@@ -185,5 +184,5 @@ def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Predic
     if jump.matrix is not None and now.transition is not None:
         whole = jump.matrix @ now.transition
     note = () if jump.note is None else (jump.note,)
-    estimate = Estimate(event.mode_after, event.time, mean, covariance)
+    estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
     return Prediction(estimate, (*now.events, event), whole, (*now.notes, *note), now.kept)
