@@ -49,9 +49,7 @@ def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
         if not out.size:
             return now
         gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
-        falling = out[rates[out] < 0.0]
-        back = _rewound(model, now, falling, float(rates[falling].max(initial=-np.inf)), law)
-        again = None if back is None else _again(model, back, e.time, law, len(now.events))
+        again = _overdue(model, now, out[rates[out] < 0.0], rates, law)
         if again is not None:
             now = again
             continue
@@ -63,6 +61,25 @@ def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
     e = now.estimate
     note = f"the mean stays outside mode {e.mode!r} at t = {e.time:.9g} s"
     return replace(now, notes=(*now.notes, note))
+
+
+def _overdue(
+    model: Model, now: Prediction, falling: Indices, rates: Array, law: InputLaw
+) -> Prediction | None:
+    """The estimate with the event of one of these guards made up for; None where that fails.
+
+    Guards that see the input, forces, may have jumped with it, or with the correction: they come
+    last, and fire at once.
+    """
+    e = now.estimate
+    sees = model.sees_input(e.mode, e.time, e.mean, law(e.time, e.mean))
+    placed = falling[~sees[falling]]
+    if placed.size:
+        back = _rewound(model, now, placed, float(rates[placed].max()), law)
+        return None if back is None else _again(model, back, e.time, law, len(now.events))
+    if falling.size:
+        return _fired(model, now, _lowest(model, now, falling, law), e.mean, law)
+    return None
 
 
 def condition(
@@ -96,8 +113,6 @@ def _rewound(
 
     If that is before the last event: just after that, with the lowest guard fired.
     """
-    if not falling.size:
-        return None
     e = present.estimate
     outgoing = model.system.outgoing(e.mode).guards
 
@@ -107,7 +122,7 @@ def _rewound(
 
     longest = min(model.rewind, e.time - e.since)
     if longest < _INSTANT:
-        return _fired_out_of_order(model, present, _lowest(model, present, falling, law), law)
+        return _fired_there(model, present, falling, law)
     now = outgoing.values(e.time, e.mean, law(e.time, e.mean))[falling].min()
     first = 2.0 * float(now) / min(rate, -1e-300)
     for length in sorted({min(first, longest), longest}):
@@ -117,11 +132,20 @@ def _rewound(
             return None
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
-            return _taken_back(present, mode, replace(arc, end=back))
+            then = _taken_back(present, mode, replace(arc, end=back))
+            inside = (
+                model.guards(
+                    e.mode,
+                    then.estimate.time,
+                    then.estimate.mean,
+                    law(then.estimate.time, then.estimate.mean),
+                )
+                >= -GUARD_TOLERANCE
+            )
+            return then if inside.all() else _fired_there(model, then, falling, law)
     if longest < e.time - e.since:
         return None
-    then = _taken_back(present, mode, arc)
-    return _fired_out_of_order(model, then, _lowest(model, then, falling, law), law)
+    return _fired_there(model, _taken_back(present, mode, arc), falling, law)
 
 
 def _taken_back(present: Prediction, mode: Mode, arc: Arc) -> Prediction:
@@ -142,12 +166,19 @@ def _lowest(model: Model, now: Prediction, falling: Indices, law: InputLaw) -> s
     return model.system.outgoing(e.mode).guards.names[falling[g.argmin()]]
 
 
-def _fired_out_of_order(
-    model: Model, now: Prediction, guard: str, law: InputLaw
+def _fired_there(
+    model: Model, now: Prediction, falling: Indices, law: InputLaw
 ) -> Prediction | None:
-    """The estimate after a guard that was due before the last event; None if it cannot fire."""
+    """The estimate with the lowest of these guards fired, and the mean moved to where it is 0."""
+    guard = _lowest(model, now, falling, law)
+    return _fired(model, now, guard, condition(model, now.estimate, guard, 0.0, law).mean, law)
+
+
+def _fired(
+    model: Model, now: Prediction, guard: str, mean: Array, law: InputLaw
+) -> Prediction | None:
+    """The estimate after the event of a guard at `mean`; None if there is no mode after it."""
     e = now.estimate
-    mean = condition(model, e, guard, 0.0, law).mean
     try:
         event = model.fire(e.mode, (guard,), e.time, mean, law)
     except SimulationError:

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDefinitionError
@@ -67,6 +68,13 @@ class Model:
             raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
         d = jacobian(t, x, u)
         return d.state, d.time + d.state @ self.system.mode(key).field(t, x, u)
+
+    def sees_input(self, key: ModeKey, t: float, x: Array, u: Array) -> NDArray[np.bool_]:
+        """Which guards of a mode (n,) depend on the input."""
+        jacobian = self.system.outgoing(key).guards.jacobian
+        if jacobian is None:
+            raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
+        return np.asarray(jacobian(t, x, u).input.any(axis=1))
 
     def extended(self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Arc:
         """The flow of one mode past its guards: the extension of its arc.
