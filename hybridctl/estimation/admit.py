@@ -6,8 +6,9 @@ In this order:
   where g = 0, and goes from there through the event to the present; the covariance goes along, so
   that it passes the event by the saltation matrix, and no process noise is counted twice. If that
   is before the last event, both have happened in the other order, to first order at once: the
-  guard fires just after that event, with the mean moved to g = 0. Where all that fails, or takes
-  more than eight events, what follows below is done instead.
+  guard fires just after that event, with the mean moved to g = 0. Guards that see the input, such
+  as forces, come last, and fire at once. Where all that fails, or takes more than eight events,
+  what follows below is done instead.
 - *still to come*: g rises and will be positive within `rewind` s. Just after an event that is
   where motions are whose own event is late; the estimate is kept, and `predict` lets it flow in.
 - *impossible*: the distribution is cut off at g = 0, and its mean and covariance are those of what
@@ -163,7 +164,7 @@ def _lowest(model: Model, now: Prediction, falling: Indices, law: InputLaw) -> s
     """The name of the guard with the lowest value of some."""
     e = now.estimate
     g = model.guards(e.mode, e.time, e.mean, law(e.time, e.mean))[falling]
-    return model.system.outgoing(e.mode).guards.names[falling[g.argmin()]]
+    return model.system.outgoing(e.mode).guards.names[int(falling[g.argmin()])]
 
 
 def _fired_there(
