@@ -73,6 +73,7 @@ def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: floa
                 max_events=model.max_events,
                 on_zeno="rest",
                 zeno_horizon=model.zeno_horizon,
+                first_step=end - e.time,
             )
         except SimulationError as error:
             if e.time + shortest < end:

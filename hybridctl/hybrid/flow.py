@@ -65,12 +65,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Integrator:
-    """A scipy stepper and its settings."""
+    """A scipy stepper and its settings.
+
+    first_step: what it tries first, in s; None leaves that to scipy.
+    """
 
     method: type[OdeSolver]
     rtol: float
     atol: float
     max_step: float
+    first_step: float | None = None
 
     def steps(
         self,
@@ -106,7 +110,9 @@ class Integrator:
         jac = _coordinate_jacobian(mode, law) if open_loop else None
         pace = self._pace(mode, law, t, x)
         stiff = self.method in _EXPLICIT and pace.relaxation < _STIFF * (t_end - t)
-        solver = self._solver(_IMPLICIT if stiff else self.method, rate, jac, t, x, t_end, pace)
+        method = _IMPLICIT if stiff else self.method
+        first = self.first_step
+        solver = self._solver(method, rate, jac, t, x, t_end, pace, None if stiff else first)
         short = 0
         while solver.status == "running":
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
@@ -141,11 +147,20 @@ class Integrator:
         x: Array,
         t_end: float,
         pace: Pace,
+        first_step: float | None = None,
     ) -> OdeSolver:
         longest = min(self.max_step, pace.longest_step)
         options = {"jac": jac} if jac is not None and method not in _EXPLICIT else {}
         return method(
-            rate, t, x, t_end, rtol=self.rtol, atol=self.atol, max_step=longest, **options
+            rate,
+            t,
+            x,
+            t_end,
+            rtol=self.rtol,
+            atol=self.atol,
+            max_step=longest,
+            first_step=None if first_step is None else min(first_step, t_end - t),
+            **options,
         )
 
     @staticmethod

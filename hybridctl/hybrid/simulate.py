@@ -85,6 +85,7 @@ def simulate(
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
     max_step: float = math.inf,
+    first_step: float | None = None,
     event_window: float = 1e-8,
     guard_tolerance: float = 1e-8,
     min_dwell: float = 1e-9,
@@ -99,6 +100,8 @@ def simulate(
 
     rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
     are as accurate as the flow is.
+    first_step: that the integrator tries first on every arc, in s; it takes a shorter one where
+    that is not accurate. None leaves the choice to scipy, which begins carefully.
     event_window: guards that fall through zero within this time of the first, in s, are one
     event. Where their joint event has no edge of its own, the single edges are applied one
     after the other, and must give the same state in every order.
@@ -128,6 +131,7 @@ def simulate(
             number("rtol", rtol, above=0.0),
             number("atol", atol, above=0.0),
             max_step if max_step == math.inf else number("max_step", max_step, above=0.0),
+            None if first_step is None else number("first_step", first_step, above=0.0),
         ),
         end,
         count("max_events", max_events, at_least=0),

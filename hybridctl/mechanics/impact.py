@@ -17,7 +17,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.complementarity import least_constraint
-from hybridctl.mechanics.coulomb import CoulombProblem, solve
+from hybridctl.mechanics.coulomb import CoulombProblem
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
     OPEN,
@@ -33,7 +33,6 @@ from hybridctl.mechanics.dynamics import (
 )
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import STANDSTILL, Phase, default_slip
-from hybridctl.mechanics.robot import coulomb_iterations
 
 SEPARATION_SPEED = 1e-9
 _FIXED = 1e-8
@@ -110,7 +109,7 @@ def impact(
         tangents = phase.contacts.tangents
         size = float((np.abs(rows) @ np.abs(v)).max())
         problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * k, size)
-        solution = solve(problem, coulomb_iterations)
+        solution = dynamics.impact_law.solve(problem)
         forces, states, border = solution.forces, solution.modes, solution.border
         residual, family = solution.residual, solution.family
         after = v + np.linalg.solve(mass, rows.T @ forces)

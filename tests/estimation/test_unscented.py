@@ -107,6 +107,30 @@ def test_a_corner_may_land_before_the_other_or_with_it():
     )
 
 
+def test_a_point_still_under_the_ground_after_a_bounce_does_not_stop_a_run_through_a_landing():
+    """One corner rises from its bounce, for some points from below, and the other lands.
+
+    Such points wait without guards, so they miss the landing that the others have had, and no
+    simulation can start from them to find it.
+    """
+    system = block.system(actuated=True)
+    push = Noise(1e-6 * np.eye(3), through_input=True)
+    measured = linear("q", np.eye(3, 6), 1e-6 * np.eye(3))
+    # corners 0.1 mm and 3 mm above the ground, at 0.1 m/s and -1 m/s
+    x0 = np.array([0.0, 0.05155, -0.0145, 0.0, -0.45, 5.5])
+    p0 = np.diag([1e-5, 2e-4, 1e-5, 1e-4, 1e-4, 1e-4]) ** 2
+    start = Estimate(("open", "open"), 0.0, x0, p0)
+    kf = UnscentedFilter(system, push, measured)
+    found = kf.predict(start, 0.006)
+    right = SaltedKalmanFilter(system, push, measured).predict(start, 0.006)
+    assert {name for e in found.events for name in e.guards} == {"left closes", "right closes"}
+    assert found.estimate.mode == right.estimate.mode
+    values = np.array([found.estimate.mean[:3], right.estimate.mean[:3]])
+    result = kf.run(Record({"q": Series(np.array([0.006, 0.0128]), values)}), start)
+    assert len(result.steps) == 2
+    assert np.linalg.eigvalsh(result.steps[-1].estimate.covariance).min() >= -1e-12
+
+
 def test_on_a_manifold_it_turns_with_the_cube():
     p = cube.Parameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))

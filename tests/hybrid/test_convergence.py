@@ -55,6 +55,31 @@ def test_error_of_event_and_state_falls_with_the_tolerance(method, exact):
     assert 0.7 < slope < 1.3, (slope, errors)
 
 
+@pytest.mark.parametrize("first_step", [1e-9, 1e-3, 10.0])
+@pytest.mark.parametrize("method", ["DOP853", "RK45", "Radau"])
+def test_any_first_step_is_as_accurate(method, first_step, exact):
+    """Also one longer than the span: it is cut there, and taken back where it is inaccurate."""
+    traj = hc.simulate(
+        pendulum(),
+        "swing",
+        [1.5, 0.0],
+        (0.0, 1.2),
+        rtol=1e-8,
+        atol=1e-8,
+        method=method,
+        first_step=first_step,
+    )
+    assert len(traj.events) == 1
+    # as above: 300 times the tolerance
+    assert abs(traj.events[0].time - exact.events[0].time) < 3e-6
+    assert np.abs(traj.final_state - exact.final_state).max() < 3e-6
+
+
+def test_a_first_step_is_positive():
+    with pytest.raises(hc.errors.InputError, match="first_step"):
+        hc.simulate(pendulum(), "swing", [1.5, 0.0], (0.0, 1.2), first_step=0.0)
+
+
 def test_event_time_is_the_closed_form_of_linear_drag():
     # m v' = -m g - c v: y = 1 + (g tau^2)(1 - exp(-t/tau)) - g tau t with tau = 0.5 s
     tau, g = 0.5, 9.81

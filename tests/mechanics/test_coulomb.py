@@ -1,5 +1,7 @@
 """Coulomb's law for impacts: what it says, a second solver, and closed forms of one contact."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, ContactDynamics, Robot
 from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, from_iterations, solve
+from hybridctl.mechanics.coulomb.memory import SolutionMemory
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets
 from hybridctl.mechanics.impact import impact
 from hybridctl.mechanics.robot import coulomb_iterations
@@ -243,3 +246,23 @@ def test_a_point_mass_loses_mu_times_the_normal_impulse_sideways(tangential, fal
     kept = max(0.0, 1.0 - mu * (1.0 + e) * fall / speed) if speed > 0.0 else 0.0
     np.testing.assert_allclose(result.rates, [0.0, *(kept * v_t)], atol=1e-9)
     assert result.forces[0] == pytest.approx(mass * (1.0 + e) * fall, rel=1e-9)
+
+
+def test_a_memory_gives_the_solution_of_this_very_problem():
+    """A problem that differs in one field, by one bit, is solved anew; forgotten ones are too."""
+    rng = np.random.default_rng(5)
+    dynamics = random_body(rng, False, 2, 0.3, 0.5)
+    memory = SolutionMemory(coulomb_iterations)
+    problem = impact_problem(dynamics, *random_motion(rng, dynamics))
+    first = memory.solve(problem)
+    np.testing.assert_array_equal(first.forces, solve(problem, coulomb_iterations).forces)
+    assert memory.solve(problem) is first
+    assert not first.forces.flags.writeable
+    for name in ("delassus", "free", "static", "kinetic"):
+        near = replace(problem, **{name: np.nextafter(getattr(problem, name), np.inf)})
+        found = memory.solve(near)
+        assert found is not first
+        np.testing.assert_array_equal(found.forces, solve(near, coulomb_iterations).forces)
+    for scale in np.linspace(1.0, 2.0, 40)[1:]:
+        memory.solve(replace(problem, free=scale * problem.free))
+    assert memory.solve(problem) is not first
