@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine
-from hybridctl.report import RunFolder, build_configuration, progress, table
+from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 
@@ -179,15 +178,7 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
 
 def _assigned(settings: Settings, request: Request) -> Settings:
     """The settings with the assignments of the command line."""
-    values = dict(vars(settings))
-    for assignment in request.assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise InputError(f"a setting must look like key=value, got {assignment!r}")
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
+    values = dict(vars(settings)) | assigned(request.assignments)
     return build_configuration(type(settings), values)
 
 

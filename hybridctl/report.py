@@ -105,6 +105,13 @@ def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequ
         if not isinstance(content, dict):
             raise FileFormatError(f"configuration {file} must hold a JSON object")
         values |= content.get("configuration", content)
+    values |= assigned(assignments)
+    return build_configuration(kind, values)
+
+
+def assigned(assignments: Sequence[str]) -> dict[str, Any]:
+    """Settings from `key=value` texts; values are JSON, or else text."""
+    values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
@@ -113,7 +120,7 @@ def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequ
             values[key] = json.loads(text)
         except json.JSONDecodeError:
             values[key] = text
-    return build_configuration(kind, values)
+    return values
 
 
 def build_configuration(kind: type[C], values: Mapping[str, Any]) -> C:
