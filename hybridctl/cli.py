@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,19 @@ from hybridctl.experiments import EXPERIMENTS
 VALIDATED = ("rrr-door", "biped")
 TUNED = ("rrr-door",)
 FILTERED = ("ball", "block", "cube", "door")
+
+_OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
+_SET = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
+)
+_SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+_MAPPING = click.option(
+    "--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels."
+)
+_SEGMENT = click.option(
+    "--segment", type=int, help="Which of several recordings in a row (see --mapping)."
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -33,16 +47,14 @@ def list_experiments() -> None:
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("experiment", type=click.Choice(list(EXPERIMENTS)), metavar="EXPERIMENT")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
-@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
-)
+@_OUT
+@_CONFIG
+@_SET
 @click.option(
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
-@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+@_SHOW
 @click.pass_context
 def simulate(
     context: click.Context,
@@ -76,7 +88,7 @@ def simulate(
     if quick:
         configuration = module.quick(configuration)
     if show:
-        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        _echo_settings(configuration)
         return
     folder = RunFolder(experiment, out)
     module.run(configuration, folder, Console())
@@ -85,14 +97,12 @@ def simulate(
 
 @cli.command()
 @click.argument("experiment", type=click.Choice(VALIDATED), metavar="EXPERIMENT")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
-@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
-)
+@_OUT
+@_CONFIG
+@_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
 @click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
-@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+@_SHOW
 def validate(
     experiment: str,
     out: Path | None,
@@ -107,9 +117,6 @@ def validate(
     The remainder of a linearization that is right shrinks as the square of the perturbation.
     EXPERIMENT is rrr-door or biped.
     """
-    import dataclasses
-    import json
-
     from rich.console import Console
 
     from hybridctl.experiments import validate as validation
@@ -120,7 +127,7 @@ def validate(
     if quick:
         configuration = validation.quick(configuration)
     if show:
-        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        _echo_settings(configuration)
         return
     folder = RunFolder(f"validate-{experiment}", out)
     validation.run(experiment, configuration, folder, Console())
@@ -134,14 +141,12 @@ def validate(
     type=click.Path(path_type=Path),
     help="Folder for the results; that of an interrupted run is completed.",
 )
-@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
-)
+@_CONFIG
+@_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
 @click.option("--workers", type=int, help="Processes, as `--set workers=WORKERS`.")
 @click.option("--quick", is_flag=True, help="Few runs, no search on them.")
-@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+@_SHOW
 @click.pass_context
 def tune(
     context: click.Context,
@@ -159,9 +164,6 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door; --friction
     and --release choose its variants.
     """
-    import dataclasses
-    import json
-
     from rich.console import Console
 
     from hybridctl.experiments import tune as tuning
@@ -174,7 +176,7 @@ def tune(
     if quick:
         configuration = tuning.quick(configuration)
     if show:
-        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        _echo_settings(configuration)
         return
     folder = RunFolder(f"tune-{experiment}", out)
     tuning.run(configuration, folder, Console())
@@ -183,8 +185,8 @@ def tune(
 
 @cli.command()
 @click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
-@click.option("--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels.")
-@click.option("--segment", type=int, help="Which of several recordings in a row (see --mapping).")
+@_MAPPING
+@_SEGMENT
 def info(log: Path, mapping: Path | None, segment: int | None) -> None:
     """Show what is in a log: fields, channels, rates, units, gaps, and what is odd about it.
 
@@ -204,12 +206,10 @@ def info(log: Path, mapping: Path | None, segment: int | None) -> None:
     type=click.Path(path_type=Path),
     help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz.",
 )
-@click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
-)
+@_CONFIG
+@_SET
 @click.option("--seed", type=int, help="Seed of start and noise, as `--set seed=SEED`.")
-@click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
+@_SHOW
 def record_log(
     experiment: str,
     out: Path | None,
@@ -222,9 +222,6 @@ def record_log(
 
     EXPERIMENT is ball, block, cube or door. Rate, duration and noise are settings.
     """
-    import dataclasses
-    import json
-
     from rich.console import Console
 
     from hybridctl.experiments import record
@@ -233,7 +230,7 @@ def record_log(
     seeds = () if seed is None else (f"seed={seed}",)
     configuration = load_settings(experiment, config, (*settings, *seeds))
     if show:
-        click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+        _echo_settings(configuration)
         return
     record.record(experiment, configuration, out or Path("runs") / experiment, Console())
 
@@ -241,13 +238,11 @@ def record_log(
 @cli.command("filter")
 @click.argument("log", type=click.Path(path_type=Path), required=False, metavar="[LOG]")
 @click.option("--model", type=click.Choice(FILTERED), required=True, help="What moves.")
-@click.option("--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels.")
-@click.option("--segment", type=int, help="Which of several recordings in a row (see --mapping).")
+@_MAPPING
+@_SEGMENT
 @click.option("--truth", type=click.Path(path_type=Path), help="What `record` left beside the log.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
-)
+@_OUT
+@_SET
 @click.option("--compare", is_flag=True, help="Other filters beside the salted one.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
 def filter_log(
@@ -271,6 +266,14 @@ def filter_log(
 
     request = filter_run.Request(model, log, mapping, segment, truth, settings, compare, mcap)
     filter_run.run(request, out, Console())
+
+
+def _echo_settings(configuration: Any) -> None:
+    """Print a configuration as JSON."""
+    import dataclasses
+    import json
+
+    click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
 
 
 def _switches(kind: type, arguments: list[str]) -> list[str]:

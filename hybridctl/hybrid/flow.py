@@ -88,8 +88,8 @@ class Integrator:
     ) -> Iterator[Step]:
         """Accepted steps from (t, x) until t_end; the caller stops early at an event.
 
-        open_loop: the law does not look at the state, so that the Jacobian of the mode is that of
-        the flow, and implicit methods use it.
+        open_loop: the law does not look at the state, so that in a vector space the Jacobian of the
+        mode is that of the flow, and implicit methods use it.
 
         Raises `SystemDefinitionError` if the field has the wrong shape, `IntegrationError` if it
         is not finite or the step size collapses.
@@ -107,7 +107,7 @@ class Integrator:
             )
         if not np.isfinite(rate(t, x)).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
-        jac = _coordinate_jacobian(mode, law) if open_loop else None
+        jac = _jacobian_along(mode, law) if open_loop else None
         pace = self._pace(mode, law, t, x)
         stiff = self.method in _EXPLICIT and pace.relaxation < _STIFF * (t_end - t)
         method = _IMPLICIT if stiff else self.method
@@ -168,21 +168,12 @@ class Integrator:
         return Pace() if mode.pace is None else mode.pace(t, x, law(t, x))
 
 
-def _coordinate_jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
-    """The derivative of the coordinates' rate, without the turning of tangents on a manifold."""
-    space, derivatives = mode.space, mode.jacobian
+def _jacobian_along(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
+    """D_x f of a mode in a vector space, as a function of (t, x)."""
+    derivatives = mode.jacobian
     if derivatives is None:
         return None
-
-    def jac(t: float, coordinates: Array) -> Array:
-        x = space.normalize(coordinates)
-        d = derivatives(t, x, law(t, x)).state
-        if space.nx == space.ndx:
-            return d
-        p = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
-        return np.asarray(p @ d @ np.linalg.pinv(p))
-
-    return jac
+    return lambda t, x: derivatives(t, x, law(t, x)).state
 
 
 def _advance(solver: OdeSolver) -> str | None:

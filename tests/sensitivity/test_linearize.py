@@ -3,10 +3,10 @@
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
-from hybridctl.robots import ball, biped, block, cube, rrr_door
+from hybridctl.experiments.rrr_door_reference import OPEN
+from hybridctl.robots import ball, biped, block, cube
 from mechanics.flows import differences, transition
-from scipy.integrate import solve_ivp
+from sensitivity.struck_door import struck_door
 
 import hybridctl as hc
 from hybridctl import symbolic
@@ -135,18 +135,7 @@ def test_a_block_with_friction(name):
 @pytest.fixture(scope="module")
 def door():
     """Before an impact of both corners with the door at 0.05 s, turned so that one is first."""
-    system = rrr_door.system()
-    event = build(system, rrr_door.Parameters(), Design()).events[0]
-    u, mode = event.input_before, system.mode(OPEN)
-    back = solve_ivp(
-        lambda t, x: mode.field(t, x, u),
-        (0.05, 0.0),
-        event.state_before,
-        rtol=1e-12,
-        atol=1e-13,
-        method="DOP853",
-    )
-    x0 = back.y[:, -1]
+    system, x0, u = struck_door()
     x0[2] += 0.02
     return system, x0, u
 

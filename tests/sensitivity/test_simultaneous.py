@@ -5,9 +5,9 @@ from itertools import product
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
-from hybridctl.robots import biped, block, constant_pieces, rrr_door
-from scipy.integrate import solve_ivp
+from hybridctl.experiments.rrr_door_reference import OPEN
+from hybridctl.robots import biped, block, constant_pieces
+from sensitivity.struck_door import struck_door
 
 import hybridctl as hc
 from hybridctl import symbolic
@@ -141,18 +141,7 @@ def test_impacts_that_do_not_commute_are_refused_by_name():
 @pytest.fixture(scope="module")
 def door():
     """Both corners hit the door at 0.05 s, under constant torques; found by flowing back."""
-    system = rrr_door.system()
-    event = build(system, rrr_door.Parameters(), Design()).events[0]
-    u, mode = event.input_before, system.mode(OPEN)
-    back = solve_ivp(
-        lambda t, x: mode.field(t, x, u),
-        (0.05, 0.0),
-        event.state_before,
-        rtol=1e-12,
-        atol=1e-13,
-        method="DOP853",
-    )
-    return system, back.y[:, -1], u
+    return struck_door()
 
 
 def test_both_corners_of_the_robot_hit_the_door(door):
