@@ -133,7 +133,7 @@ def _rewound(
             return None
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
-            then = _taken_back(present, mode, replace(arc, end=back))
+            then = _taken_back(model, present, mode, replace(arc, end=back))
             inside = (
                 model.guards(
                     e.mode,
@@ -146,13 +146,13 @@ def _rewound(
             return then if inside.all() else _fired_there(model, then, falling, law)
     if longest < e.time - e.since:
         return None
-    return _fired_there(model, _taken_back(present, mode, arc), falling, law)
+    return _fired_there(model, _taken_back(model, present, mode, arc), falling, law)
 
 
-def _taken_back(present: Prediction, mode: Mode, arc: Arc) -> Prediction:
+def _taken_back(model: Model, present: Prediction, mode: Mode, arc: Arc) -> Prediction:
     """The estimate at the end of an arc that runs backwards from it."""
     e = present.estimate
-    flow = transition(mode, arc, None, e.covariance)
+    flow = transition(mode, arc, None, e.covariance, model.rtol)
     whole = None if present.transition is None else flow.matrix @ present.transition
     earlier = replace(
         e, time=e.time - arc.end, mean=arc(arc.end), covariance=flow.carry(e.covariance)

@@ -6,8 +6,9 @@ With P = X Y^{-1} it is the linear equation
     \begin{pmatrix} A & Q \\ 0 & -A^T \end{pmatrix} \begin{pmatrix} X \\ Y \end{pmatrix},
 
 solved by Magnus' expansion of order six on three Gauss points (Blanes, Casas, Oteo, Ros 2009,
-section 5): exact where A and Q are constant, whatever the length. Its distance to the expansion of
-order four says where a panel has to be halved.
+section 5): exact where A and Q are constant, whatever the length. A panel has to be halved where the
+expansion is not accurate: its error is of order h^7, its distance e to the expansion of order four
+of order h^5, so that e^(7/5) stands for it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.variation import coefficients
 
 _NODES = 0.5 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(0.15)
-_ACCURACY = 1e-7  # of the expansion of order four; that of order six is used, and far better
+_ORDERS = 7.0 / 5.0  # of the errors of both expansions
 _SHORTEST = 1e-300  # s, of an arc whose length has an inverse
 _LONGEST = 6.0  # size of the exponent, above which growing exponentials lose digits
 _ROUNDING = 1e-14  # of the covariance: noise this small need not be right
@@ -44,12 +45,12 @@ class Transition(NamedTuple):
         return np.asarray(self.matrix @ p @ self.matrix.T + self.covariance)
 
 
-def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array) -> Transition:
+def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float) -> Transition:
     """The flow of deviations along an arc, and the noise gathered on it.
 
-    p (ndx, ndx): the covariance at its start, next to which rounding is judged. Raises
-    `SystemDefinitionError` if the field has no Jacobian, `InputError` for noise that does not fit
-    the mode.
+    p (ndx, ndx): the covariance at its start, next to which rounding is judged. rtol: of each
+    panel. Raises `SystemDefinitionError` if the field has no Jacobian, `InputError` for noise that
+    does not fit the mode.
     """
     n = arc.space.ndx
 
@@ -66,11 +67,12 @@ def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array) -> Transitio
     if arc.end - arc.start <= _SHORTEST:
         return total
     least = _ROUNDING * float(np.abs(p).max())
+    accuracy = rtol ** (1.0 / _ORDERS)
     waiting = [(arc.start, arc.end, 0)]
     while waiting:
         start, end, halvings = waiting.pop()
         exponent, error = _exponent(generator, start, end)
-        if not _accurate(exponent, error, n, halvings, least):
+        if not _accurate(exponent, error, n, halvings, accuracy, least):
             middle = 0.5 * (start + end)
             waiting += [(middle, end, halvings + 1), (start, middle, halvings + 1)]
             continue
@@ -100,11 +102,13 @@ def _commutator(a: Array, b: Array) -> Array:
     return a @ b - b @ a
 
 
-def _accurate(exponent: Array, error: Array, n: int, halvings: int, least: float) -> bool:
+def _accurate(
+    exponent: Array, error: Array, n: int, halvings: int, accuracy: float, least: float
+) -> bool:
     """Whether a panel is short enough; flow and noise are judged apart, their units differ."""
     flow, gathered = exponent[:n, :n], float(np.abs(exponent[:n, n:]).max())
     size = float(np.sqrt(np.abs(flow @ flow).sum(axis=0).max()))  # bounds the eigenvalues
     off, lost = np.abs(error[:n, :n]).max(), np.abs(error[:n, n:]).max()
-    steady = halvings >= _HALVINGS or (size <= _LONGEST and off <= _ACCURACY)
-    noisy = halvings < _HALVINGS_FOR_NOISE and lost > max(_ACCURACY * gathered, least)
+    steady = halvings >= _HALVINGS or (size <= _LONGEST and off <= accuracy)
+    noisy = halvings < _HALVINGS_FOR_NOISE and lost > max(accuracy * gathered, least)
     return bool(steady and not noisy)

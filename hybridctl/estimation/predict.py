@@ -150,7 +150,7 @@ def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
     except SimulationError as error:
         note = f"the state was held: {error}"
         return replace(now, estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
-    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance)
+    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance, model.rtol)
     after = replace(e, time=end, mean=arc(end), covariance=flow.carry(e.covariance))
     whole = None if now.transition is None else flow.matrix @ now.transition
     return replace(now, estimate=after, transition=whole)
@@ -161,7 +161,7 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory) -> Prediction:
     for k, arc in enumerate(run.arcs):
         e = now.estimate
         mode = model.system.mode(arc.mode)
-        flow = transition(mode, arc, model.process_noise, e.covariance)
+        flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
         p = flow.carry(e.covariance)
         whole = None if now.transition is None else flow.matrix @ now.transition
         if k == len(run.events):
