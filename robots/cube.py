@@ -24,7 +24,10 @@ CORNERS = tuple("".join(signs) for signs in product("-+", repeat=3))
 
 @dataclass(frozen=True)
 class Parameters:
-    """Half width in m, mass in kg, moment of inertia about each axis in kg m^2."""
+    """Half width in m, mass in kg, moment of inertia about each axis in kg m^2.
+
+    Corners that hit more slowly than `restitution_threshold` (m/s) do not rebound.
+    """
 
     half_width: float = 0.0524
     mass: float = 0.37
@@ -32,6 +35,7 @@ class Parameters:
     friction: float = 0.18
     restitution: float = 0.125
     gravity: float = 9.81
+    restitution_threshold: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -66,6 +70,7 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
             offset=tuple(p.half_width * (1.0 if sign == "+" else -1.0) for sign in name),
             restitution=p.restitution,
             friction=p.friction,
+            restitution_threshold=p.restitution_threshold,
         )
         for name in CORNERS
     )

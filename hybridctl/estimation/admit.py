@@ -196,7 +196,7 @@ def _again(
     one that has no more `events` than there were.
     """
     few = replace(model.quiet(), max_events=_FEW)
-    found = predict(few, back.estimate, time, law)
+    found = predict(few, back.estimate, time, law, halve=False)
     if found.kept or len(back.events) + len(found.events) == events:
         return None
     whole = None

@@ -41,16 +41,19 @@ class Prediction:
     kept: bool = False
 
 
-def predict(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
+def predict(
+    model: Model, estimate: Estimate, end: float, law: InputLaw, *, halve: bool = True
+) -> Prediction:
     """The estimate at time `end`, through as many events as there are until then.
 
     Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
-    the time is halved; in a quarter of it the mode is kept, past its guards, and `notes` says so.
-    Where even that takes too long the state is held for that time.
+    the time is halved, if asked for; in a quarter of it the mode is kept, past its guards, and
+    `notes` says so. Where even that takes too long the state is held for that time.
     """
     ndx = model.system.mode(estimate.mode).space.ndx
     now = Prediction(replace(estimate, alternative=None), (), np.eye(ndx))
-    now = _go(model, now, end, law, _SHORTEST * (end - estimate.time))
+    shortest = _SHORTEST if halve else 1.0
+    now = _go(model, now, end, law, shortest * (end - estimate.time))
     return replace(now, estimate=replace(now.estimate, covariance=tidied(now.estimate.covariance)))
 
 

@@ -112,8 +112,8 @@ class GuardWatch:
 
         That is, within the window.
         """
-        armed = [(i, name) for i, name in enumerate(self._guards.names) if self._armed[i]]
-        return tuple(name for i, name in armed if self._follows(step, step.end, i))
+        follows = self._armed & self._follows(step, step.end)
+        return tuple(name for name, soon in zip(self._guards.names, follows, strict=True) if soon)
 
     def _resolved(
         self, step: Step, times: Array, g: Array, halvings: int
@@ -156,10 +156,11 @@ class GuardWatch:
         if not found:
             return None
         time = min(found.values())
+        follows = self._follows(step, time)
         together = [
             name
             for i, name in enumerate(self._guards.names)
-            if found.get(i, np.inf) <= time + self._window or self._follows(step, time, i)
+            if found.get(i, np.inf) <= time + self._window or follows[i]
         ]
         return Crossing(time, tuple(together))
 
@@ -222,15 +223,14 @@ class GuardWatch:
             self._fell[i] = _root(lambda t: value(t) - floor, left, right)
         return bool(now < floor)
 
-    def _follows(self, step: Step, time: float, i: int) -> bool:
-        """Whether guard i, by its slope just before `time`, falls through zero in the window."""
+    def _follows(self, step: Step, time: float) -> NDArray[np.bool_]:
+        """Which guards, by their slope just before `time`, fall through zero in the window."""
         before = max(time - self._window, step.start)
         if not before < time:
-            return False
-        value = self._along(step, i)
-        now, earlier = value(time), value(before)
-        slope = min(now - earlier, 0.0) / (time - before)
-        return earlier > 0.0 and now + slope * self._window <= 0.0
+            return np.zeros(len(self._guards.names), dtype=np.bool_)
+        now, earlier = self._values(step, time), self._values(step, before)
+        slope = np.minimum(now - earlier, 0.0) / (time - before)
+        return (earlier > 0.0) & (now + slope * self._window <= 0.0)
 
     def _along(self, step: Step, i: int) -> Callable[[float], float]:
         """Guard i as a function of time on a step."""

@@ -100,12 +100,13 @@ class Integrator:
             state = space.normalize(coordinates)
             return space.rate(state, mode.field(time, state, law(time, state)))
 
-        shape = np.shape(mode.field(t, x, law(t, x)))
-        if shape != (space.ndx,):
+        first_rate = np.asarray(mode.field(t, x, law(t, x)))
+        if first_rate.shape != (space.ndx,):
             raise SystemDefinitionError(
-                f"the field of mode {mode.key!r} must return shape ({space.ndx},), got {shape}"
+                f"the field of mode {mode.key!r} must return shape ({space.ndx},), got "
+                f"{first_rate.shape}"
             )
-        if not np.isfinite(rate(t, x)).all():
+        if not np.isfinite(first_rate).all():
             raise IntegrationError(_where("the vector field is not finite", mode, t, x))
         jac = _jacobian_along(mode, law) if open_loop else None
         pace = self._pace(mode, law, t, x)
@@ -122,12 +123,14 @@ class Integrator:
                     raise IntegrationError(_where(why, mode, solver.t, solver.y))
                 step = _sampled(solver, mode, law)
             yield step
+            if solver.status != "running":
+                return
             pace = self._pace(mode, law, step.end, space.normalize(solver.y))
             solver.max_step = min(self.max_step, pace.longest_step)
             length = step.end - step.start
             short = short + 1 if length > pace.relaxation else 0
             method = self._suited(type(solver), short, length, pace.relaxation)
-            if method is not type(solver) and solver.status == "running":
+            if method is not type(solver):
                 solver = self._solver(method, rate, jac, solver.t, solver.y, t_end, pace)
 
     def _suited(

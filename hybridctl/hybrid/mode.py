@@ -22,10 +22,14 @@ InputLaw: TypeAlias = Callable[[float, Array], Array]
 
 
 class FieldJacobian(NamedTuple):
-    """Derivatives of a vector field: `state` (ndx, ndx) and `input` (ndx, nu)."""
+    """Derivatives of a vector field: `state` (ndx, ndx) and `input` (ndx, nu).
+
+    value (ndx,): the field itself, where they had to know it; otherwise None.
+    """
 
     state: Array
     input: Array
+    value: Array | None = None
 
 
 class GuardJacobian(NamedTuple):

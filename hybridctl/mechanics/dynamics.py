@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
@@ -53,8 +54,12 @@ class ContactAcceleration:
 
 @dataclass(frozen=True)
 class AccelerationDerivatives:
-    """Derivatives of acceleration (nv, .), normal (c, .) and friction forces (c, 2, .)."""
+    """Derivatives of acceleration (nv, .), normal (c, .) and friction forces (c, 2, .).
 
+    The acceleration (nv,) itself besides.
+    """
+
+    acceleration: Array
     acceleration_q: Array
     acceleration_v: Array
     acceleration_u: Array
@@ -108,7 +113,8 @@ class ContactDynamics:
         if len(set(names)) != len(names):
             raise InputError(f"contact names must differ, got {names}")
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
-        self.restitution = np.array([contact.restitution for contact in self.contacts])
+        self._restitution = np.array([contact.restitution for contact in self.contacts])
+        self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])
         self.friction = np.array([contact.friction for contact in self.contacts])
         self.static_friction = np.array(
             [contact.static_friction for contact in self.contacts], dtype=np.float64
@@ -145,6 +151,14 @@ class ContactDynamics:
         """Normal accelerations Jdot_n v of all contacts (c,) at zero acceleration, in m/s^2."""
         motion = self.all.motion(self.robot.motion(q, v, self.all.joints), v)
         return motion.drift[: len(self.contacts)]
+
+    def rebounds(self, contacts: Sequence[int], rates: Array) -> NDArray[np.bool_]:
+        """Which of some contacts (k,) approach fast enough to rebound, at normal rates (k,)."""
+        return np.asarray(-rates > self._slowest_rebound[contacts])
+
+    def restitution(self, contacts: Sequence[int], rates: Array) -> Array:
+        """e of some contacts (k,) that hit with normal rates (k,), 0 for those too slow."""
+        return np.asarray(self._restitution[contacts] * self.rebounds(contacts, rates))
 
     def phase(self, modes: Modes) -> Phase:
         """The meaning of these modes of all contacts, made once."""
@@ -231,33 +245,30 @@ class ContactDynamics:
         they are there: those perturbations vanish as well, and the equations remain solvable.
         """
         robot, nv, phase = self.robot, self.robot.nv, self.phase(modes)
-        cuts = [nv, 2 * nv]
         if not phase.closed:
             a = robot.free_acceleration(q, v, u)
             e_q, e_v = robot.bias_derivatives(q, v, a, {})
             both = np.hstack([-e_q, -e_v, robot.actuation])
             a_z = np.linalg.solve(robot.mass_matrix(q), both)
-            f_z, t_z = np.zeros((len(modes), a_z.shape[1])), None
+            f_z, t_z = np.zeros((len(modes), len(both.T))), np.zeros((len(modes), 2, len(both.T)))
         else:
-            a_z, f_z, t_z = self._closed_derivatives(phase, q, v, u)
-        friction = np.zeros((len(modes), 2, a_z.shape[1])) if t_z is None else t_z
+            a, a_z, f_z, t_z = self._closed_derivatives(phase, q, v, u)
+        parts = slice(nv), slice(nv, 2 * nv), slice(2 * nv, None)
         return AccelerationDerivatives(
-            *np.split(a_z, cuts, axis=1),
-            *np.split(f_z, cuts, axis=1),
-            *np.split(friction, cuts, axis=2),
+            a, *(by_z[..., part] for by_z in (a_z, f_z, t_z) for part in parts)
         )
 
     def _closed_derivatives(
         self, phase: Phase, q: Array, v: Array, u: Array
-    ) -> tuple[Array, Array, Array]:
-        """By z = (q, v, u): acceleration (nv, .), normal forces (c, .), friction (c, 2, .)."""
+    ) -> tuple[Array, Array, Array, Array]:
+        """Acceleration (nv,); by z = (q, v, u): it, normal forces (c, .), friction (c, 2, .)."""
         now = self.solve(phase, q, v, u)
         a_z, m_z, own = self._linearised(phase, q, v, now)
         closed = list(phase.closed)
         f_z = np.zeros((len(self.contacts), a_z.shape[1]))
         t_z = np.zeros((len(self.contacts), 2, a_z.shape[1]))
         f_z[closed], t_z[closed] = phase.spread(now.mix @ m_z + own)
-        return a_z, f_z, t_z
+        return now.acceleration, a_z, f_z, t_z
 
     def _linearised(
         self, phase: Phase, q: Array, v: Array, now: Solution

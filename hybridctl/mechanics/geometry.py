@@ -97,6 +97,8 @@ class ContactSet:
         self.joint_a = [joint_a[i] for i in self.owner]
         self.joint_b = [joint_b[i] for i in self.owner]
         self._row_sign = self._sign[self.owner]
+        flat = bool(contacts) and not self._curved
+        self._flat = self._in_surfaces(np.zeros((len(contacts), 3))) if flat else None
 
     def _tangent_frames(self, rough: Sequence[bool]) -> TangentFrames:
         """Two tangents for each rough contact, one where it can only move in a plane.
@@ -129,8 +131,8 @@ class ContactSet:
         """J of all rows (r, nv): rates = J v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place(motion.poses)
-        p, directions, _ = self._directions(p, turn, self._on_surfaces("normal", r))
-        wrench = np.concatenate((directions, _cross(p, directions)), axis=1)
+        points, directions = self._directions(p, turn, r)
+        wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
         return np.asarray(self._row_sign * (wrench @ motion.jacobian))
 
     def motion(self, motion: Motion, v: Array) -> RowMotion:
@@ -141,7 +143,7 @@ class ContactSet:
         velocity_a = (self._support_a * v) @ motion.jacobian.T
         relative_rate = moving @ motion.jacobian_rate.T
         count, rows = len(p), self.owner
-        points, directions, _ = self._directions(p, turn, self._on_surfaces("normal", r))
+        points, directions = self._directions(p, turn, r)
         if len(rows) > count:
             relative, relative_rate = relative[rows], relative_rate[rows]
             velocity_a = velocity_a[rows]
@@ -166,7 +168,7 @@ class ContactSet:
         count, rows = len(self._a), self.owner
         ia, ib = self._a[rows], self._b[rows]
         point, turn, r = self._place(poses)
-        p, d, local_slope = self._directions(point, turn, self._on_surfaces("normal", r))
+        p, d = self._directions(point, turn, r)
         velocity = k.velocity[ia] - k.velocity[ib]
         acceleration = k.acceleration[ia] - k.acceleration[ib]
         jacobian = k.jacobian[ia] - k.jacobian[ib]
@@ -187,7 +189,8 @@ class ContactSet:
                 p_q[first], k.jacobian[ib][first],
             )  # fmt: skip
             owner = rows[count:]
-            world = turn[owner] @ local_slope @ turn[owner].transpose(0, 2, 1)
+            slopes = self._frames.slopes(self._on_surfaces("normal", r)[owner])
+            world = turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
             d_q[first] += bend.normal_q
             d_v = d_q.copy()
             d_q[count:] += world @ bend.normal_q[owner]
@@ -219,18 +222,18 @@ class ContactSet:
             k.jacobian[ib],
         )
 
-    def _directions(self, p: Array, turn: Array, normals: Array) -> tuple[Array, Array, Array]:
-        """Points and directions of all rows (r, 3), from normals in the surfaces' frames.
+    def _directions(self, p: Array, turn: Array, r: Array) -> tuple[Array, Array]:
+        """Points and directions of all rows (r, 3), in the world."""
+        local = self._in_surfaces(r) if self._flat is None else self._flat
+        if len(self.owner) == len(p):
+            return p, _times(turn, local)
+        return p[self.owner], _times(turn[self.owner], local)
 
-        Also the derivatives of the tangents by the normal (r - c, 3, 3), in those frames.
-        """
-        n = _times(turn, normals)
-        if len(self.owner) == len(n):
-            return p, n, np.zeros((0, 3, 3))
-        owner = self.owner[len(n) :]
-        tangents, slope = self._frames.at(normals[owner])
-        directions = np.concatenate((n, _times(turn[owner], tangents)))
-        return p[self.owner], directions, slope
+    def _in_surfaces(self, r: Array) -> Array:
+        """Directions of all rows (r, 3), in the frames of the surfaces."""
+        normals = self._on_surfaces("normal", r)
+        tangents = self._frames.at(normals[self.owner[len(r) :]])
+        return np.concatenate((normals, tangents))
 
     def _place(self, poses: Array) -> tuple[Array, Array, Array]:
         """Contact points in the world, orientation of the surfaces, points in their frames."""

@@ -28,6 +28,7 @@ def contact_guards(dynamics: ContactDynamics, modes: Modes) -> GuardSet:
     names = tuple(f"{dynamics.contacts[g.contact].name} {g.event}" for g in guards)
     n = dynamics.robot.nq
     flying, some_open = all(mode == OPEN for mode in modes), OPEN in modes
+    sliding = any(mode in SLIPS for mode in modes)
     none = np.zeros(len(modes))
 
     def values(t: float, x: Array, u: Array) -> Array:
@@ -40,16 +41,21 @@ def contact_guards(dynamics: ContactDynamics, modes: Modes) -> GuardSet:
 
     def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
         q, v = x[:n], x[n:]
+        nv = len(v)
+        gap_z = np.zeros((len(modes), 2 * nv + len(u)))
+        if some_open:
+            gap_z[:, :nv] = dynamics.gap_jacobian(q)
+        if flying:
+            return GuardJacobian(np.zeros(len(modes)), gap_z[:, : 2 * nv], gap_z[:, 2 * nv :])
         d = dynamics.acceleration_derivatives(q, v, u, modes)
-        gap = dynamics.gap_jacobian(q)
-        gap_z = np.hstack([gap, np.zeros_like(gap), np.zeros((len(gap), len(u)))])
         force_z = np.hstack([d.forces_q, d.forces_v, d.forces_u])
         friction_z = np.concatenate([d.friction_q, d.friction_v, d.friction_u], axis=2)
         friction = dynamics.acceleration(q, v, u, modes).friction
-        slip, slip_z = _slip_derivatives(dynamics, q, v, len(u))
+        slip, slip_z = np.zeros_like(friction), np.zeros_like(friction_z)
+        if sliding:
+            slip, slip_z = _slip_derivatives(dynamics, q, v, len(u))
         z = _rows(dynamics, guards, slip, friction, _Terms(gap_z, slip_z, force_z, friction_z))
-        cut = 2 * dynamics.robot.nv
-        return GuardJacobian(np.zeros(len(z)), z[:, :cut], z[:, cut:])
+        return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     return GuardSet(names, values, jacobian)
 

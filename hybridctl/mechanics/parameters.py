@@ -224,7 +224,9 @@ def _velocity_after(
         own[slide.rows] = change * impulses[slide.contact]
     rebound = np.zeros_like(own)
     closed = list(phase.closed)
-    rebound[: len(closed)] = -columns.restitution[closed] * (rows @ v)[: len(closed), None]
+    approach = rows[: len(closed)] @ v
+    fast = dynamics.rebounds(closed, approach)
+    rebound[: len(closed)] = -columns.restitution[closed] * (fast * approach)[:, None]
     lower = equations.select @ rebound
     velocity, _ = equations.system.solve(rows.T @ own - columns.momentum(q, after - v), lower)
     left = equations.select @ rows @ velocity - lower

@@ -100,14 +100,14 @@ class _Assembly:
             return np.concatenate((v, dynamics.acceleration(x[:n], v, u, modes).acceleration))
 
         def jacobian(t: float, x: Array, u: Array) -> FieldJacobian:
-            d = dynamics.acceleration_derivatives(x[:n], x[n:], u, modes)
-            nv = d.acceleration_q.shape[0]
-            upper = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
-            lower = np.hstack([d.acceleration_q, d.acceleration_v])
-            return FieldJacobian(
-                np.vstack([upper, lower]),
-                np.vstack([np.zeros_like(d.acceleration_u), d.acceleration_u]),
-            )
+            v = x[n:]
+            d = dynamics.acceleration_derivatives(x[:n], v, u, modes)
+            nv = len(v)
+            state, input = np.zeros((2 * nv, 2 * nv)), np.zeros((2 * nv, len(u)))
+            state[:nv, nv:] = np.eye(nv)
+            state[nv:, :nv], state[nv:, nv:] = d.acceleration_q, d.acceleration_v
+            input[nv:] = d.acceleration_u
+            return FieldJacobian(state, input, np.concatenate((v, d.acceleration)))
 
         def outputs(t: float, x: Array, u: Array) -> Mapping[str, Array]:
             q, v = x[:n], x[n:]

@@ -37,22 +37,32 @@ class TangentFrames:
         self._basis = np.eye(3)[np.maximum(np.array(numbers, dtype=np.intp), 0)]
         self._turns = skew(np.array(planar)) if planar else np.zeros((0, 3, 3))
 
-    def at(self, n: Array) -> tuple[Array, Array]:
-        """The tangents (m, 3) at the normals n (m, 3) of their contacts, and D_n t (m, 3, 3)."""
+    def at(self, n: Array) -> Array:
+        """The tangents (m, 3) at the normals n (m, 3) of their contacts."""
         tangents = (self._turns @ n[:, :, None])[:, :, 0]
+        if self._in_space.any():
+            _, middle, shrunk, _ = self._reflection(n)
+            reflected = self._basis - shrunk[:, None] * middle
+            tangents = np.where(self._in_space[:, None], reflected, tangents)
+        return np.asarray(tangents)
+
+    def slopes(self, n: Array) -> Array:
+        """D_n t (m, 3, 3) at the normals n (m, 3)."""
         slopes = self._turns
         if self._in_space.any():
-            sign = np.where(n[:, 2] < 0.0, -1.0, 1.0)
-            third = sign[:, None] * np.array([0.0, 0.0, 1.0])
-            middle, scale = n + third, 1.0 / (1.0 + sign * n[:, 2])
-            along = np.einsum("mi,mi->m", self._basis, n)
-            reflected = self._basis - (along * scale)[:, None] * middle
-            by_n = scale[:, None] * self._basis - (along * scale**2)[:, None] * third
+            third, middle, shrunk, scale = self._reflection(n)
+            by_n = scale[:, None] * (self._basis - shrunk[:, None] * third)
             slope = -middle[:, :, None] * by_n[:, None, :]
-            slope -= (along * scale)[:, None, None] * np.eye(3)
-            tangents = np.where(self._in_space[:, None], reflected, tangents)
+            slope -= shrunk[:, None, None] * np.eye(3)
             slopes = np.where(self._in_space[:, None, None], slope, slopes)
-        return tangents, slopes
+        return np.asarray(slopes)
+
+    def _reflection(self, n: Array) -> tuple[Array, Array, Array, Array]:
+        """s e_3, n + s e_3, n_k / (1 + s n_3) and 1 / (1 + s n_3)."""
+        sign = np.where(n[:, 2] < 0.0, -1.0, 1.0)
+        third = sign[:, None] * np.array([0.0, 0.0, 1.0])
+        scale = 1.0 / (1.0 + sign * n[:, 2])
+        return third, n + third, (self._basis * n).sum(axis=1) * scale, scale
 
 
 def plane_of_motion(moves: Array, normals: Array) -> Array | None:

@@ -204,7 +204,9 @@ def _advance(
         by_impulse = np.linalg.solve(mass, jacobian.T)
         target = jacobian @ v_next
         for i in active:
-            target[i] += settings.contacts[i].restitution * float(jacobian[i] @ v)
+            approach = float(jacobian[i] @ v)
+            if -approach > settings.contacts[i].restitution_threshold:
+                target[i] += settings.contacts[i].restitution * approach
         impulses = _proximal(settings, active, jacobian @ by_impulse, target, guess, t)
         v_next = v_next + by_impulse @ impulses
         creep = settings.tolerance * float(np.abs(target).max())

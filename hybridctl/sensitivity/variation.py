@@ -43,7 +43,8 @@ def coefficients(mode: Mode, t: float, x: Array, u: Array) -> Coefficients:
     if mode.jacobian is None:
         raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
     d = mode.jacobian(t, x, u)
-    return Coefficients(d.state + mode.space.transport(mode.field(t, x, u)), d.input)
+    rate = mode.field(t, x, u) if d.value is None else d.value
+    return Coefficients(d.state + mode.space.transport(rate), d.input)
 
 
 @dataclass(frozen=True)
