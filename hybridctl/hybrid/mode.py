@@ -88,7 +88,8 @@ class Mode:
     `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
     mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
-    an integrator what the error estimate of its steps does not.
+    an integrator what the error estimate of its steps does not. `project` takes a state near the
+    constraints of the mode, such as closed contacts, to one that obeys them.
     """
 
     key: ModeKey
@@ -99,6 +100,7 @@ class Mode:
     outputs: Callable[[float, Array, Array], Mapping[str, Array]] | None = None
     select: Callable[[float, Array, Array], ModeKey] | None = None
     pace: Callable[[float, Array, Array], Pace] | None = None
+    project: Callable[[Array], Array] | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)

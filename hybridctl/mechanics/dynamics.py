@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.checks import Array, number
-from hybridctl.errors import InputError
+from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import (
     OPEN,
@@ -36,6 +36,7 @@ from hybridctl.mechanics.sharing import along_rows, friction_weights, moved_mult
 from hybridctl.mechanics.sliding import sliding_directions
 
 _SLOWEST = 1e-7
+_CLOSED, _PROJECTIONS = 1e-11, 20
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,26 @@ class ContactDynamics:
         if not (now.kkt.redundant and len(phase.sticking)):
             return now
         return solved(friction_weights(phase, now.multipliers), now)
+
+    def projected(self, phase: Phase, q: Array, v: Array) -> tuple[Array, Array]:
+        """The state near (q, v) with the contacts of a phase closed and sticking, by least energy.
+
+        q moves by dq of least dq' M dq, in Newton's steps, and v then by dv of least dv' M dv.
+        Raises `NoContactSolutionError` where gaps do not close.
+        """
+        robot, none = self.robot, np.zeros(self.robot.nv)
+        for _ in range(_PROJECTIONS):
+            gap = phase.contacts.gaps(q)
+            rows = phase.contacts.jacobian(q)[phase.constrained]
+            if np.abs(gap).max() <= _CLOSED:
+                dv, _ = KKT(robot.mass_matrix(q), rows.T, rows).solve(none, -rows @ v)
+                return q, v + dv
+            normals = rows[: len(gap)]
+            dq, _ = KKT(robot.mass_matrix(q), normals.T, normals).solve(none, -gap)
+            q = robot.normalize(robot.integrate(q, dq))
+        raise NoContactSolutionError(
+            f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
+        )
 
     def targets(self, rows: RowMotion) -> Array:
         """The part of J a (r,) that keeps contacts closed and sticking, stabilisation included."""

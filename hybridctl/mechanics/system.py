@@ -128,6 +128,10 @@ class _Assembly:
             stop, turn = sliding_times(dynamics, x[:n], x[n:], u, modes)
             return Pace(min(decay, _OF_STOP * stop), turn)
 
+        def project(x: Array) -> Array:
+            return np.concatenate(dynamics.projected(dynamics.phase(modes), x[:n], x[n:]))
+
+        free = not closed_contacts(modes)
         return Mode(
             key,
             self.space,
@@ -135,8 +139,9 @@ class _Assembly:
             self.dynamics.robot.nu,
             jacobian,
             outputs,
-            select if closed_contacts(modes) else None,
-            pace if closed_contacts(modes) else None,
+            None if free else select,
+            None if free else pace,
+            None if free else project,
         )
 
     def outgoing(self, key: ModeKey) -> Outgoing:
