@@ -1,11 +1,13 @@
 """What one sample costs a filter: prediction and correction, beside the particle filter.
 
+The particle filter takes particles one by one, and where the model knows how all at once.
 Synthetic logs at 148 Hz, the rate of the recorded cubes. Each body starts in the air and hits, so
 samples with impacts and in contact are among those averaged. All in one run.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from hybridctl.experiments.filter_kinds import make_filter
@@ -21,9 +23,18 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.record import Record
 from hybridctl.report import table
 
-RATE, PARTICLES = 148.0, 20
+RATE, PARTICLES, MANY = 148.0, 20, 1000
 DURATIONS = {"ball": 0.6, "block": 0.4, "cube": 0.35}  # s
-COLUMNS = ["what", "salted ms", "times real time", "unscented", "particle", "max/min"]
+COLUMNS = [
+    "what",
+    "salted ms",
+    "times real time",
+    "unscented",
+    f"{PARTICLES} one by one",
+    f"{PARTICLES} at once",
+    f"{MANY} at once",
+    "max/min",
+]
 
 
 class Log(NamedTuple):
@@ -43,17 +54,17 @@ def table_of_filters(effort: dict[str, float]) -> Table:
     for name, duration in DURATIONS.items():
         log = prepared(name, 0.1 if quick else duration)
         salted = per_sample("salted", log, effort)
-        ratios = [once(other, log) / salted.best for other in ("unscented", "particle")]
         rows.append(
             (
                 f"{name}, {log.samples} samples",
                 f"{salted.best / 1e3:.2f}",
                 f"{1e6 / RATE / salted.best:.2f}",
-                *(f"{ratio:.1f}" for ratio in ratios),
+                *(f"{cost / salted.best:.1f}" for cost in others(log)),
+                *([] if log.model.propagate else ["-", "-"]),
                 f"{salted.spread:.2f}",
             )
         )
-    title = f"One sample at {RATE:g} Hz; multiples for unscented and {PARTICLES} particles"
+    title = f"One sample at {RATE:g} Hz; multiples for unscented and particle filters"
     return table(title, COLUMNS, rows)
 
 
@@ -73,6 +84,16 @@ def per_sample(name: str, log: Log, effort: dict[str, float]) -> Timing:
     kept = make_filter(name, log.model, log.settings)
     timing = measure(lambda: kept.run(log.record, log.start), **effort)
     return Timing(timing.best / log.samples, timing.spread)
+
+
+def others(log: Log) -> list[float]:
+    """Microseconds per sample: unscented, particles one by one, and few and many at once."""
+    alone = log._replace(model=replace(log.model, propagate=None))
+    many = log._replace(settings=replace(log.settings, particles=MANY))
+    costs = [once("unscented", log), once("particle", alone)]
+    if log.model.propagate is not None:
+        costs += [once("particle", log), once("particle", many)]
+    return costs
 
 
 def once(name: str, log: Log) -> float:

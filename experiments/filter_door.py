@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments import rrr_door as experiment
-from hybridctl.experiments.filter_model import FilterModel, Part, Scenario, Sensor, Settings
+from hybridctl.experiments.filter_model import (
+    FilterModel,
+    Part,
+    Scenario,
+    Sensor,
+    Settings,
+    surface_noise,
+)
 from hybridctl.experiments.rrr_door_reference import FINAL_TIME, IMPACT_TIME, OPEN
-from hybridctl.robots.rrr_door import CORNERS, JOINTS, robot, system
+from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, robot, system
 
 from hybridctl.checks import number
 from hybridctl.control.spreading import ReferenceSpreading
@@ -76,7 +83,7 @@ def door_model(settings: DoorSettings) -> FilterModel:
         (Sensor(encoders, (angles,)),),
         Noise(settings.torque_noise**2 * np.eye(3), through_input=True, name="torque_noise"),
         Noise(impulse, through_input=True, name="reset_noise") if impulse.any() else None,
-        settings.guard_noise**2,
+        surface_noise(contacts(), settings.guard_noise),
         np.full(4, 5.0),
         (*JOINTS, *(f"{joint} rate" for joint in JOINTS)),
         lambda: _tracking(settings),

@@ -47,7 +47,9 @@ class Judgement:
         if self.nis is None:
             return "not to be trusted: no value was accepted"
         if rejected > MANY * values:
-            return f"not to be trusted: {rejected} of {values} values were rejected"
+            lost = self.result.summary()["reopened"]
+            found = f", and the estimate was lost and found {lost} times" if lost else ""
+            return f"not to be trusted: {rejected} of {values} values were rejected{found}"
         band = f"mean NIS {self.nis.mean:.2f}, 99 % band {self.nis.low:.2f} to {self.nis.high:.2f}"
         if self.nis.mean > self.nis.high:
             return f"too confident ({band}): the noise is larger than assumed, or the model is off"
@@ -86,7 +88,8 @@ class Judgement:
             "its 99 % band": "-" if nis is None else f"{nis.low:.2f} {nis.high:.2f}",
             "inside": "-" if nis is None else ("yes" if nis.inside else "no"),
             "log-likelihood": f"{self.result.log_likelihood:.1f}",
-            "rejected": f"{r['rejected']} of {len(self.result.innovations)}",
+            "rejected, reopened": f"{r['rejected']}, {r['reopened']} of "
+            f"{len(self.result.innovations)}",
             "events, undone": f"{r['events']}, {r['undone']}",
         }
         if self.nees is not None and self.agreement is not None:

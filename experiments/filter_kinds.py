@@ -27,7 +27,10 @@ COMPARED = (*STRATEGIES, "unscented", "particle")
 def make_filter(
     name: str, model: FilterModel, settings: Settings
 ) -> SaltedKalmanFilter | ParticleFilter:
-    """A filter by name; the particle filter has the particles and the seed of the settings."""
+    """A filter by name; the particle filter has the particles, seed and smoothing of the settings.
+
+    It takes all particles at once where the model knows how.
+    """
     if name == "unscented":
         return salted(model, settings, kind=UnscentedFilter)
     if name in STRATEGIES:
@@ -44,6 +47,8 @@ def make_filter(
         atol=settings.tolerance,
         particles=settings.particles,
         seed=settings.seed,
+        smoothing=settings.smoothing,
+        propagate=model.propagate,
     )
 
 

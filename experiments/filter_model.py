@@ -7,11 +7,12 @@ have the same names in both directions, so what `record` writes needs no mapping
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, count, number
 from hybridctl.errors import InputError
@@ -20,12 +21,17 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.particle import Propagate
+from hybridctl.estimation.recovery import Beginning
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.state import RobotStateSpace
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
+_LOOSE = 100.0  # deviations of its sensor, by which a configuration before any value may be off
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class FilterModel:
     deviations that velocities are given before anything is known of them. states: names of the
     coordinates (nx). shown(x, P): the values and deviations (k,) that figures show, under the
     names `shown_names`. pose(x): position and quaternion of the body (7,), or None. mapping: of
-    recordings that are known by the names of their fields.
+    recordings that are known by the names of their fields. propagate: of all particles at once.
     """
 
     name: str
@@ -86,7 +92,7 @@ class FilterModel:
     sensors: tuple[Sensor, ...]
     process_noise: Noise
     reset_noise: Noise | None
-    guard_noise: float
+    guard_noise: Mapping[str, float]
     speeds: Array
     states: tuple[str, ...]
     scenario: Callable[[], Scenario]
@@ -96,6 +102,7 @@ class FilterModel:
     shown: Callable[[Array, Array], tuple[Array, Array]] | None = None
     pose: Callable[[Array], Array] | None = None
     mapping: Mapping[str, Any] | None = None
+    propagate: Propagate | None = None
 
     def display(self, x: Array, p: Array) -> tuple[Array, Array]:
         """Values and deviations for figures, by default those of the state."""
@@ -113,10 +120,10 @@ class FilterModel:
 class Settings:
     """Settings of all models; noise of sensors, impacts and flow is each model's own.
 
-    gate: probability with which a right value passes, None takes all. rewind, window, odds: of
-    the filter, see `SaltedKalmanFilter`. warm_up: rows that make the first estimate. longest_gap:
-    longest time without any value, s. tolerance: of the integrator. particles, seed: of the
-    particle filter.
+    gate: probability with which a right value passes, None takes all. rewind, window, odds,
+    patience: of the filter, see `SaltedKalmanFilter`. warm_up: rows that make the first estimate.
+    longest_gap: longest time without any value, s. tolerance: of the integrator. particles,
+    smoothing, seed: of the particle filter.
 
     Of synthetic logs: duration in s, rate in Hz, noise (multiplies that of all sensors, 1 for what
     the filter believes), spread (multiplies that of the start), the shares of rows that are
@@ -127,10 +134,12 @@ class Settings:
     rewind: float = 0.05
     window: float = 0.05
     odds: float = 3.0
+    patience: int | None = 8
     warm_up: int = 4
     longest_gap: float = 2.0
     tolerance: float = 1e-8
     particles: int = 200
+    smoothing: float = 0.1
     duration: float = 1.0
     rate: float = 100.0
     noise: float = 1.0
@@ -148,8 +157,11 @@ class Settings:
             number(name, getattr(self, name), above=0.0)
         number("tolerance", self.tolerance, above=0.0, at_most=1e-4)
         number("duration", self.duration, at_least=SHORTEST_RUN, at_most=LONGEST_RUN)
+        number("smoothing", self.smoothing, at_least=0.0, at_most=0.99)
         for name in ("missing", "outliers"):
             number(name, getattr(self, name), at_least=0.0, at_most=0.9)
+        if self.patience is not None:
+            count("patience", self.patience)
         for name, least in (("warm_up", 2), ("particles", 10), ("seed", 0)):
             count(name, getattr(self, name), at_least=least)
         if self.duration * self.rate < self.warm_up + 2:
@@ -179,9 +191,22 @@ def salted(
         rewind=settings.rewind,
         window=settings.window,
         odds=settings.odds,
+        patience=settings.patience,
+        beginning=Beginning(model.open, unknown(model)),
         rtol=settings.tolerance,
         atol=settings.tolerance,
     )
+
+
+def surface_noise(contacts: Sequence[Contact], deviation: float) -> dict[str, float]:
+    """Guard noise of surfaces whose place is known to a deviation in m; none for 0."""
+    return dict.fromkeys(closing_guards(contacts), deviation**2) if deviation else {}
+
+
+def unknown(model: FilterModel) -> Array:
+    """The covariance (ndx, ndx) of a state of which values to come shall say everything."""
+    configuration = _LOOSE**2 * model.sensors[0].measurement.covariance
+    return np.asarray(block_diag(configuration, np.diag(model.speeds**2)))
 
 
 def measurements(

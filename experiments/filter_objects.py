@@ -10,8 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hybridctl.experiments.filter_model import FilterModel, Part, Scenario, Sensor, Settings
+from hybridctl.experiments.filter_model import (
+    FilterModel,
+    Part,
+    Scenario,
+    Sensor,
+    Settings,
+    surface_noise,
+)
 from hybridctl.robots import ball, block, cube
+from hybridctl.robots.ball_particles import BallParticles
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, number
@@ -39,6 +47,8 @@ class BallSettings(Settings):
     """
 
     duration: float = 1.2
+    particles: int = 2000
+    smoothing: float = 0.4
     mass: float = 1.0
     slope: float = 0.2
     restitution: float = 0.7
@@ -68,20 +78,22 @@ def ball_model(settings: BallSettings) -> FilterModel:
     p = settings.parameters()
     part = Part("position", ("x", "z"), "m", "world")
     camera = coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2))
+    force, impulse = settings.force_noise**2 * np.eye(2), settings.reset_noise**2 * np.eye(2)
     return FilterModel(
         "ball",
         ball.system(p),
         RobotStateSpace(ball.robot(p)),
         ("open",),
         (Sensor(camera, (part,)),),
-        Noise(settings.force_noise**2 * np.eye(2), through_input=True, name="force_noise"),
-        _impulses(settings.reset_noise**2 * np.eye(2)),
-        settings.guard_noise**2,
+        Noise(force, through_input=True, name="force_noise"),
+        _impulses(impulse),
+        surface_noise(ball.contacts(p), settings.guard_noise),
         np.full(2, 10.0),
         ("x", "z", "vx", "vz"),
         lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
         shown_names=("x [m]", "z [m]", "vx [m/s]", "vz [m/s]"),
         pose=lambda x: np.array([x[0], 0.0, x[1], 0.0, 0.0, 0.0, 1.0]),
+        propagate=BallParticles(p, force, impulse, settings.guard_noise**2),
     )
 
 
@@ -139,7 +151,7 @@ def block_model(settings: BlockSettings) -> FilterModel:
         (Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
         Noise(np.diag(push**2), through_input=True, name="force_noise"),
         _impulses(np.diag(kick**2)),
-        settings.guard_noise**2,
+        surface_noise(block.contacts(p), settings.guard_noise),
         np.array([10.0, 10.0, 20.0]),
         ("x", "z", "pitch", "vx", "vz", "spin"),
         lambda: Scenario(
@@ -216,7 +228,7 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         (Sensor(camera, parts),),
         Noise(np.diag(push**2), through_input=True, name="force_noise"),
         _impulses(np.diag(kick**2)),
-        settings.guard_noise**2,
+        surface_noise(cube.contacts(p), settings.guard_noise),
         np.repeat([10.0, 50.0], 3),
         ("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
         lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),

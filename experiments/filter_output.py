@@ -52,9 +52,10 @@ def write_results(
 
 
 def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: str) -> None:
-    found = result.innovations
-    if not found:
+    rows = [(s.innovation, s.reopened) for s in result.steps if s.innovation is not None]
+    if not rows:
         return
+    found = [innovation for innovation, _ in rows]
     width = max(i.dimension for i in found)
     write_estimates(
         folder.path,
@@ -64,6 +65,7 @@ def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: 
             "residual": np.array([_padded(i.residual, width) for i in found]),
             "nis": np.array([i.nis for i in found]),
             "accepted": np.array([i.accepted for i in found]),
+            "reopened": np.array([reopened for _, reopened in rows]),
         },
         origin_ns=log.origin_ns,
         name=name,

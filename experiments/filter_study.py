@@ -42,6 +42,7 @@ from hybridctl.report import RunFolder, progress, table
 DIVERGED = 10.0  # NEES per degree of freedom at the end
 INDEFINITE = 1e-12  # of the largest eigenvalue
 LEVEL = 0.99
+LOST = "patience=null"  # a filter that has lost the motion stays lost
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ class Setup:
 
 
 SETUPS = {  # sensors slow enough that what the event does to the covariance matters afterwards
-    "ball": Setup(("rate=25", "duration=1.2", "particles=100"), (0.4, 0.52, 0.6, 1.2)),
-    "block": Setup(("rate=50", "duration=0.4", "tolerance=1e-7"), (0.16, 0.26, 0.3, 0.4)),
+    "ball": Setup(("rate=25", "duration=1.2", LOST), (0.4, 0.52, 0.6, 1.2)),
+    "block": Setup(("rate=50", "duration=0.4", "tolerance=1e-7", LOST), (0.16, 0.26, 0.3, 0.4)),
     "door": Setup(
-        ("begin=0.85", "duration=0.3", "angle_noise=1e-3", "tolerance=1e-7"),
+        ("begin=0.85", "duration=0.3", "angle_noise=1e-3", "tolerance=1e-7", LOST),
         (0.92, 1.02, 1.06, 1.15),
     ),
 }
@@ -66,7 +67,8 @@ SETUPS = {  # sensors slow enough that what the event does to the covariance mat
 class Config:
     """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
 
-    slow_runs: the first of the runs, in which the unscented and the particle filter take part too.
+    slow_runs: the first of the runs, in which the unscented and the particle filter take part too;
+    where a model takes all particles at once, the particle filter takes part in all of them.
     workers: processes, 0 for one on each processor.
     """
 
@@ -128,7 +130,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Run the study; returns what it writes to summary.json."""
     folder.write_configuration(config, seed=config.seed)
     trials = [
-        Trial(model, scale, config.seed + k, filters(config, scale, k))
+        Trial(model, scale, config.seed + k, filters(config, model, scale, k))
         for model in config.models
         for scale in (1.0, *config.scales)
         for k in range(config.runs if scale == 1.0 else config.sweep)
@@ -152,11 +154,14 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     return summary
 
 
-def filters(config: Config, scale: float, k: int) -> tuple[str, ...]:
+def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]:
     """The filters of run number k: at larger noise the salted one alone."""
     if scale != 1.0:
         return COMPARED[:1]
-    return COMPARED if k < config.slow_runs else tuple(STRATEGIES)
+    if k < config.slow_runs:
+        return COMPARED
+    fast = _model(model, scale).propagate is not None
+    return (*STRATEGIES, "particle") if fast else tuple(STRATEGIES)
 
 
 def _of(

@@ -27,7 +27,7 @@ from scipy.special import log_ndtr
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import SimulationError
 from hybridctl.estimation.arcs import transition
-from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import Prediction, after_event, predict
 from hybridctl.hybrid.mode import InputLaw, Mode
@@ -83,13 +83,11 @@ def _overdue(
     return None
 
 
-def condition(
-    model: Model, estimate: Estimate, guard: str, variance: float, law: InputLaw
-) -> Estimate:
-    """The estimate given that a guard of its mode is zero, to a variance in its unit squared."""
+def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Estimate:
+    """The estimate given that a guard of its mode is zero."""
     names = model.system.outgoing(estimate.mode).guards.names
     row = names.index(guard)
-    space = model.system.mode(estimate.mode).space
+    mode = model.system.mode(estimate.mode)
     x, p, t = estimate.mean, estimate.covariance, estimate.time
     for _ in range(_ROUNDS):
         u = law(t, x)
@@ -99,9 +97,9 @@ def condition(
         s = float(gradient @ spread)
         if s <= _HELD**2 * g**2 or abs(g) <= GUARD_TOLERANCE:
             break
-        x, p = moved(space, x, p, -g / s * spread)
+        x, p = corrected(mode, x, p, -g / s * spread)
     spread = p @ gradient
-    s = float(gradient @ spread) + variance
+    s = float(gradient @ spread)
     if s > 0.0:
         p = tidied(p - np.outer(spread, spread) / s)
     return replace(estimate, mean=x, covariance=p)
@@ -172,7 +170,7 @@ def _fired_there(
 ) -> Prediction | None:
     """The estimate with the lowest of these guards fired, and the mean moved to where it is 0."""
     guard = _lowest(model, now, falling, law)
-    return _fired(model, now, guard, condition(model, now.estimate, guard, 0.0, law).mean, law)
+    return _fired(model, now, guard, condition(model, now.estimate, guard, law).mean, law)
 
 
 def _fired(
@@ -218,9 +216,8 @@ def _cut_or_fire(
         event = model.fire(e.mode, (name,), e.time, e.mean, law)
         return after_event(model, now, event, e.covariance)
     shift, shrink = _truncated(g / s)
-    space = model.system.mode(e.mode).space
     p = tidied(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
-    x, p = moved(space, e.mean, p, shift / s * spread)
+    x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
     return replace(now, estimate=replace(e, mean=x, covariance=p))
 
 

@@ -6,9 +6,9 @@ With P = X Y^{-1} it is the linear equation
     \begin{pmatrix} A & Q \\ 0 & -A^T \end{pmatrix} \begin{pmatrix} X \\ Y \end{pmatrix},
 
 solved by Magnus' expansion of order six on three Gauss points (Blanes, Casas, Oteo, Ros 2009,
-section 5): exact where A and Q are constant, whatever the length. A panel has to be halved where the
-expansion is not accurate: its error is of order h^7, its distance e to the expansion of order four
-of order h^5, so that e^(7/5) stands for it.
+section 5): exact where A and Q are constant, whatever the length. A panel has to be halved where
+the expansion is not accurate: its error is of order h^7, its distance e to the expansion of order
+four of order h^5, so that e^(7/5) stands for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""A signal that tells whether a contact is closed, as evidence of the mode."""
+r"""A signal that tells whether a contact is closed, as evidence of the mode.
+
+The signal comes at a known time, and that is the time of the event for all states that the estimate
+stands for: the jump is that of the reset, :math:`P^+ = D_x R\, P\, (D_x R)^T`, and no saltation
+matrix, which is for events whose time depends on the state. An uncertain guard g + w = 0,
+:math:`w \sim N(0, s)`, has been measured by the signal, so its noise is not added once more.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridctl.checks import number
+from hybridctl.checks import Array, number
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.admit import condition
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.jumps import Strategy
+from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.estimation.update import correct
+from hybridctl.hybrid.mode import InputLaw, Mode
 
 
 @dataclass(frozen=True)
@@ -20,9 +29,11 @@ class ContactSignal:
     """A channel with one value, such as a contact force in N, with hysteresis.
 
     At `on` or more the contact is closed: a mode that still has the guard `closes` is left through
-    it, after the state was put on its surface (a measurement g = 0, with the guard's own noise).
+    it, after g = 0 was measured with the guard's own noise s, which takes the mean to s / (p + s)
+    of its value of g, p the variance of that. A guard that does not fall there is not crossed.
     At `off` or less it is open: a mode that has the guard `opens` is left through that. Between
-    the two nothing follows, so a signal that chatters there does not.
+    the two nothing follows, so a signal that chatters there does not. What could not be followed
+    leaves the estimate as it was, with a note.
     """
 
     channel: str
@@ -38,23 +49,44 @@ class ContactSignal:
     def applied(self, model: Model, estimate: Estimate, value: float, law: InputLaw) -> Prediction:
         """The estimate in the mode that the signal asks for, at the same time."""
         names = model.system.outgoing(estimate.mode).guards.names
-        now, variance = Prediction(estimate), 0.0
         if np.isfinite(value) and value >= self.on and self.closes in names:
-            if model.guard_noise is not None:
-                variance = model.guard_noise.of(self.closes)
-            e = condition(model, estimate, self.closes, variance, law)
+            e = _measured(model, estimate, self.closes, law)
             _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
             if rates[names.index(self.closes)] < 0.0:
-                return _fired(model, e, self.closes, law)
-            return replace(now, notes=(f"{self.channel!r} is on, but {self.closes!r} recedes",))
+                return _fired(model, estimate, e, self.closes, law)
+            note = f"{self.channel!r} is on, but {self.closes!r} recedes"
+            return Prediction(estimate, notes=(note,))
         if np.isfinite(value) and value <= self.off and self.opens in names:
-            return _fired(model, estimate, self.opens, law)
-        return now
+            return _fired(model, estimate, estimate, self.opens, law)
+        return Prediction(estimate)
 
 
-def _fired(model: Model, e: Estimate, guard: str, law: InputLaw) -> Prediction:
+def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
+    """The estimate given g = 0, to the variance of the guard's own noise."""
+    variance = 0.0 if model.guard_noise is None else model.guard_noise.of(guard)
+    if variance == 0.0:
+        return condition(model, e, guard, law)
+    row = model.system.outgoing(e.mode).guards.names.index(guard)
+
+    def value(mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return model.guards(mode.key, t, x, u)[[row]]
+
+    def jacobian(mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return model.guard_rates(mode.key, t, x, u)[0][[row]]
+
+    zero = Measurement(guard, value, jacobian, np.array([[variance]]))
+    mode = model.system.mode(e.mode)
+    found = correct(zero, mode, e, np.zeros(1), law(e.time, e.mean))
+    assert found is not None
+    return found[0]
+
+
+def _fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
+    """The estimate after the event of a guard at e, at its time; `before` where there is none."""
     try:
         event = model.fire(e.mode, (guard,), e.time, e.mean, law)
     except SimulationError as error:
-        return Prediction(e, notes=(f"the contact signal was not followed: {error}",))
-    return after_event(model, Prediction(e), event, e.covariance)
+        return Prediction(before, notes=(f"the contact signal was not followed: {error}",))
+    strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
+    timed = replace(model, guard_noise=None, strategy=strategy)
+    return after_event(timed, Prediction(e), event, e.covariance)

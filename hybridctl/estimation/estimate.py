@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 
 from hybridctl.checks import Array, array, number, vector
-from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import ModeKey
+from hybridctl.errors import InputError, SimulationError
+from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
 
@@ -77,22 +77,47 @@ def covariance_matrix(name: str, value: object, size: int | None = None) -> Arra
 def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     r"""Mean and covariance after a correction dx (ndx,) of the mean.
 
-    The point is integrate(x, dx), and the covariance goes along to the tangent space there: with
-    T = transport(dx) by :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`, the derivative of
-    difference(integrate(x, dx), integrate(x, dx + e)) by e. In a vector space that is the
+    The point is integrate(x, dx), and the covariance goes along to the tangent space there, see
+    `turning`.
+    """
+    after, turn = space.normalize(space.integrate(x, dx)), turning(space, dx)
+    return after, turn @ p @ turn.T
+
+
+def turning(space: Space, dx: Array) -> Array:
+    r"""J (ndx, ndx): difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
+
+    With T = transport(dx) it is :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space the
     identity.
     """
-    turn = space.transport(dx)
-    after = space.normalize(space.integrate(x, dx))
-    if not turn.any():
-        return after, p
-    total = power = np.eye(len(turn))
+    step = space.transport(dx)
+    total = power = np.eye(len(step))
     for k in range(1, _TERMS):
-        power = power @ turn / (k + 1.0)
+        power = power @ step / (k + 1.0)
         total = total + power
         if np.abs(power).max() < 1e-17:
             break
-    return after, total @ p @ total.T
+    return total
+
+
+def corrected(mode: Mode, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+    """Mean and covariance after a correction dx (ndx,), with the mean on the mode's constraints.
+
+    What contacts hold has no variance, so that a correction keeps it to first order; what is left
+    of second order would open them again.
+    """
+    after, p = moved(mode.space, x, p, dx)
+    return constrained(mode, after), p
+
+
+def constrained(mode: Mode, x: Array) -> Array:
+    """The state near x (nx,) that obeys the constraints of its mode; x where there is none."""
+    if mode.project is None:
+        return x
+    try:
+        return mode.project(x)
+    except SimulationError:
+        return x
 
 
 def tidied(p: Array) -> Array:

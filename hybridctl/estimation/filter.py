@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number, vector
-from hybridctl.errors import InputError
+from hybridctl.checks import Array, count, member, number, vector
+from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.admit import admit
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, checked
+from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
 from hybridctl.estimation.jumps import STRATEGIES, Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
-from hybridctl.estimation.predict import Prediction, carry_alternative, predict
+from hybridctl.estimation.predict import Prediction, carry_alternative, extend, predict
 from hybridctl.estimation.record import Record, Sample
-from hybridctl.estimation.result import Admission, FilterResult, Step, over_record
-from hybridctl.estimation.update import Innovation, correct
+from hybridctl.estimation.recovery import Beginning, Doubt, inflation
+from hybridctl.estimation.result import Admission, Correction, FilterResult, Step, over_record
+from hybridctl.estimation.update import Innovation, correct, present
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
 Constant = ArrayLike | Mapping[ModeKey, ArrayLike]
-
-
-@dataclass(frozen=True, eq=False)
-class Correction:
-    """An estimate after a measurement, and what it took.
-
-    innovation: None where the value was missing, or a contact signal. events: those that the
-    correction has brought about, at or before the time of the estimate. undone: the time from which
-    on events were taken back, because the measurements say that they are still to come, or None.
-    admission: how the events of the correction were passed, None without any.
-    """
-
-    estimate: Estimate
-    innovation: Innovation | None = None
-    events: tuple[Event, ...] = ()
-    undone: float | None = None
-    notes: tuple[str, ...] = ()
-    admission: Admission | None = None
+_Row = tuple[Estimate, Sample]  # a value that was there, and the estimate after it
 
 
 class SaltedKalmanFilter:
@@ -65,6 +50,9 @@ class SaltedKalmanFilter:
     early or late there (see `admit`). window: time in s after an event in which the hypothesis
     that it is still to come is kept beside the main one; 0 keeps none. odds: the log-likelihood by
     which that must win for the event to be undone. rtol, atol: of the integrator.
+    patience: of that many values of a channel in a row that the gate rejects, `run` believes the
+    last rather than the estimate (see `recovery`); None never does. beginning: of an estimate that
+    is made anew, because its mode was wrong; None for mode and covariance of the initial one.
 
     A correction that leaves the mode is admitted by the rules of `admit`. Samples without a change
     of the estimate (rejected, missing) are no updates.
@@ -83,6 +71,8 @@ class SaltedKalmanFilter:
         rewind: float = 0.05,
         window: float = 0.05,
         odds: float = 3.0,
+        patience: int | None = 8,
+        beginning: Beginning | None = None,
         rtol: float = 1e-9,
         atol: float = 1e-9,
     ) -> None:
@@ -100,6 +90,11 @@ class SaltedKalmanFilter:
         )
         self.window = number("window", window, at_least=0.0)
         self.odds = number("odds", odds, at_least=0.0)
+        self.patience = None if patience is None else count("patience", patience)
+        self.beginning = beginning
+        if beginning is not None:
+            ndx = system.mode(beginning.mode).space.ndx
+            covariance_matrix("beginning", beginning.covariance, ndx)
         given = [measurement] if isinstance(measurement, Measurement) else list(measurement)
         self.measurements = {m.name: m for m in given}
         self.signals = {signal.channel: signal for signal in signals}
@@ -132,8 +127,13 @@ class SaltedKalmanFilter:
         channel: str,
         value: ArrayLike,
         input: ArrayLike | InputLaw | None = None,
+        *,
+        reopen: bool = False,
     ) -> Correction:
-        """The estimate after a value (m,) of a channel, measured at the time of the estimate."""
+        """The estimate after a value (m,) of a channel, measured at the time of the estimate.
+
+        reopen: take also what the gate rejects, where a larger covariance explains it.
+        """
         known = [*self.measurements, *self.signals]
         member("channel", channel, known)
         measured = np.atleast_1d(np.asarray(value, dtype=np.float64))
@@ -143,18 +143,28 @@ class SaltedKalmanFilter:
                 raise InputError(f"a row of {channel!r} must have one value, got {measured.shape}")
             signal = self.signals[channel]
             found = signal.applied(self.model, estimate, float(measured[0]), law)
-            passed = Admission(estimate.mean, None) if found.events else None
+            passed = Admission(estimate.mean, estimate.covariance, None) if found.events else None
             return Correction(found.estimate, None, found.events, None, found.notes, passed)
         main = self._corrected(estimate, channel, measured, law)
         if main is None:
             return Correction(estimate)
         after, innovation, undone = self._weighed(estimate, main, channel, measured, law)
+        inflated = None
+        if reopen and not innovation.accepted:
+            believed = self._believed(after, innovation, channel, measured, law)
+            if believed is not None:
+                inflated, after, _ = believed
         admitted = admit(self.model, after, law)
         kept = admitted.estimate
         if not admitted.events and after.alternative is not None:
             kept = replace(kept, alternative=after.alternative)
-        passed = Admission(after.mean, admitted.transition) if admitted.events else None
-        return Correction(kept, innovation, admitted.events, undone, admitted.notes, passed)
+        passed = (
+            Admission(after.mean, after.covariance, admitted.transition)
+            if admitted.events
+            else None
+        )
+        notes = admitted.notes
+        return Correction(kept, innovation, admitted.events, undone, notes, passed, inflated)
 
     def run(
         self,
@@ -170,17 +180,33 @@ class SaltedKalmanFilter:
         Raises `InputError` for a channel that has no measurement.
         """
         estimate = checked(self.model.system, initial)
+        beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
+        doubt = Doubt(self.patience)
+        window = max(self.patience or 0, 2)
+        last = {name: deque[_Row](maxlen=window) for name in self.measurements}
 
         def take(sample: Sample) -> Step:
             nonlocal estimate
-            step = self._step(record, estimate, sample)
+            channel = sample.channel
+            step = self._step(record, estimate, sample, doubt.of_estimate(channel))
+            if step.innovation is not None:
+                last[channel].append((step.estimate, sample))
+            if doubt.of_mode(step):
+                anew = self._restarted(record, beginning, last[channel], step)
+                if anew is None and doubt.of_estimate(channel):
+                    note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
+                    step = replace(step, notes=(*step.notes, note))
+                step = step if anew is None else anew
+            doubt.count(step)
             estimate = step.estimate
             return step
 
         channels = [*self.measurements, *self.signals]
         return over_record(record, estimate, channels, take, progress)
 
-    def _step(self, record: Record, estimate: Estimate, sample: Sample) -> Step:
+    def _step(
+        self, record: Record, estimate: Estimate, sample: Sample, reopen: bool = False
+    ) -> Step:
         """Prediction to a sample, over the changes of the input, and the correction."""
         events, notes = list[Event](), list[str]()
         transition: Array | None = np.eye(len(estimate.covariance))
@@ -199,11 +225,15 @@ class SaltedKalmanFilter:
                 transition = None
             events += p.events
             notes += p.notes
-        found = self.update(estimate, sample.channel, sample.value, record.input(sample.time))
+        u = record.input(sample.time)
+        found = self.update(estimate, sample.channel, sample.value, u, reopen=reopen)
+        reopened = found.inflated is not None
+        if reopened:
+            notes.append(f"{sample.channel!r} is believed, not the estimate that rejects it")
         return Step(
             sample.time,
             sample.channel,
-            estimate,
+            estimate if found.inflated is None else found.inflated,
             found.estimate,
             found.innovation,
             (*events, *found.events),
@@ -211,7 +241,97 @@ class SaltedKalmanFilter:
             (*notes, *found.notes),
             transition,
             found.admission,
+            reopened,
         )
+
+    def _restarted(
+        self, record: Record, beginning: Beginning, rows: Sequence[_Row], step: Step
+    ) -> Step | None:
+        """The last step of an estimate made anew from some of the last rows of its channel.
+
+        step: the one that is replaced. None where there is no such estimate.
+        """
+        for k in range(len(rows) - 1):
+            try:
+                steps = self._anew(record, beginning, list(rows)[k:])
+            except (SimulationError, np.linalg.LinAlgError):
+                continue
+            taken = sum(s.innovation is not None and s.innovation.accepted for s in steps)
+            if not steps or 2 * (1 + taken) <= len(rows):
+                continue
+            left = step.estimate.mode
+            note = f"{step.channel!r} is believed, and mode {left!r} is not: begun anew"
+            return replace(
+                steps[-1],
+                predicted=replace(steps[-1].predicted, alternative=None),
+                innovation=step.innovation,
+                events=tuple(event for s in steps for event in s.events),
+                undone=rows[k][1].time,
+                notes=(note, *(note for s in steps for note in s.notes)),
+                transition=None,
+                admission=None,
+                reopened=True,
+            )
+        return None
+
+    def _anew(self, record: Record, beginning: Beginning, rows: list[_Row]) -> list[Step]:
+        """Steps from the second of these rows to the last, made from the first two.
+
+        Empty where they do not tell the state, or it has another size in the mode of the beginning.
+        """
+        (earlier, first), (_, second), *others = rows
+        sizes = [self.model.system.mode(e.mode).space.nx for e in (earlier, beginning)]
+        if sizes[0] != sizes[1]:
+            return []
+        now = Estimate(beginning.mode, first.time, earlier.mean, beginning.covariance)
+        for sample in (first, second):
+            onward = self._past_guards(record, now, sample.time)
+            taken = None if onward is None else self._taken(record, onward, sample)
+            if taken is None:
+                return []
+            predicted, now, innovation = taken
+        found = admit(self.model, now, self._law(now.mode, record.input(second.time)))
+        given = second.time, second.channel, predicted, found.estimate, innovation
+        steps = [Step(*given, found.events, None, found.notes, None)]
+        for _, sample in others:
+            steps.append(self._step(record, steps[-1].estimate, sample))
+        return steps
+
+    def _past_guards(self, record: Record, estimate: Estimate, end: float) -> Estimate | None:
+        """The estimate at a later time in the same mode; None where there is no way."""
+        for t in (*record.input_changes(estimate.time, end).tolist(), end):
+            if t > estimate.time:
+                law = self._law(estimate.mode, record.input(estimate.time))
+                onward = extend(self.model, estimate, t, law, None)
+                if onward is None:
+                    return None
+                estimate = onward.estimate
+        return estimate
+
+    def _taken(
+        self, record: Record, estimate: Estimate, sample: Sample
+    ) -> tuple[Estimate, Estimate, Innovation] | None:
+        """The estimate before and after a value that must be taken, None where it cannot be."""
+        law = self._law(estimate.mode, record.input(sample.time))
+        found = self._corrected(estimate, sample.channel, sample.value, law)
+        if found is None or found[1].accepted:
+            return None if found is None else (estimate, *found)
+        return self._believed(estimate, found[1], sample.channel, sample.value, law)
+
+    def _believed(
+        self, estimate: Estimate, rejected: Innovation, channel: str, value: Array, law: InputLaw
+    ) -> tuple[Estimate, Estimate, Innovation] | None:
+        """The estimate made uncertain enough for a rejected value, and after that value.
+
+        None where no factor of the covariance is enough.
+        """
+        measurement = self.measurements[channel]
+        given = present(measurement, value)
+        noise = measurement.covariance[np.ix_(given, given)]  # type: ignore[arg-type]
+        factor = inflation(rejected.covariance - noise, noise, rejected.residual)
+        wide = replace(estimate, covariance=factor * estimate.covariance, alternative=None)
+        found = self._corrected(wide, channel, value, law)
+        return None if found is None or not found[1].accepted else (wide, *found)
 
     def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
         return predict(self.model, estimate, end, law)

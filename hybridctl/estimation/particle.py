@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 from hybridctl.checks import Array, Indices, count, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, checked, tidied
+from hybridctl.estimation.estimate import Estimate, checked, constrained, tidied
 from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.noise import EventNoise, Noise
@@ -39,7 +39,8 @@ from hybridctl.hybrid.trajectory import Event
 _DOUBT = 1e-3  # likelihood of a contact signal in a particle whose mode it contradicts
 
 Modes = Sequence[ModeKey]
-Propagate = Callable[[Modes, Array, float, float, Array, np.random.Generator], tuple[Modes, Array]]
+Moved = tuple[Modes, Array] | tuple[Modes, Array, Mapping[int, Sequence[Event]]]
+Propagate = Callable[[Modes, Array, float, float, Array, np.random.Generator], Moved]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +65,18 @@ class Cloud:
 
     @property
     def typical_events(self) -> tuple[Event, ...]:
-        """The events of the heaviest particle that has had the median number of them."""
+        """Those of a particle with the median number of them, and the last at the median time."""
         counts = np.array([len(events) for events in self.events])
-        order = np.argsort(counts, kind="stable")
-        half = int(np.cumsum(self.weights[order]).searchsorted(0.5))
-        same = np.flatnonzero(counts == counts[order[min(half, len(order) - 1)]])
-        return self.events[int(same[self.log_weights[same].argmax()])]
+        same = np.flatnonzero(counts == counts[self._median(counts)])
+        times = np.array([self.events[k][-1].time if self.events[k] else 0.0 for k in same])
+        return self.events[int(same[self._median(times, same)])]
+
+    def _median(self, values: Array | Indices, rows: Indices | None = None) -> int:
+        """Which of the values, of all particles or of these, is the weighted median."""
+        weights = self.weights if rows is None else self.weights[rows]
+        order = np.argsort(values, kind="stable")
+        heaped = np.cumsum(weights[order])
+        return int(order[min(int(heaped.searchsorted(0.5 * heaped[-1])), len(order) - 1)])
 
     def members(self, mode: ModeKey) -> Indices:
         """The particles in a mode."""
@@ -95,9 +102,10 @@ class ParticleFilter:
 
     particles: how many. seed: of everything drawn in a run. propagate(modes, states, start, end,
     input, rng): all particles from one time to another, with input (nu,) held, as new modes and
-    states (n, nx); it makes all the noise itself, and its events are not known. Needs modes of the
-    same size. resample: the part of `particles` below which the effective number must fall.
-    smoothing b, in [0, 1): of the kernel after resampling, 0 for none.
+    states (n, nx), and where it knows them the events of each particle by its number; it makes all
+    the noise itself. Needs modes of the same size. resample: the part of `particles` below which
+    the effective number must fall. smoothing b, in [0, 1): of the kernel after resampling, 0 for
+    none.
 
     An estimate is of the mode with the largest weight: mean and covariance of its particles.
     An event counts once half of the weight has had it. A contact signal takes weight from
@@ -177,8 +185,8 @@ class ParticleFilter:
         return over_record(record, initial, channels, take, progress)
 
     def _drawn(self, e: Estimate, rng: np.random.Generator) -> Cloud:
-        n, space = self.particles, self.model.system.mode(e.mode).space
-        states = integrated(space, e.mean, _normal(rng, e.covariance, n))
+        n, mode = self.particles, self.model.system.mode(e.mode)
+        states = integrated(mode, e.mean, _normal(rng, e.covariance, n))
         weights = np.full(n, -np.log(n))
         return Cloud(e.time, (e.mode,) * n, tuple(states), weights, ((),) * n)
 
@@ -197,13 +205,19 @@ class ParticleFilter:
     def _at_once(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
         assert self.propagate is not None
         given = cloud.modes, np.array(cloud.states), cloud.time, end, u, rng
-        modes, states = self.propagate(*given)
+        modes, states, *known = self.propagate(*given)
         if len(modes) != self.particles or len(states) != self.particles:
             raise InputError(
                 f"propagate must return {self.particles} modes and states, got {len(modes)} and "
                 f"{len(states)}"
             )
-        return replace(cloud, time=end, modes=tuple(modes), states=tuple(states))
+        events = list(cloud.events)
+        for found in known:
+            for k, new in found.items():
+                events[k] = (*events[k], *new)
+        return replace(
+            cloud, time=end, modes=tuple(modes), states=tuple(states), events=tuple(events)
+        )
 
     def _one_by_one(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
         def law(t: float, x: Array) -> Array:
@@ -220,8 +234,8 @@ class ParticleFilter:
             mode, x = starts[rows[0]]
             p = self._gathered(mode, x, cloud.time, end, law)
             noise = _normal(rng, p, len(rows))
-            space = self.model.system.mode(paths[rows[0]].mode).space
-            moved = integrated(space, np.array([states[k] for k in rows]), noise)
+            after = self.model.system.mode(paths[rows[0]].mode)
+            moved = integrated(after, np.array([states[k] for k in rows]), noise)
             for k, state in zip(rows, moved, strict=True):
                 states[k] = state
         return replace(
@@ -267,13 +281,19 @@ class ParticleFilter:
     def _residuals(
         self, cloud: Cloud, measurement: Measurement, value: Array, u: Array | None
     ) -> Array:
-        rows = []
-        for key, x in zip(cloud.modes, cloud.states, strict=True):
-            mode = self.model.system.mode(key)
+        found = np.empty((len(cloud.states), measurement.dimension))
+        for key in dict.fromkeys(cloud.modes):
+            mode, rows = self.model.system.mode(key), cloud.members(key)
             held = np.zeros(mode.nu) if u is None else u
-            seen = observed(measurement, mode, cloud.time, x, held)
-            rows.append(residual(measurement, seen, value))
-        return np.array(rows)
+            seen = np.array(
+                [observed(measurement, mode, cloud.time, cloud.states[k], held) for k in rows]
+            )
+            plain = measurement.residual is None
+            if plain and seen.shape[1:] == value.shape == (measurement.dimension,):
+                found[rows] = value - seen
+            else:
+                found[rows] = [residual(measurement, z, value) for z in seen]
+        return found
 
     def _contradicts(self, signal: ContactSignal, cloud: Cloud, value: float) -> Array:
         """1 for each particle that would have to change its mode, else 0."""
@@ -296,13 +316,13 @@ class ParticleFilter:
         states = list(drawn.states)
         for key in dict.fromkeys(drawn.modes):
             rows = drawn.members(key)
-            space = self.model.system.mode(key).space
+            mode = self.model.system.mode(key)
             same = np.array([states[k] for k in rows])
-            mean, ways = center(space, same, np.full(len(rows), 1.0 / len(rows)), same[0])
+            mean, ways = center(mode.space, same, np.full(len(rows), 1.0 / len(rows)), same[0])
             ways = np.sqrt(1.0 - b**2) * ways + b * _normal(
                 rng, ways.T @ ways / len(rows), len(rows)
             )
-            for k, state in zip(rows, integrated(space, mean, ways), strict=True):
+            for k, state in zip(rows, integrated(mode, mean, ways), strict=True):
                 states[k] = state
         return replace(drawn, states=tuple(states))
 
@@ -314,8 +334,9 @@ class ParticleFilter:
         mode = max(shares, key=lambda key: shares[key])
         rows = cloud.members(mode)
         states, w = np.array([cloud.states[k] for k in rows]), weights[rows] / shares[mode]
-        space = self.model.system.mode(mode).space
-        mean, ways = center(space, states, w, states[w.argmax()])
+        held = self.model.system.mode(mode)
+        mean, ways = center(held.space, states, w, states[w.argmax()])
+        mean = constrained(held, mean)
         return Estimate(mode, cloud.time, mean, tidied(ways.T @ (w[:, None] * ways)))
 
 

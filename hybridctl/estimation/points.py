@@ -18,10 +18,10 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.estimation.admit import admit
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import predict
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import InputLaw, Mode, ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space
@@ -101,13 +101,20 @@ def differences(space: Space, x: Array, states: Array) -> Array:
     return np.array([space.difference(x, state) for state in states])
 
 
-def integrated(space: Space, x: Array, ways: Array) -> Array:
-    """The states (n, nx) reached from x, or from the states x (n, nx), along the ways (n, ndx)."""
+def integrated(mode: Mode, x: Array, ways: Array) -> Array:
+    """The states (n, nx) reached from x, or from the states x (n, nx), along the ways (n, ndx).
+
+    They obey the constraints of the mode.
+    """
+    space = mode.space
     if space.nx == space.ndx:
-        return space.integrate(x, ways)
-    starts = np.broadcast_to(x, (len(ways), space.nx))
-    pairs = zip(starts, ways, strict=True)
-    return np.array([space.normalize(space.integrate(state, way)) for state, way in pairs])
+        states = space.integrate(x, ways)
+    else:
+        pairs = zip(np.broadcast_to(x, (len(ways), space.nx)), ways, strict=True)
+        states = np.array([space.normalize(space.integrate(*pair)) for pair in pairs])
+    if mode.project is None:
+        return states
+    return np.array([constrained(mode, state) for state in states]).reshape(states.shape)
 
 
 def center(space: Space, states: Array, weights: Array, guess: Array) -> tuple[Array, Array]:

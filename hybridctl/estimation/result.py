@@ -21,11 +21,32 @@ from hybridctl.hybrid.trajectory import Event
 class Admission:
     """A corrected estimate that was taken through events, at the same time, see `admit`.
 
-    mean: before that. matrix (ndx+, ndx): the first-order map, None where there is none.
+    mean, covariance: before that. matrix (ndx+, ndx): the first-order map, or None.
     """
 
     mean: Array
+    covariance: Array
     matrix: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """An estimate after a measurement, and what it took.
+
+    innovation: None where the value was missing, or a contact signal. events: those that the
+    correction has brought about, at or before the time of the estimate. undone: the time from which
+    on events were taken back, because the measurements say that they are still to come, or None.
+    admission: how the events of the correction were passed, None without any. inflated: the
+    estimate before, with the covariance that a rejected value was taken with, None otherwise.
+    """
+
+    estimate: Estimate
+    innovation: Innovation | None = None
+    events: tuple[Event, ...] = ()
+    undone: float | None = None
+    notes: tuple[str, ...] = ()
+    admission: Admission | None = None
+    inflated: Estimate | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +57,8 @@ class Step:
     missing or a contact signal. events: since the sample before. undone: the time from which on
     the correction took events back, or None. transition: the first-order map of the prediction,
     None where it was piecewise linear. admission: None where the correction caused no event.
+    reopened: whether a value that the gate rejected was taken, with `predicted` made less certain,
+    see `recovery`; its innovation is that before, and counts as rejected.
     """
 
     time: float
@@ -48,6 +71,7 @@ class Step:
     notes: tuple[str, ...]
     transition: Array | None
     admission: Admission | None = None
+    reopened: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +152,7 @@ class FilterResult:
             "events": len(self.events),
             "undone": sum(step.undone is not None for step in self.steps),
             "rejected": len(self.rejected),
+            "reopened": sum(step.reopened for step in self.steps),
             "missing": count - len(self.innovations),
             "skipped": self.skipped,
             "replaced": len(self.notes),

@@ -6,8 +6,12 @@ r"""The fixed-interval smoother of Rauch, Tung and Striebel, back through the ev
 
 with :math:`\Phi_k` the first-order map of the prediction, saltation matrices included. The
 pseudo-inverse leaves out what contacts hold. Where a correction took the estimate through an event,
-:math:`\Phi_k` and :math:`P_{k+1}^-` go on through that; where it took an event back, the hypothesis
-that has won is followed back to where it began.
+that is a step of its own, with the first-order map of the event; where it took an event back, the
+hypothesis that has won is followed back to where it began.
+
+On a manifold :math:`P_{k+1}^s` belongs to the tangent space at the smoothed mean. In that at
+:math:`\hat x_{k+1}^-` it is :math:`J^{-1} P_{k+1}^s J^{-T}`, with J the derivative of the change
+between the two, :math:`\varphi_1(T)` of the way there (see `moved`).
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, tidied, turning
 from hybridctl.estimation.result import Admission, FilterResult, Step
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import Space
 
 _RANK = 1e-12
 _ROUNDING = 1e-14  # of the variance that is carried to a coordinate, when almost all cancels
@@ -54,8 +58,9 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     Where a prediction or correction has no first-order map (piecewise linear events, contact
     signals that end a mode, particles), the past does not learn of what comes after it, and
     `notes` says so. Events stay where the filter had them, so a smoothed mean near one may lie past
-    its guard. On manifolds covariances are compared in one tangent space, right to first order in
-    the corrections.
+    its guard. On manifolds covariances are compared in the tangent space at the prediction, where
+    they are taken by the exact derivative: the curvature of the manifold adds no error to that of
+    the first-order maps.
     """
     links = _chain(result)
     if not links:
@@ -101,27 +106,31 @@ def _beside(step: Step) -> _Link:
 
 def _back(system: HybridSystem, before: Estimate, link: _Link, later: Estimate) -> Estimate | None:
     """The smoothed estimate of a sample from that of the one after it; None without a map."""
-    predicted, phi = link.predicted, link.transition
-    if phi is None or (link.admission is not None and link.admission.matrix is None):
+    admission, phi = link.admission, link.transition
+    if phi is None or (admission is not None and admission.matrix is None):
         return None
-    space = system.mode(predicted.mode).space
-    p = predicted.covariance
-    if link.admission is None:
-        way = space.difference(predicted.mean, later.mean)
-    else:
-        matrix = link.admission.matrix
-        assert matrix is not None
-        after = system.mode(link.estimate.mode).space
-        way = matrix @ space.difference(predicted.mean, link.admission.mean)
-        way = way + after.difference(link.estimate.mean, later.mean)
-        phi, p = matrix @ phi, matrix @ p @ matrix.T
-    gain = _gain(before.covariance, phi, p)
-    own = before.covariance + gain @ (later.covariance - p) @ gain.T
-    return _moved(system.mode(before.mode).space, before, gain @ way, own)
+    if admission is not None and admission.matrix is not None:
+        p = admission.covariance
+        middle = replace(link.predicted, mean=admission.mean, covariance=p)
+        later = _through(system, middle, link.estimate, admission.matrix, later)
+    return _through(system, before, link.predicted, phi, later)
 
 
-def _moved(space: Space, before: Estimate, way: Array, p: Array) -> Estimate:
-    x, p = moved(space, before.mean, p, way)
+def _through(
+    system: HybridSystem, before: Estimate, after: Estimate, phi: Array, later: Estimate
+) -> Estimate:
+    """The smoothed estimate before a map phi that led to `after`, which smoothed is `later`."""
+    space = system.mode(after.mode).space
+    way = space.difference(after.mean, later.mean)
+    turn = np.linalg.inv(turning(space, way))
+    gain = _gain(before.covariance, phi, after.covariance)
+    change = turn @ later.covariance @ turn.T - after.covariance
+    own = before.covariance + gain @ change @ gain.T
+    return _moved(system.mode(before.mode), before, gain @ way, own)
+
+
+def _moved(mode: Mode, before: Estimate, way: Array, p: Array) -> Estimate:
+    x, p = corrected(mode, before.mean, p, way)
     return Estimate(before.mode, before.time, x, tidied(p))
 
 

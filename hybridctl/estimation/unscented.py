@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.points import (
     Kind,
@@ -52,9 +52,8 @@ class UnscentedFilter(SaltedKalmanFilter):
     def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
         if end <= estimate.time:
             return predict(self.model, estimate, end, law)
-        space = self.model.system.mode(estimate.mode).space
-        ways = sigma_points(estimate.covariance)
-        starts = integrated(space, estimate.mean, ways)
+        mode, ways = self.model.system.mode(estimate.mode), sigma_points(estimate.covariance)
+        starts = integrated(mode, estimate.mean, ways)
         middle = self._nominal(estimate, estimate.mean, end, law)
         quiet = silent(self.model)
         paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
@@ -82,10 +81,11 @@ class UnscentedFilter(SaltedKalmanFilter):
         e = middle.estimate
         if not len(images):
             return middle
-        space = self.model.system.mode(e.mode).space
+        mode = self.model.system.mode(e.mode)
         weights = np.full(len(images), 1.0 / len(images))
-        mean, spread = center(space, images, weights, e.mean)
-        _, noise = moved(space, e.mean, e.covariance, space.difference(e.mean, mean))
+        mean, spread = center(mode.space, images, weights, e.mean)
+        way = mode.space.difference(e.mean, mean)
+        mean, noise = corrected(mode, e.mean, e.covariance, way)
         covariance = tidied(spread.T @ (weights[:, None] * spread) + noise)
         matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
         return replace(
@@ -106,7 +106,7 @@ class UnscentedFilter(SaltedKalmanFilter):
         r = residual(measurement, base, value)[given]
         noise = measurement.covariance[np.ix_(given, given)]
         seen = np.zeros((len(ways), len(r)))
-        for row, x in zip(seen, integrated(mode.space, estimate.mean, ways), strict=True):
+        for row, x in zip(seen, integrated(mode, estimate.mean, ways), strict=True):
             row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[given]
         weight = 1.0 / max(len(ways), 1)
         shift = weight * seen.sum(axis=0)
@@ -118,9 +118,9 @@ class UnscentedFilter(SaltedKalmanFilter):
             return estimate, innovation
         gain = solved(factor, weight * seen.T @ ways).T
         left = ways - seen @ gain.T
-        corrected = weight * left.T @ left + gain @ noise @ gain.T
-        x, corrected = moved(mode.space, estimate.mean, corrected, gain @ innovation.residual)
-        return replace(estimate, mean=x, covariance=tidied(corrected)), innovation
+        p = weight * left.T @ left + gain @ noise @ gain.T
+        x, p = corrected(mode, estimate.mean, p, gain @ innovation.residual)
+        return replace(estimate, mean=x, covariance=tidied(p)), innovation
 
 
 def sigma_points(p: Array) -> Array:

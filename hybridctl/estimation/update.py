@@ -18,7 +18,7 @@ from scipy.stats import chi2
 
 from hybridctl.checks import Array, array
 from hybridctl.errors import InputError
-from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.hybrid.mode import Mode, ModeKey
 
@@ -69,9 +69,9 @@ def correct(
         return estimate, innovation
     gain = solved(factor, h @ p).T
     left = np.eye(len(p)) - gain @ h
-    corrected = left @ p @ left.T + gain @ noise @ gain.T
-    x, corrected = moved(mode.space, estimate.mean, corrected, gain @ r)
-    return replace(estimate, mean=x, covariance=tidied(corrected)), innovation
+    p = left @ p @ left.T + gain @ noise @ gain.T
+    x, p = corrected(mode, estimate.mean, p, gain @ r)
+    return replace(estimate, mean=x, covariance=tidied(p)), innovation
 
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | None:

@@ -276,7 +276,7 @@ class ContactDynamics:
             a, a_z, f_z, t_z = self._closed_derivatives(phase, q, v, u)
         parts = slice(nv), slice(nv, 2 * nv), slice(2 * nv, None)
         return AccelerationDerivatives(
-            a, *(by_z[..., part] for by_z in (a_z, f_z, t_z) for part in parts)
+            a, *[np.asarray(by_z[..., part]) for by_z in (a_z, f_z, t_z) for part in parts]
         )
 
     def _closed_derivatives(

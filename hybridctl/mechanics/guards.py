@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
+from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics
 from hybridctl.mechanics.phase import STOPPED
@@ -58,6 +59,11 @@ def contact_guards(dynamics: ContactDynamics, modes: Modes) -> GuardSet:
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     return GuardSet(names, values, jacobian)
+
+
+def closing_guards(contacts: Sequence[Contact]) -> tuple[str, ...]:
+    """The guards at which contacts close: their gaps, in m."""
+    return tuple(f"{contact.name} closes" for contact in contacts)
 
 
 def guard_parameter_derivatives(

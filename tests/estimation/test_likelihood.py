@@ -1,23 +1,23 @@
 """Noise levels by maximum likelihood: what made the records is found again."""
 
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from estimation.systems import GRAVITY, affine, bouncing_ball, height
+from estimation.levels import still_filter, walk_filter
+from estimation.systems import GRAVITY, bouncing_ball, height
 
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.likelihood import fit_noise, judge
-from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.record import Record, Series
 
 SIGMA, KICK = 0.003, 0.15
 TIMES = np.array([0.15, 0.3, 0.4, 0.55, 0.65, 0.75])
 BALL = bouncing_ball()
 START = Estimate("air", 0.0, np.array([1.0, 0.0]), np.diag([1e-4, 1e-2]))
-STILL = affine(np.zeros((1, 1)), [0.0])
 
 
 def ball_filter(levels):
@@ -50,7 +50,8 @@ def fitted():
     with ThreadPoolExecutor(2) as pool:
         fit = fit_noise(
             ball_filter, records[:30], [START], [0.01, 0.03],
-            tolerance=0.02, executor=pool, progress=lambda levels, total: path.append(total),
+            tolerance=0.02, standard_errors=True, executor=pool,
+            progress=lambda levels, total: path.append(total),
         )  # fmt: skip
     return records, fit, path
 
@@ -63,6 +64,8 @@ def test_levels_are_found_within_their_statistical_error(fitted):
     # of 6 heights 3 go into start and kick, so each record has 3 of freedom for sigma, 1 for kick
     errors = np.array([1.0 / np.sqrt(2 * 30 * 3), 1.0 / np.sqrt(2 * 30 * 1)])
     assert (np.abs(np.log(fit.levels / [SIGMA, KICK])) < 3.0 * errors).all()
+    # heights and kicks share their freedom, and a finite step has 1 / (12 n): a few percent
+    np.testing.assert_allclose(fit.standard_errors, errors, rtol=0.1)
 
 
 def test_held_out_records_judge_the_fit(fitted):
@@ -75,12 +78,6 @@ def test_held_out_records_judge_the_fit(fitted):
         other = judge(ball_filter, wrong, held_out, [START])
         assert other.log_likelihood < right.log_likelihood - 2.0
     assert not judge(ball_filter, fit.levels * [1.0, 0.1], held_out, [START]).nis.inside
-
-
-def still_filter(levels, gate=None):
-    """A constant that is known, in noise of one level: the likelihood has a closed form."""
-    measured = linear("z", [[1.0]], [[levels[0] ** 2]], gate=gate)
-    return SaltedKalmanFilter(STILL, np.zeros((1, 1)), measured)
 
 
 def still_records(n=3, size=8):
@@ -101,6 +98,7 @@ def test_the_most_likely_level_of_plain_noise_is_its_root_mean_square():
     n = len(values)
     best = -0.5 * n * (np.log(2.0 * np.pi * exact**2) + 1.0)
     assert fit.log_likelihood == pytest.approx(best, abs=1e-3)
+    assert fit.standard_errors is None
     bound = fit_noise(still_filter, records, [KNOWN], [1.0], bounds=[[0.8, 2.0]])
     assert bound.levels[0] == pytest.approx(0.8, rel=1e-6)
 
@@ -112,6 +110,92 @@ def test_the_result_does_not_depend_on_the_executor():
         shared = fit_noise(still_filter, records, initials, [1.0], executor=pool)
     assert alone.levels[0] == shared.levels[0]
     assert alone.log_likelihood == shared.log_likelihood
+
+
+def test_other_processes_give_the_same_numbers():
+    """Those that are spawned, which read all from pickles, import for some seconds."""
+    records, walk = still_records(4), Estimate("flow", 0.0, np.array([2.0]), np.eye(1))
+    alone = judge(walk_filter, [0.3, 0.1], records, [walk])
+    spawn = multiprocessing.get_context("spawn")
+    options = {"max_evaluations": 20, "standard_errors": True}
+    fit = fit_noise(still_filter, records, [KNOWN], [1.0], **options)
+    with ProcessPoolExecutor(2, spawn) as pool:
+        shared = judge(walk_filter, [0.3, 0.1], records, [walk], executor=pool)
+        same = fit_noise(still_filter, records, [KNOWN], [1.0], executor=pool, **options)
+    np.testing.assert_array_equal(shared.log_likelihoods, alone.log_likelihoods)
+    assert shared.nis == alone.nis
+    np.testing.assert_array_equal(same.levels, fit.levels)
+    np.testing.assert_array_equal(same.standard_errors, fit.standard_errors)
+    assert same.log_likelihood == fit.log_likelihood
+
+
+@pytest.mark.parametrize(("n", "start"), [(24, 1.0), (96, 0.31)])
+def test_the_error_of_plain_noise_is_that_of_a_mean_square(n, start):
+    """n squares: 1 / sqrt(2 n) of the logarithm, whatever the level is."""
+    records, path = still_records(n // 8), []
+    fit = fit_noise(
+        still_filter, records, [KNOWN], [start], tolerance=1e-3, standard_errors=True,
+        progress=lambda levels, total: path.append(levels[0]),
+    )  # fmt: skip
+    # a step is at most sqrt(2) errors long, see the module; the level is right to 1e-3
+    assert fit.standard_errors[0] == pytest.approx(np.sqrt(0.5 / n), rel=1.0 / (6 * n) + 2e-3)
+    assert fit.evaluations == len(path)
+    # the last two are a step to either side of the level
+    assert np.sqrt(path[-1] * path[-2]) == pytest.approx(fit.levels[0], rel=1e-12)
+    assert abs(np.log(path[-1] / path[-2])) == pytest.approx(np.sqrt(2.0 / n), rel=0.5)
+
+
+def information(levels, times, deviations, p0):
+    """Observed and expected -D^2 log p by the logarithms of levels, and the spread of the first.
+
+    Each row z of deviations is normal with S = r^2 I + q^2 min(t_i, t_j) + p0, so with S_i the
+    derivatives of S and B_i = inv(S) S_i the expected one is tr(B_i B_j) / 2.
+    """
+    r, q = levels
+    parts = [r**2 * np.eye(len(times)), q**2 * np.minimum.outer(times, times)]
+    s = sum(parts) + p0
+    b = [2.0 * np.linalg.solve(s, part) for part in parts]
+    observed, expected, spread = np.zeros((3, 2, 2))
+    for i in range(2):
+        for j in range(2):
+            second = 2.0 * b[i] if i == j else np.zeros_like(s)
+            square = 0.5 * (b[i] @ b[j] + b[j] @ b[i]) - 0.5 * second  # in z^T square inv(S) z
+            z = np.linalg.solve(s, deviations.T)
+            expected[i, j] = 0.5 * len(deviations) * np.trace(b[i] @ b[j])
+            constant = 0.5 * len(deviations) * np.trace(second - b[i] @ b[j])
+            observed[i, j] = constant + np.einsum("nk,kl,ln->", deviations, square, z)
+            spread[i, j] = np.sqrt(2.0 * len(deviations) * np.trace(square @ square))
+    return observed, expected, spread
+
+
+def test_errors_of_a_random_walk_are_those_of_its_information_in_closed_form():
+    rng, times = np.random.default_rng(7), 0.1 * np.arange(1, 21)
+    start = Estimate("flow", 0.0, np.array([2.0]), np.array([[0.04]]))
+    truth = np.array([0.3, 0.8])
+    walks = np.sqrt(0.1) * truth[1] * rng.normal(size=(4, 20)).cumsum(axis=1)
+    deviations = walks + 0.2 * rng.normal(size=(4, 1)) + truth[0] * rng.normal(size=(4, 20))
+    records = [Record({"z": Series(times, 2.0 + row)}) for row in deviations]
+    fit = fit_noise(
+        walk_filter, records, [start], [0.25, 1.0], tolerance=2e-3, standard_errors=True
+    )
+    observed, expected, spread = information(fit.levels, times, deviations, 0.04)
+    exact = np.sqrt(np.diag(np.linalg.inv(observed)))
+    # their fourth order is at most (step e)^2 / 6 = 0.01, and levels are right to 2e-3
+    np.testing.assert_allclose(fit.standard_errors, exact, rtol=0.015)
+    assert (np.abs(observed - expected) <= 3.0 * spread).all()
+    assert (np.abs(np.log(fit.levels / truth)) < 3.0 * fit.standard_errors).all()
+
+
+def test_a_level_that_is_not_determined_has_no_error():
+    records = still_records()
+    alone = fit_noise(still_filter, records, [KNOWN], [0.3], standard_errors=True)
+    idle = fit_noise(still_filter, records, [KNOWN], [0.3, 1.0], standard_errors=True)
+    assert np.isnan(idle.standard_errors[1])
+    assert idle.standard_errors[0] == pytest.approx(alone.standard_errors[0], rel=0.03)
+    bound = fit_noise(
+        still_filter, records, [KNOWN], [1.0], bounds=[[0.8, 2.0]], standard_errors=True
+    )
+    assert np.isnan(bound.standard_errors).all()
 
 
 def test_a_gate_does_not_reward_levels_that_reject_everything():

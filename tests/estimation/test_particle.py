@@ -12,8 +12,9 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import configuration, linear
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.particle import ParticleFilter
+from hybridctl.estimation.particle import Cloud, ParticleFilter
 from hybridctl.estimation.record import Record, Series
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.state import RobotStateSpace
 
 A = np.array([[0.0, 1.0], [-4.0, -0.3]])
@@ -122,6 +123,31 @@ def test_it_follows_a_ball_through_its_bounce_and_counts_the_event_once():
     assert abs(event.time - exact) < 2e-3
     assert (np.abs(last.mean - truth[-1]) < 4.0 * np.sqrt(np.diag(last.covariance))).all()
     assert 0.5 < found.summary()["mean_nis"] < 1.8
+
+
+def hit(time):
+    none = np.zeros(0)
+    return Event(0, time, "air", "air", ("floor",), none, none, none, none, none, none)
+
+
+def test_the_last_event_counts_at_the_median_time_of_the_weight():
+    """One of five particles has had none, and one carries half of what the others weigh."""
+    events = ((), (hit(4.0),), (hit(1.0),), (hit(3.0),), (hit(2.0),))
+    weights = np.array([0.1, 0.1, 0.2, 0.45, 0.15])
+    cloud = Cloud(5.0, ("air",) * 5, (np.zeros(2),) * 5, np.log(weights), events)
+    assert [event.time for event in cloud.typical_events] == [3.0]
+    before = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
+    assert Cloud(5.0, cloud.modes, cloud.states, np.log(before), events).typical_events == ()
+
+
+def test_events_of_a_hook_are_counted_once():
+    def struck(modes, states, start, end, u, rng):
+        return modes, states, {k: (hit(start),) for k in range(35) if start == 0.1}
+
+    pf = ParticleFilter(bouncing_ball(), np.zeros((2, 2)), height(), particles=50, propagate=struck)
+    record, _ = ball_record(30)
+    found = pf.run(record, Estimate("air", 0.0, np.array([1.0, 0.3]), 1e-6 * np.eye(2)))
+    assert [event.time for event in found.events] == [0.1]
 
 
 def test_noise_of_resets_and_guards_is_drawn():

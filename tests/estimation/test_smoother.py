@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from estimation.joint import dense
+from estimation.piecewise import affine_guard, affine_mode, affine_reset
 from estimation.systems import GRAVITY, affine, bouncing_ball, height, two_flows
 from hybridctl.robots import ball
 from scipy.linalg import expm
@@ -15,6 +17,7 @@ from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.hybrid.mode import Transition
 
 A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.5], [0.0, 0.2, -1.5]])
 Q = np.diag([1e-3, 0.2, 0.05])
@@ -23,27 +26,6 @@ H = np.array([[1.0, 0.0, 0.3], [0.0, 1.0, 0.0]])
 R = np.array([[0.01, 0.002], [0.002, 0.03]])
 TIGHT = {"rtol": 1e-13, "atol": 1e-14}
 NONE = np.zeros((2, 2))
-
-
-def dense(maps, noises, p0, measured, noise, residuals):
-    """Deviations (k + 1, n) and covariances of all states given all values, from their joint.
-
-    maps, noises: of each prediction. residuals: of the values against the motion of the mean.
-    """
-    n, k = len(p0), len(maps)
-    lift = np.eye(n * (k + 1))  # all states from the first one and the noises
-    for i in range(k):
-        lift[n * (i + 1) : n * (i + 2)] += maps[i] @ lift[n * i : n * (i + 1)]
-    joint = np.zeros_like(lift)
-    for i, block in enumerate([p0, *noises]):
-        joint[n * i : n * (i + 1), n * i : n * (i + 1)] = block
-    joint = lift @ joint @ lift.T
-    seen = np.kron(np.eye(k), measured) @ np.eye(n * (k + 1))[n:]
-    s = seen @ joint @ seen.T + np.kron(np.eye(k), noise)
-    gain = np.linalg.solve(s, seen @ joint).T
-    after = joint - gain @ seen @ joint
-    blocks = [after[n * i : n * i + n, n * i : n * i + n] for i in range(k + 1)]
-    return (gain @ np.ravel(residuals)).reshape(k + 1, n), blocks
 
 
 def gathered(h):
@@ -140,6 +122,35 @@ def test_corrections_across_a_guard_are_followed_back(seed):
         found.initial.covariance, np.linalg.inv(information), rtol=1e-6, atol=1e-15
     )
     assert not found.notes
+
+
+def test_noise_of_a_reset_that_a_correction_brought_about_comes_after_its_value():
+    """In closed form: the second value has the noise of the reset besides its own, the first not.
+
+    x falls through 0, where y becomes y + 1, more or less; the first value of x is below 0.
+    """
+    flow = np.array([-1.0, 0.0])
+    system = hc.HybridSystem(
+        [affine_mode(key, NONE, flow) for key in "IJ"],
+        [Transition("I", affine_guard("g", [1.0, 0.0], 0.0),
+                    affine_reset(np.eye(2), [0.0, 1.0]), "J")],
+    )  # fmt: skip
+    p, added = 0.05**2, np.diag([0.0, 0.01])
+    kf = SaltedKalmanFilter(
+        system, NONE, linear("z", np.eye(2), p * np.eye(2)), reset_noise=added, rewind=0.5
+    )
+    x0, values = np.array([0.2, 0.0]), np.array([[-0.2, 0.02], [-0.1, 1.05]])
+    record = Record({"z": Series([0.1, 0.2], values)})
+    result = kf.run(record, Estimate("I", 0.0, x0, p * np.eye(2)))
+    assert [step.admission is not None for step in result.steps] == [True, False]
+    initial = smooth(system, result).initial
+    weights = np.array([[1.0 / p, 1.0 / p], [1.0 / p, 1.0 / (p + 0.01)]])
+    starts = values - np.outer([0.1, 0.2], flow) - [[0.0, 0.0], [0.0, 1.0]]
+    total = 1.0 / p + weights.sum(axis=0)
+    np.testing.assert_allclose(initial.covariance, np.diag(1.0 / total), atol=1e-12)
+    np.testing.assert_allclose(
+        initial.mean, (x0 / p + (weights * starts).sum(axis=0)) / total, atol=1e-8
+    )
 
 
 def test_a_ball_that_sticks_tells_where_it_came_from():

@@ -24,7 +24,9 @@ def test_all_filters_are_in_the_table(summary):
     filters = summary["models"]["ball"]["filters"]
     assert list(filters) == ["salted", "reset_jacobian", "no_jump", "unscented", "particle"]
     assert filters["salted"]["runs"] == 3
-    assert filters["particle"]["runs"] == 1
+    assert filters["unscented"]["runs"] == 1
+    # those of the ball are taken all at once, which is cheap
+    assert filters["particle"]["runs"] == 3
     for values in filters.values():
         assert (values["failed"], values["indefinite"]) == (0, 0)
         assert len(values["nees"]) == 4
@@ -71,6 +73,7 @@ def test_ball_and_block_are_consistent_over_many_runs(tmp_path):
         salted = found["models"][model]["filters"]["salted"]
         assert (salted["diverged"], salted["failed"], salted["indefinite"]) == (0, 0, 0)
         assert salted["inside"], salted["nees"]
+    assert found["models"]["ball"]["filters"]["particle"]["inside"]
     assert not found["models"]["block"]["filters"]["reset_jacobian"]["inside"]
 
 

@@ -1,0 +1,134 @@
+"""Predictions where the simulation cannot go on: the mode is kept, or the state held."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from estimation.piecewise import affine_guard, affine_mode, staircase
+from scipy.linalg import expm
+
+import hybridctl as hc
+from hybridctl.errors import NoContactSolutionError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.record import Record, Series
+from hybridctl.hybrid.mode import Reset, Transition
+
+A, C = np.array([[0.0, 0.0], [1.5, -0.4]]), np.array([1.0, 0.3])
+P0 = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
+Q = np.diag([1e-4, 4e-4])
+BOTH = linear("z", np.eye(2), 1e-4 * np.eye(2))
+
+
+def flowed(x, p, h, a=A, c=C):
+    """Mean and covariance of an affine flow with noise Q after h, by matrix exponentials."""
+    noisy = expm(h * np.block([[-a, Q], [np.zeros((2, 2)), a.T]]))
+    shift = expm(h * np.block([[a, c[:, None]], [np.zeros((1, 3))]]))
+    phi = noisy[2:, 2:].T
+    return phi @ x + shift[:2, 2], phi @ p @ phi.T + phi @ noisy[:2, 2:], phi
+
+
+def no_way_on(t, x, u):
+    raise NoContactSolutionError("no way on")
+
+
+def test_the_mode_is_kept_past_a_guard_behind_which_there_is_nothing():
+    """After one event; at the second, at 0.6 s of 1 s, mean and covariance flow on as before."""
+    after = np.array([1.0, -0.5])
+    system = hc.HybridSystem(
+        [affine_mode("a", A, C), affine_mode("b", A, after)],
+        [
+            Transition("a", affine_guard("first", [-1.0, 0.0], 0.2), Reset.identity(2), "b"),
+            Transition("b", affine_guard("second", [-1.0, 0.0], 0.6), Reset(no_way_on), "a"),
+        ],
+    )
+    kf = SaltedKalmanFilter(system, Q, BOTH, window=0.0)
+    found = kf.predict(Estimate("a", 0.0, np.array([0.0, 0.2]), P0), 1.0)
+    assert found.kept
+    assert found.estimate.mode == "b"
+    assert [event.guards for event in found.events] == [("first",)]
+    assert found.notes == ("the mode was kept: no way on",)
+    x, p, phi = flowed(np.array([0.0, 0.2]), P0, 0.2)
+    g = np.eye(2) + np.outer(after - C, [1.0, 0.0])  # the guard falls with rate 1
+    x, p, on = flowed(x, g @ p @ g.T, 0.8, c=after)
+    np.testing.assert_allclose(found.estimate.mean, x, atol=1e-8)
+    np.testing.assert_allclose(found.estimate.covariance, p, rtol=1e-6)
+    np.testing.assert_allclose(found.transition, on @ g @ phi, rtol=1e-6, atol=1e-8)
+
+
+RATES = np.random.default_rng(0).normal(size=31)
+STEPS = np.column_stack([np.ones(31), RATES])
+
+
+@pytest.mark.parametrize("events", [30, 20])
+def test_more_events_than_allowed_keep_the_mode(events):
+    """All in the third quarter of the time: 20 are allowed in one prediction, more are not."""
+    places = np.linspace(0.51, 0.74, events)
+    kf = SaltedKalmanFilter(staircase(places, STEPS[: events + 1]), Q, BOTH, window=0.0)
+    found = kf.predict(Estimate(0, 0.0, np.zeros(2), P0), 1.0)
+    assert found.kept == (events == 30)
+    if found.kept:
+        assert found.estimate.mode == 0
+        (note,) = found.notes
+        assert note.startswith("the mode was kept: more than max_events = 20 events")
+        np.testing.assert_allclose(found.estimate.mean, STEPS[0], atol=1e-9)
+        np.testing.assert_allclose(found.estimate.covariance, P0 + Q, rtol=1e-9)
+    else:
+        assert_staircase(found, places)
+
+
+def test_events_that_are_too_many_for_the_whole_time_are_taken_in_its_halves():
+    places = (np.arange(30) + 0.5) / 30.0
+    kf = SaltedKalmanFilter(staircase(places, STEPS), Q, BOTH, window=0.0)
+    found = kf.predict(Estimate(0, 0.0, np.zeros(2), P0), 1.0)
+    assert_staircase(found, places)
+
+
+def assert_staircase(found, places):
+    """In closed form: shears of the covariance, and noise of unit time between them."""
+    assert not found.kept
+    assert not found.notes
+    assert found.estimate.mode == len(places)
+    x, p = np.zeros(2), P0
+    for k, h in enumerate(np.diff([0.0, *places, 1.0])):
+        x, p = x + h * STEPS[k], p + h * Q
+        if k < len(places):
+            g = np.array([[1.0, 0.0], [RATES[k + 1] - RATES[k], 1.0]])
+            p = g @ p @ g.T
+    np.testing.assert_allclose(found.estimate.mean, x, atol=1e-7)
+    np.testing.assert_allclose(found.estimate.covariance, p, rtol=1e-7)
+
+
+def ending():
+    """A flow that is not defined where the first state is above 0.6."""
+    mode = affine_mode("a", A, C)
+
+    def field(t, x, u):
+        return A @ x + C if x[0] < 0.6 else np.full(2, np.nan)
+
+    return hc.HybridSystem([replace(mode, field=field)], [])
+
+
+def test_the_state_is_held_where_there_is_no_flow():
+    """Half of the time passes; in each of the last quarters the flow ends, and nothing moves."""
+    kf = SaltedKalmanFilter(ending(), Q, BOTH)
+    found = kf.predict(Estimate("a", 0.0, np.array([0.0, 0.2]), P0), 1.0)
+    assert found.kept
+    assert found.estimate.time == 1.0
+    x, p, phi = flowed(np.array([0.0, 0.2]), P0, 0.5)
+    np.testing.assert_allclose(found.estimate.mean, x, atol=1e-8)
+    np.testing.assert_allclose(found.estimate.covariance, p, rtol=1e-6)
+    np.testing.assert_allclose(found.transition, phi, rtol=1e-6, atol=1e-12)
+    said = [note.split(":")[0] for note in found.notes]
+    assert said == ["the state was held", "the mode was kept"] * 2
+
+
+def test_a_run_goes_on_after_a_prediction_that_did_not():
+    kf = SaltedKalmanFilter(ending(), Q, BOTH)
+    values = np.array([[0.3, 0.6], [0.4, 0.7], [0.5, 0.8]])
+    record = Record({"z": Series([1.0, 1.1, 1.2], values)})
+    result = kf.run(record, Estimate("a", 0.0, np.array([0.0, 0.2]), P0))
+    np.testing.assert_allclose(result.steps[2].estimate.mean, values[2], atol=0.05)
+    assert [t for t, _ in result.notes] == [1.0] * 4
+    assert result.summary()["replaced"] == 4
