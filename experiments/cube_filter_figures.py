@@ -15,7 +15,7 @@ from hybridctl.plots import BASELINE, REFERENCE, TRACKING
 if TYPE_CHECKING:
     from hybridctl.experiments.cube_filter_score import Score
 
-COLORS = (TRACKING, REFERENCE, BASELINE, "#1e8449")
+COLORS = (TRACKING, REFERENCE, BASELINE, "#1e8449", "#8e44ad")
 EXPECTED = 6.0
 
 

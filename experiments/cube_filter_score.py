@@ -1,16 +1,21 @@
-"""One filter on one toss, and the search for the noise that makes a filter most likely.
+"""One filter on one toss.
 
 The filter starts at the second row: velocity is the difference of the first two poses, with the
-covariance that follows from their noise. Only poses are measured.
+covariance that follows from their noise. Only poses are measured, and none is rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from hybridctl.experiments.cube_filter_toss import Calibration, Toss, after_impacts, in_contact
+from hybridctl.experiments.cube_filter_toss import (
+    Calibration,
+    Toss,
+    after_impacts,
+    in_contact,
+    phases,
+)
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
@@ -33,34 +38,40 @@ STRATEGIES = ("salted", "reset_jacobian", "no_jump")
 FILTERS = (*STRATEGIES, "unscented", "particle")
 JUMPS: dict[str, Strategy] = {"reset_jacobian": "reset_jacobian", "no_jump": "no_jump"}
 EVENTS = ("impulse", "guard")
-FACTOR = 3.0  # by which a level is raised or lowered in the search
-LOST = -1e3  # log-likelihood per row of a toss that a filter cannot finish, in the search
+CONTACT = ("friction", "restitution", "rounding")
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Standard deviations: of measured position (m) and rotation (rad); of the guards (m).
+    """What a search may change: noise, as standard deviations, and the law of contact.
 
-    force: square root of a density, N sqrt(s); impulse: N s; torques about the centre are these
-    times the half width. No impulse and no guard noise: impacts are taken to be exact.
+    position, rotation: of measured poses, m and rad. guard: of the height at which a corner hits,
+    m. force: square root of a density, N sqrt(s); impulse: N s; torques about the centre are these
+    times the half width. No impulse and no guard noise: impacts are taken to be exact. rounding:
+    the radius of the corners, m: they are balls inside the cube's faces, with friction taken to act
+    at their centres.
     """
 
     position: float = 5e-4
     rotation: float = 5e-3
     force: float = 1e-2
-    impulse: float = 5e-2
-    guard: float = 2e-3
+    impulse: float = 1.7e-2
+    guard: float = 1e-3
+    friction: float = 0.18
+    restitution: float = 0.25
+    rounding: float = 1.5e-3
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            positive = field.name not in EVENTS
+            optional = field.name in (*EVENTS, *CONTACT)
             value = getattr(self, field.name)
-            number(field.name, value, **({"above": 0.0} if positive else {"at_least": 0.0}))
+            number(field.name, value, **({"at_least": 0.0} if optional else {"above": 0.0}))
+        number("restitution", self.restitution, at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A filter by name, with its noise; window: of `SaltedKalmanFilter`; rtol: also its atol.
+    """A filter by name, at its levels; window: of `SaltedKalmanFilter`; rtol: also its atol.
 
     particles: of the particle filter, which is seeded with 0 and has no window.
     """
@@ -76,31 +87,62 @@ class Setting:
 class Score:
     """A filter on a toss: what `score` found, one row for each measured pose.
 
-    residual (n, 6): innovations, m and rad. near (n,): at most the chosen time after an impact.
-    touches, recorded (n,): contact by the filter and by the recorded pose. failure: why the run
-    could not be finished, or None; then the arrays are empty.
+    residual (n, 6): innovations, in m in the frame of the table, and in rad in that of the cube.
+    claimed (n,): the deviation of the predicted position, m. near (n,): at most the chosen time
+    after an impact. touches, recorded (n,): contact by the filter and by the recorded pose. phases:
+    of the recorded poses, as in `cube_filter_toss`. failure: why the run could not be finished, or
+    None; then there are no rows.
     """
 
     toss: int
     nis: Array
     log_likelihood: Array
     residual: Array
+    claimed: Array
     near: Array
     touches: Array
     recorded: Array
+    phases: tuple[str, ...]
     notes: int
     seconds: float
     failure: str | None = None
 
 
-def build(setting: Setting, model: cube.Parameters) -> SaltedKalmanFilter | ParticleFilter:
-    """The filter."""
+@dataclass(frozen=True, eq=False)
+class StartedFilter:
+    """A filter, the covariance that its runs begin with, and the radius of corners.
+
+    In the model the centres of the corners touch a table at zero, so poses are lowered by that.
+    """
+
+    filter: SaltedKalmanFilter | ParticleFilter
+    covariance: Array
+    rounding: float
+
+    def run(self, record: Record, initial: Estimate) -> FilterResult:
+        """Filter a record of poses; the covariance of `initial` is replaced."""
+        poses, lower = record.channels["pose"], self.rounding * np.eye(1, 13, 2)[0]
+        lowered = Record({"pose": Series(poses.times, poses.values - lower[:7])})
+        start = replace(initial, mean=initial.mean - lower, covariance=self.covariance)
+        return self.filter.run(lowered, start)
+
+
+def started(setting: Setting, body: cube.Parameters, rate: float) -> StartedFilter:
+    """The filter of tosses of a body, recorded at a rate in 1/s."""
+    levels = setting.levels
+    p = start_covariance(levels, body, rate)
+    return StartedFilter(build(setting, body), p, levels.rounding)
+
+
+def build(setting: Setting, body: cube.Parameters) -> SaltedKalmanFilter | ParticleFilter:
+    """The filter of a body with the contact of the levels, for the centres of its corners."""
     s = setting.levels
+    model = rounded(body, s)
     system = cube.system(model, actuated=True)
     space = system.mode(OPEN).space
     if not isinstance(space, RobotStateSpace):
         raise TypeError(f"a cube must have a robot's state, got {space!r}")
-    lever = np.repeat([1.0, model.half_width], 3)
+    lever = np.repeat([1.0, body.half_width], 3)
     push = Noise(np.diag((s.force * lever) ** 2), through_input=True)
     kick = Noise(np.diag((s.impulse * lever) ** 2), through_input=True) if s.impulse else None
     guard = s.guard**2 if s.guard else None
@@ -123,30 +165,49 @@ def build(setting: Setting, model: cube.Parameters) -> SaltedKalmanFilter | Part
     )
 
 
+def rounded(body: cube.Parameters, levels: Levels) -> cube.Parameters:
+    """A body with the contact law of the levels, and corners where the centres of its balls are."""
+    return replace(
+        body,
+        half_width=body.half_width - levels.rounding,
+        friction=levels.friction,
+        restitution=levels.restitution,
+    )
+
+
 def measurement_noise(levels: Levels) -> Array:
     """R (6, 6)."""
     return np.diag(np.repeat([levels.position, levels.rotation], 3) ** 2)
 
 
-def initial(toss: Toss, levels: Levels) -> Estimate:
-    """The estimate at the second row from the first two, as if nothing else were known."""
+def start_mean(toss: Toss) -> Array:
+    """State (13,) at the second row, from the first two, as if nothing else were known."""
     robot, step = cube.robot(toss.model), 1.0 / toss.rate
     first, second = toss.poses[:2]
     velocity = robot.difference(first, second) / step
     down = Rotation.from_quat(second[3:]).inv().apply([0.0, 0.0, -toss.model.gravity])
     velocity[:3] += 0.5 * step * down
-    r = measurement_noise(levels)
-    body = toss.model
+    return np.concatenate([second, velocity])
+
+
+def start_covariance(levels: Levels, body: cube.Parameters, rate: float) -> Array:
+    """Covariance (12, 12) of `start_mean`, by the noise of its two poses and of the force."""
+    r, step = measurement_noise(levels), 1.0 / rate
     push = levels.force * np.repeat([1.0 / body.mass, body.half_width / body.inertia], 3)
-    p = np.block([[r, r / step], [r / step, 2.0 * r / step**2 + np.diag(push**2) * step]])
-    return Estimate(OPEN, step, np.concatenate([second, velocity]), p)
+    return np.block([[r, r / step], [r / step, 2.0 * r / step**2 + np.diag(push**2) * step]])
+
+
+def to_filter(toss: Toss, levels: Levels) -> tuple[Record, Estimate]:
+    """The rows from the third on, and the estimate at the second."""
+    times = np.arange(len(toss.poses)) / toss.rate
+    record = Record({"pose": Series(times[2:], toss.poses[2:])})
+    p = start_covariance(levels, toss.model, toss.rate)
+    return record, Estimate(OPEN, 1.0 / toss.rate, start_mean(toss), p)
 
 
 def run_filter(setting: Setting, toss: Toss) -> FilterResult:
     """The filter on all rows from the third on."""
-    times = np.arange(len(toss.poses)) / toss.rate
-    record = Record({"pose": Series(times[2:], toss.poses[2:])})
-    return build(setting, toss.model).run(record, initial(toss, setting.levels))
+    return started(setting, toss.model, toss.rate).run(*to_filter(toss, setting.levels))
 
 
 def score(setting: Setting, toss: Toss, calibration: Calibration, span: float) -> Score:
@@ -154,67 +215,34 @@ def score(setting: Setting, toss: Toss, calibration: Calibration, span: float) -
     try:
         result = run_filter(setting, toss)
     except (HybridctlError, np.linalg.LinAlgError) as error:
-        none = np.zeros(0)
-        return Score(
-            toss.number, none, none, np.zeros((0, 6)), none, none, none, 0, 0.0, str(error)
-        )
+        return lost(toss.number, str(error))
     found = result.innovations
+    residual = np.array([i.residual for i in found])
+    attitude = Rotation.from_quat([step.predicted.mean[3:7] for step in result.steps])
+    residual[:, :3] = attitude.apply(residual[:, :3])
     return Score(
         toss.number,
         np.array([i.nis for i in found]),
         np.array([i.log_likelihood for i in found]),
-        np.array([i.residual for i in found]),
+        residual,
+        np.sqrt([np.trace(i.covariance[:3, :3]) for i in found]),
         after_impacts(toss, calibration, span)[2:],
         np.array([touched(step) for step in result.steps]),
         in_contact(toss, calibration)[2:],
+        phases(toss, calibration)[2:],
         len(result.notes),
         result.seconds,
     )
+
+
+def lost(toss: int, reason: str) -> Score:
+    """A toss that the filter could not finish."""
+    none = np.zeros(0)
+    empty = none, none, np.zeros((0, 6)), none, none, none, none
+    return Score(toss, *empty, (), 0, 0.0, reason)
 
 
 def touched(step: Step) -> bool:
     """Whether a corner is closed after a sample, or has hit the table since the one before."""
     closed = len(closed_contacts(step.estimate.mode)) > 0
     return closed or any(g.endswith("closes") for e in step.events for g in e.guards)
-
-
-def fit(
-    setting: Setting,
-    tosses: Sequence[Toss],
-    calibration: Calibration,
-    free: Sequence[str],
-    evaluations: int,
-) -> Levels:
-    """The most likely levels that a pattern search of so many evaluations finds.
-
-    Each free level in turn is multiplied by `FACTOR`, or divided by it, as long as that helps,
-    until a round changes nothing. Likelihoods of event-driven filters jump, so no derivatives are
-    used; the levels are good to about the factor.
-    """
-
-    def gain(levels: Levels) -> float:
-        scores = [score(replace(setting, levels=levels), t, calibration, 0.0) for t in tosses]
-        return sum(
-            LOST * len(t.poses) if s.failure else float(s.log_likelihood.sum())
-            for t, s in zip(tosses, scores, strict=True)
-        )
-
-    levels, left = setting.levels, evaluations - 1
-    if left <= 0:
-        return levels
-    best = gain(levels)
-    while True:
-        before = levels
-        for name in free:
-            for factor in (FACTOR, 1.0 / FACTOR):
-                moved = False
-                while left > 0:
-                    trial = replace(levels, **{name: factor * getattr(levels, name)})
-                    left -= 1
-                    if (value := gain(trial)) <= best:
-                        break
-                    levels, best, moved = trial, value, True
-                if moved:
-                    break
-        if levels == before or left <= 0:
-            return levels

@@ -1,6 +1,7 @@
 """Tosses for the filter experiment: recorded or made up, and what their poses say about contact.
 
-A corner touches where its recorded height is at most `tolerance`; heights are those above the
+Recorded lengths are divided by a scale, which makes free flight fall with the acceleration of
+gravity. A corner touches where its height is at most `tolerance`; heights are those above the
 table's level, which is calibrated on cubes at rest. An impact is a corner that comes to touch after
 having been twice as high; the toss as a whole is in contact where any corner touches.
 """
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hybridctl.experiments.recorded_tosses import read_tosses
+from hybridctl.experiments.recorded_tosses import CLEARANCE, read_tosses
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
@@ -22,6 +23,10 @@ from hybridctl.hybrid.simulate import simulate
 FLAT = 2e-3  # m, spread of the lowest four corners of a cube at rest
 STILL = 2e-2  # m/s
 RESTING = 5  # rows at the end, over which the cube must be still to count as at rest
+FLIGHT = 8  # rows that a flight has at least, to measure its acceleration
+PLAUSIBLE = 0.1  # by how much a flight's acceleration may differ from gravity, relative
+PHASES = ("flight", "first impact", "later impacts", "touching", "in between")
+IMPACT = 3  # rows of an impact: its own and those after it
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +41,18 @@ class Toss:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Height of the table in the recordings, and how far from it a corner still touches, in m."""
+    """Height of the table, and how far from it a corner still touches, in m; scale of lengths.
+
+    The scale is recorded over true length; the other two are in true m.
+    """
 
     level: float
     tolerance: float
+    scale: float = 1.0
 
 
 def recorded(path: str, numbers: Sequence[int], model: cube.Parameters) -> list[Toss]:
-    """Tosses of the file; friction and restitution are those of the model, the rest the file's.
+    """Tosses of the file; the cube is that of the model, with size, mass and inertia of the file.
 
     Raises `FileFormatError` for a file that holds something else, `InputError` for a toss that is
     not in it.
@@ -93,18 +102,37 @@ def corner_heights(toss: Toss) -> Array:
     return np.asarray(toss.poses[:, 2:3] + turned[:, 2, :])
 
 
-def calibrate(tosses: Sequence[Toss]) -> Calibration:
-    """From the last rows of the tosses that end at rest on a face; without any, 0 and 2 mm.
+def calibrate(tosses: Sequence[Toss], *, scaled: bool = True) -> Calibration:
+    """From free flights, and from the last rows of the tosses that end at rest on a face.
 
-    The level is the median height of their lowest four corners; the tolerance twice the largest
-    distance from it, but for one in a hundred.
+    The scale is the median of flights' accelerations over gravity, 1 without flights or if it is
+    not asked for. The level is the median height of the lowest four corners at rest; the tolerance
+    twice the largest distance from it, but for one in a hundred; without rest, 0 and 2 mm.
     """
-    resting = [np.sort(corner_heights(toss)[-1])[:4] for toss in tosses if _rests(toss)]
-    if not resting:
-        return Calibration(0.0, 2e-3)
-    heights = np.concatenate(resting)
+    falls = np.array([f for f in map(_fall, tosses) if abs(f - 1.0) < PLAUSIBLE])
+    scale = float(np.median(falls)) if scaled and len(falls) else 1.0
+    heights = [
+        np.sort(corner_heights(_divided(toss, scale))[-1])[:4] for toss in tosses if _rests(toss)
+    ]
+    if not heights:
+        return Calibration(0.0, 2e-3, scale)
     level = float(np.median(heights))
-    return Calibration(level, 2.0 * float(np.quantile(np.abs(heights - level), 0.99)))
+    spread = float(np.quantile(np.abs(np.concatenate(heights) - level), 0.99))
+    return Calibration(level, 2.0 * spread, scale)
+
+
+def _fall(toss: Toss) -> float:
+    """Downward acceleration over gravity, before the table is near; nan for too short a flight."""
+    near = np.flatnonzero(corner_heights(toss).min(axis=1) < CLEARANCE)
+    n = int(near[0]) if len(near) else len(toss.poses)
+    if n < FLIGHT:
+        return float("nan")
+    curve = np.polyfit(np.arange(n) / toss.rate, toss.poses[:n, 2], 2)
+    return float(-2.0 * curve[0] / toss.model.gravity)
+
+
+def _divided(toss: Toss, scale: float) -> Toss:
+    return replace(toss, poses=toss.poses / np.where(np.arange(7) < 3, scale, 1.0))
 
 
 def _rests(toss: Toss) -> bool:
@@ -115,8 +143,8 @@ def _rests(toss: Toss) -> bool:
 
 
 def levelled(toss: Toss, calibration: Calibration, after: float) -> Toss:
-    """The toss above a table at zero, up to `after` s from its first touch on."""
-    poses = toss.poses - np.eye(1, 7, 2) * calibration.level
+    """The toss in true m above a table at zero, up to `after` s from its first touch on."""
+    poses = _divided(toss, calibration.scale).poses - np.eye(1, 7, 2) * calibration.level
     found = replace(toss, poses=poses)
     touching = np.flatnonzero(in_contact(found, calibration))
     end = len(poses) if not len(touching) else int(touching[0] + after * toss.rate) + 1
@@ -146,3 +174,18 @@ def after_impacts(toss: Toss, calibration: Calibration, span: float) -> Array:
     for k in impacts(toss, calibration):
         near[k : k + int(span * toss.rate) + 1] = True
     return near
+
+
+def phases(toss: Toss, calibration: Calibration) -> tuple[str, ...]:
+    """For each row one of `PHASES`: impacts last `IMPACT` rows, in between no corner touches."""
+    hits = impacts(toss, calibration)
+    result = []
+    for k, touching in enumerate(in_contact(toss, calibration)):
+        past = hits[hits <= k]
+        if not len(past):
+            result.append("touching" if touching else "flight")
+        elif k - past[-1] < IMPACT:
+            result.append("first impact" if len(past) == 1 else "later impacts")
+        else:
+            result.append("touching" if touching else "in between")
+    return tuple(result)
