@@ -53,8 +53,9 @@ def jumped(
 ) -> Jumped:
     """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
 
-    Where an event has no first order (grazing, orders that matter) the Jacobian of its reset stands
-    in, where infinitely many events end their guards are taken to be zero; `note` says so.
+    Where an event has no first order (grazing, orders that matter), or its time none because the
+    rate of its guard is less certain than its sign, the Jacobian of its reset stands in; where
+    infinitely many events end their guards are taken to be zero. `note` says so.
     """
     if strategy == "saltation":
         result = _salted(system, event, p, guard_noise)
@@ -115,6 +116,10 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
 def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
     if event.accumulation is not None:
         return _rested(system, event, p)
+    vague = _vague(system, event, p)
+    if vague is not None:
+        note = f"the rate of {vague!r} is less certain than its sign"
+        return _linear(reset_jacobian(system, event), p, note)
     try:
         jump = jump_derivative(system, event)
     except SystemDefinitionError:
@@ -136,6 +141,24 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
     if len(p) > n:
         shift, after = shift[:size], after[:size, :size]
     return Jumped(shift, after, None)
+
+
+def _vague(system: HybridSystem, event: Event, p: Array) -> str | None:
+    """A guard whose rate is smaller than its own deviation, if there is one.
+
+    The time of its event is then no first-order function of the deviation. The rate's gradient is
+    that of the guard along the flow; the curvature of the guard is left out.
+    """
+    before = system.mode(event.mode_before)
+    t, x, u = event.time, event.state_before, event.input_before
+    a = coefficients(before, t, x, u).state
+    flow = before.field(t, x, u)
+    for guard in event.guards:
+        g = guard_derivative(system, before, guard, t, x, u)
+        rate, row = g.time + g.state @ flow + g.input @ event.input_rate, g.state @ a
+        if rate**2 < row @ p @ row:
+            return guard
+    return None
 
 
 def _delay(system: HybridSystem, event: Event, guard: str, time_state: Array) -> float:

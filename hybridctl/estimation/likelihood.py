@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
+from scipy.stats import chi2
 
 from hybridctl.checks import Array, array, count, number, vector
 from hybridctl.errors import InputError, SimulationError
@@ -60,8 +61,9 @@ MakeFilter = Callable[[Array], Runs]
 class Score(NamedTuple):
     """One record: log-likelihood, NIS and dimension of each accepted value, how many were not.
 
-    A value that the gate rejected counts in the log-likelihood as if it were at its limit;
-    otherwise levels would win that reject much.
+    A value that the gate rejected counts as an outlier, as improbable as it is that the gate rejects
+    a right one, that may lie anywhere in the range of its channel. That does not depend on the
+    levels: otherwise those would win that are small enough to reject much.
     """
 
     log_likelihood: float
@@ -257,13 +259,22 @@ def _score(make_filter: MakeFilter, levels: Array, record: Record, initial: Esti
         result = make_filter(levels).run(record, initial)
     except (SimulationError, np.linalg.LinAlgError):
         return Score(-np.inf, (), (), 0)
-    total = 0.0
-    for i in result.innovations:
-        total += i.log_likelihood if i.accepted else i.log_likelihood + 0.5 * (i.nis - i.limit)
     taken = [i for i in result.innovations if i.accepted]
+    total = sum(i.log_likelihood for i in taken)
+    for i in result.rejected:
+        total += float(chi2.logsf(i.limit, i.dimension))
+        total -= i.dimension * _log_range(record.channels[i.channel].values)
     return Score(
         float(total) if np.isfinite(total) else -np.inf,
         tuple(i.nis for i in taken),
         tuple(i.dimension for i in taken),
         len(result.rejected),
     )
+
+
+def _log_range(values: Array) -> float:
+    """Mean of the logarithms of the ranges of the columns of values (n, m) that vary; else 0."""
+    known = values[np.isfinite(values).all(axis=1)]
+    ranges = np.ptp(known, axis=0) if len(known) else np.zeros(0)
+    varying = ranges[ranges > 0.0]
+    return float(np.log(varying).mean()) if len(varying) else 0.0

@@ -76,6 +76,19 @@ class Model:
             raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
         return np.asarray(jacobian(t, x, u).input.any(axis=1))
 
+    def without(self, key: ModeKey, names: Sequence[str]) -> HybridSystem:
+        """The system, with one mode that lacks some of its guards."""
+        full = self.system.outgoing(key)
+        kept = [i for i, name in enumerate(full.guards.names) if name not in names]
+        guards = GuardSet(
+            tuple(full.guards.names[i] for i in kept),
+            lambda t, x, u: np.asarray(full.guards.values(t, x, u))[kept],
+        )
+        reduced = replace(full, guards=guards)
+        return HybridSystem(
+            self.system.mode, lambda k: reduced if k == key else self.system.outgoing(k)
+        )
+
     def extended(self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Arc:
         """The flow of one mode past its guards: the extension of its arc.
 

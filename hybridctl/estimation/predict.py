@@ -3,7 +3,7 @@
 A prediction may begin outside its mode: just after an event a corrected mean can lie beyond the
 guard that has fired while it moves back in. To first order that is right (its own event is still to
 come, and the deviation is that from the arc continued past its beginning), so it flows on without
-guards until it is inside again.
+that guard until it is inside again.
 """
 
 from __future__ import annotations
@@ -59,31 +59,28 @@ def predict(
 
 def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: float) -> Prediction:
     while now.estimate.time < end:
-        until = _outside_until(model, now.estimate, end, law)
-        if until is not None:
-            now = _extend(model, now, until, law)
-            continue
         e = now.estimate
+        outside, until = _outside(model, e, end, law)
         try:
             run = simulate(
-                model.system,
+                model.without(e.mode, outside) if outside else model.system,
                 e.mode,
                 e.mean,
-                (e.time, end),
+                (e.time, until),
                 law,
                 rtol=model.rtol,
                 atol=model.atol,
                 max_events=model.max_events,
                 on_zeno="rest",
                 zeno_horizon=model.zeno_horizon,
-                first_step=end - e.time,
+                first_step=until - e.time,
             )
         except SimulationError as error:
             if e.time + shortest < end:
                 return _in_halves(model, now, end, law, shortest)
             now = _extend(model, now, end, law)
             return replace(now, notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
-        now = _follow(model, now, run)
+        now = _follow(model, now, run, once=bool(outside))
     return now
 
 
@@ -131,19 +128,20 @@ def carry_alternative(
     return replace(after, alternative=other)
 
 
-def _outside_until(model: Model, e: Estimate, end: float, law: InputLaw) -> float | None:
-    """The time until which to flow without guards; None where the mean is inside its mode."""
+def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tuple[str, ...], float]:
+    """The guards that the mean is outside of, and the time until which to flow without them."""
     u = law(e.time, e.mean)
     g = model.guards(e.mode, e.time, e.mean, u)
     out = g < -GUARD_TOLERANCE
     if not out.any():
-        return None
+        return (), end
     _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
     rising = out & (rates > 0.0)
-    if not rising.any():
-        return end
-    back = float((-g[rising] / rates[rising]).max())
-    return min(end, e.time + _BEYOND * back + 1e-9)
+    if rising.any():
+        back = float((-g[rising] / rates[rising]).max())
+        end = min(end, e.time + _BEYOND * back + 1e-9)
+    names = model.system.outgoing(e.mode).guards.names
+    return tuple(names[i] for i in np.flatnonzero(out)), end
 
 
 def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
@@ -159,8 +157,11 @@ def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
     return replace(now, estimate=after, transition=whole)
 
 
-def _follow(model: Model, now: Prediction, run: HybridTrajectory) -> Prediction:
-    """Along a simulation: to its end, or to an event that moves the mean off it."""
+def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) -> Prediction:
+    """Along a simulation: to its end, or to an event that moves the mean off it.
+
+    once: to the first event at most.
+    """
     for k, arc in enumerate(run.arcs):
         e = now.estimate
         mode = model.system.mode(arc.mode)
@@ -172,7 +173,7 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory) -> Prediction:
             return replace(now, estimate=after, transition=whole)
         event = run.events[k]
         now = after_event(model, replace(now, transition=whole), event, p)
-        if not np.array_equal(now.estimate.mean, event.state_after):
+        if once or not np.array_equal(now.estimate.mean, event.state_after):
             return now
     return now
 

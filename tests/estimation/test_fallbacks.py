@@ -132,3 +132,31 @@ def test_a_run_goes_on_after_a_prediction_that_did_not():
     np.testing.assert_allclose(result.steps[2].estimate.mean, values[2], atol=0.05)
     assert [t for t, _ in result.notes] == [1.0] * 4
     assert result.summary()["replaced"] == 4
+
+
+def test_outside_one_guard_another_one_still_fires():
+    """A ball 1 mm below its floor that rises out of it, and meets the wall at x = 0.2 meanwhile.
+
+    At 0.1 m/s it is inside after 10 ms; at 50 m/s it is at the wall after 4 ms, and bounces back.
+    """
+    field = affine_mode("air", np.zeros((4, 4)), [50.0, 0.1, 0.0, 0.0])
+    back = affine_mode("back", np.zeros((4, 4)), [-50.0, 0.1, 0.0, 0.0])
+    floor = affine_guard("floor", [0.0, 1.0, 0.0, 0.0], 0.0)
+    wall = affine_guard("wall", [-1.0, 0.0, 0.0, 0.0], 0.2)
+    system = hc.HybridSystem(
+        [field, back],
+        [
+            Transition("air", floor, Reset(no_way_on), "air"),
+            Transition("air", wall, Reset.identity(4), "back"),
+        ],
+    )
+    pose = linear("z", np.eye(4), np.eye(4))
+    kf = SaltedKalmanFilter(system, np.zeros((4, 4)), pose, window=0.0)
+    p = np.diag([1e-4, 1e-6, 0.0, 0.0])
+    found = kf.predict(Estimate("air", 0.0, np.array([0.0, -1e-3, 0.0, 0.0]), p), 0.02)
+    assert [event.guards for event in found.events] == [("wall",)]
+    assert found.estimate.mode == "back"
+    assert not found.notes
+    np.testing.assert_allclose(found.estimate.mean, [0.2 - 50.0 * 0.016, 1e-3, 0, 0], atol=1e-9)
+    turned = np.diag([-1.0, 1.0, 1.0, 1.0])  # late by dt, behind by 50 dt before and ahead after
+    np.testing.assert_allclose(found.estimate.covariance, turned @ p @ turned, atol=1e-12)

@@ -8,8 +8,10 @@ from hybridctl.robots import ball
 import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.jumps import jumped, reset_jacobian
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.noise import EventNoise, Noise
+from hybridctl.sensitivity.gains import jump_gains
 
 NONE = np.zeros((2, 2))
 SAMPLES = 20_000
@@ -226,3 +228,16 @@ def test_several_events_fall_into_one_sample():
     np.testing.assert_allclose(
         one.transition @ p0 @ one.transition.T, one.estimate.covariance, rtol=1e-12
     )
+
+
+def test_an_event_whose_rate_is_less_certain_than_its_sign_has_no_first_order():
+    """A ball at speed v that is known to s: gravity does not change that, dg'/dv = 1."""
+    system = bouncing_ball()
+    for speed, deviation, vague in ((1.0, 0.9, False), (1.0, 1.1, True), (1e-3, 1.1e-3, True)):
+        event = hc.simulate(system, "air", [1e-6, -speed], (0.0, 2e-6 / speed)).events[0]
+        before = float(-event.state_before[1])
+        p = np.diag([1e-6, (deviation * before / speed) ** 2])
+        found = jumped(system, event, p, "saltation")
+        assert (found.note is not None) == vague
+        expected = reset_jacobian(system, event) if vague else jump_gains(system, event).state
+        np.testing.assert_allclose(found.matrix, expected, rtol=1e-12, atol=1e-12)

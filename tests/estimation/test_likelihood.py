@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from estimation.levels import still_filter, walk_filter
 from estimation.systems import GRAVITY, bouncing_ball, height
+from scipy.stats import chi2, norm
 
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
@@ -199,15 +200,22 @@ def test_a_level_that_is_not_determined_has_no_error():
 
 
 def test_a_gate_does_not_reward_levels_that_reject_everything():
+    """Values around 2 of deviation 0.3; a rejected one is anywhere in their range, by one in 100."""
     records = still_records()
-    tight = judge(lambda levels: still_filter(levels, 0.99), [0.003], records, [KNOWN])
-    right = judge(lambda levels: still_filter(levels, 0.99), [0.3], records, [KNOWN])
-    assert tight.rejected > 18 > 2 >= right.rejected
-    open_gate = judge(still_filter, [0.3], records, [KNOWN])
-    limit = 6.6349  # of chi-square with one degree of freedom, at 0.99
-    values = np.concatenate([r.channels["z"].values.ravel() for r in records]) - 2.0
-    lost = np.maximum((values / 0.3) ** 2 - limit, 0.0).sum()
-    assert right.log_likelihood == pytest.approx(open_gate.log_likelihood + 0.5 * lost, abs=1e-3)
+    found = {
+        level: judge(lambda levels: still_filter(levels, 0.99), [level], records, [KNOWN])
+        for level in (1e-6, 0.003, 0.3)
+    }
+    for level, judged in found.items():
+        total = 0.0
+        for record in records:
+            values = record.channels["z"].values.ravel()
+            taken = np.abs(values - 2.0) <= level * np.sqrt(chi2.ppf(0.99, 1))
+            total += norm.logpdf(values[taken], 2.0, level).sum()
+            total += (~taken).sum() * np.log(0.01 / np.ptp(values))
+        assert judged.log_likelihood == pytest.approx(total, rel=1e-6)
+    assert found[0.3].rejected <= 2 < 18 < found[0.003].rejected
+    assert found[0.3].log_likelihood > found[0.003].log_likelihood > found[1e-6].log_likelihood
 
 
 def test_bad_input_is_named():
