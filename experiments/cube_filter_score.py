@@ -31,6 +31,7 @@ from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult, Step
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import closed_contacts
+from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.state import RobotStateSpace
 
 OPEN = ("open",) * len(cube.CORNERS)
@@ -38,6 +39,7 @@ STRATEGIES = ("salted", "reset_jacobian", "no_jump")
 FILTERS = (*STRATEGIES, "unscented", "particle")
 JUMPS: dict[str, Strategy] = {"reset_jacobian": "reset_jacobian", "no_jump": "no_jump"}
 EVENTS = ("impulse", "guard")
+SLOWEST_REBOUND = 0.1  # m/s, of approaches; what they would rebound with is less than the noise
 CONTACT = ("friction", "restitution", "rounding")
 
 
@@ -145,7 +147,8 @@ def build(setting: Setting, body: cube.Parameters) -> SaltedKalmanFilter | Parti
     lever = np.repeat([1.0, body.half_width], 3)
     push = Noise(np.diag((s.force * lever) ** 2), through_input=True)
     kick = Noise(np.diag((s.impulse * lever) ** 2), through_input=True) if s.impulse else None
-    guard = s.guard**2 if s.guard else None
+    table = dict.fromkeys(closing_guards(cube.contacts(model)), s.guard**2)
+    guard = table if s.guard else None
     pose = configuration("pose", space, measurement_noise(s))
     rtol, window = setting.rtol, setting.window
     if setting.name == "particle":
@@ -172,6 +175,7 @@ def rounded(body: cube.Parameters, levels: Levels) -> cube.Parameters:
         half_width=body.half_width - levels.rounding,
         friction=levels.friction,
         restitution=levels.restitution,
+        restitution_threshold=SLOWEST_REBOUND,
     )
 
 

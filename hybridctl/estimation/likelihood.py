@@ -61,9 +61,9 @@ MakeFilter = Callable[[Array], Runs]
 class Score(NamedTuple):
     """One record: log-likelihood, NIS and dimension of each accepted value, how many were not.
 
-    A value that the gate rejected counts as an outlier, as improbable as it is that the gate rejects
-    a right one, that may lie anywhere in the range of its channel. That does not depend on the
-    levels: otherwise those would win that are small enough to reject much.
+    A value that the gate rejected counts as an outlier, as improbable as that the gate rejects a
+    right one, that may lie anywhere in the range of its channel. That does not depend on the levels:
+    otherwise those would win that are small enough to reject much.
     """
 
     log_likelihood: float

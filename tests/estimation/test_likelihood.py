@@ -200,7 +200,7 @@ def test_a_level_that_is_not_determined_has_no_error():
 
 
 def test_a_gate_does_not_reward_levels_that_reject_everything():
-    """Values around 2 of deviation 0.3; a rejected one is anywhere in their range, by one in 100."""
+    """Values around 2 of deviation 0.3; a rejected one, one in 100, is anywhere in their range."""
     records = still_records()
     found = {
         level: judge(lambda levels: still_filter(levels, 0.99), [level], records, [KNOWN])
