@@ -77,13 +77,15 @@ class Config:
     stages of a search, for each free level; evaluations 0 for no search. levels: where searches
     start; free: which of them change. levels_from: summary.json of an earlier run, also of one that
     was stopped: its levels are taken as they are, without a search. window: s in which the filters
-    consider that an event is still to come. workers: processes.
+    consider that an event is still to come. gate: probability with which a right pose passes, None
+    takes all; patience: how many it rejects in a row until the poses are believed. workers:
+    processes.
     """
 
     data: str | None = None
     rescale: bool = True
-    fitted: int = 24
-    fitted_first: int = 8
+    fitted: int = 40
+    fitted_first: int = 10
     judged: int = 100
     judged_slow: int = 10
     after: float = 0.25
@@ -98,6 +100,8 @@ class Config:
     duration: float = 0.4
     rtol: float = 1e-6
     particles: int = 200
+    gate: float | None = 0.9999
+    patience: int | None = 3
     workers: int = 2
 
     def __post_init__(self) -> None:
@@ -124,6 +128,10 @@ class Config:
         count("evaluations_first", self.evaluations_first)
         count("evaluations", self.evaluations, at_least=0)
         count("particles", self.particles, at_least=2)
+        if self.gate is not None:
+            number("gate", self.gate, above=0.0, at_most=1.0 - 1e-15)
+        if self.patience is not None:
+            count("patience", self.patience)
         count("workers", self.workers)
 
 
@@ -231,7 +239,15 @@ def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> Level
 
 def setting(config: Config, case: Case, levels: Levels) -> Setting:
     """The filter of a case."""
-    return Setting(case.name, levels, config.window, config.rtol, config.particles)
+    return Setting(
+        case.name,
+        levels,
+        config.window,
+        config.rtol,
+        config.particles,
+        config.gate,
+        config.patience,
+    )
 
 
 def fitted(

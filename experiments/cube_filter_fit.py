@@ -1,9 +1,7 @@
 """The levels that make a filter most likely on training tosses, in two stages.
 
 The search is that of `hybridctl.estimation.likelihood`: first on a few tosses, then from what it
-found there on all of them. No measurement is rejected in it. With a gate the likelihood would have
-no maximum: a rejected value costs a fixed square and log det S, so noise that shrinks until
-everything is rejected would win.
+found there on all of them.
 """
 
 from __future__ import annotations

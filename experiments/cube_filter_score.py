@@ -1,7 +1,9 @@
 """One filter on one toss.
 
 The filter starts at the second row: velocity is the difference of the first two poses, with the
-covariance that follows from their noise. Only poses are measured, and none is rejected.
+covariance that follows from their noise. Only poses are measured. After some that the gate rejects
+in a row the filter begins anew, in flight: a contact taken to be closed by mistake would hold it
+for the rest of the toss.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from hybridctl.errors import HybridctlError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
+from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.measurement import configuration
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.recovery import Beginning
 from hybridctl.estimation.result import FilterResult, Step
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import closed_contacts
@@ -39,6 +43,7 @@ STRATEGIES = ("salted", "reset_jacobian", "no_jump")
 FILTERS = (*STRATEGIES, "unscented", "particle")
 JUMPS: dict[str, Strategy] = {"reset_jacobian": "reset_jacobian", "no_jump": "no_jump"}
 EVENTS = ("impulse", "guard")
+UNKNOWN = (1.0, 3.0, 10.0, 50.0)  # m, rad, m/s, rad/s: deviations before anything is known
 SLOWEST_REBOUND = 0.1  # m/s, of approaches; what they would rebound with is less than the noise
 CONTACT = ("friction", "restitution", "rounding")
 
@@ -73,9 +78,10 @@ class Levels:
 
 @dataclass(frozen=True)
 class Setting:
-    """A filter by name, at its levels; window: of `SaltedKalmanFilter`; rtol: also its atol.
+    """A filter by name, at its levels; window, patience: of `SaltedKalmanFilter`; rtol: also atol.
 
-    particles: of the particle filter, which is seeded with 0 and has no window.
+    particles: of the particle filter, which is seeded with 0 and has no window and no patience.
+    gate: of the poses, None takes all.
     """
 
     name: str
@@ -83,6 +89,8 @@ class Setting:
     window: float
     rtol: float
     particles: int = 50
+    gate: float | None = 0.9999
+    patience: int | None = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +100,13 @@ class Score:
     residual (n, 6): innovations, in m in the frame of the table, and in rad in that of the cube.
     claimed (n,): the deviation of the predicted position, m. near (n,): at most the chosen time
     after an impact. touches, recorded (n,): contact by the filter and by the recorded pose. phases:
-    of the recorded poses, as in `cube_filter_toss`. failure: why the run could not be finished, or
-    None; then there are no rows.
+    of the recorded poses, as in `cube_filter_toss`. reopened: how often a lost filter believed the
+    poses. failure: why the run could not be finished, or None; then there are no rows.
     """
 
     toss: int
     nis: Array
+    accepted: Array
     log_likelihood: Array
     residual: Array
     claimed: Array
@@ -106,6 +115,7 @@ class Score:
     recorded: Array
     phases: tuple[str, ...]
     notes: int
+    reopened: int
     seconds: float
     failure: str | None = None
 
@@ -149,7 +159,7 @@ def build(setting: Setting, body: cube.Parameters) -> SaltedKalmanFilter | Parti
     kick = Noise(np.diag((s.impulse * lever) ** 2), through_input=True) if s.impulse else None
     table = dict.fromkeys(closing_guards(cube.contacts(model)), s.guard**2)
     guard = table if s.guard else None
-    pose = configuration("pose", space, measurement_noise(s))
+    pose = configuration("pose", space, measurement_noise(s), gate=setting.gate)
     rtol, window = setting.rtol, setting.window
     if setting.name == "particle":
         some = setting.particles
@@ -163,6 +173,8 @@ def build(setting: Setting, body: cube.Parameters) -> SaltedKalmanFilter | Parti
         guard,
         strategy=JUMPS.get(setting.name, "saltation"),
         window=window,
+        patience=setting.patience,
+        beginning=Beginning(OPEN, np.diag(np.repeat(UNKNOWN, 3) ** 2)),
         rtol=rtol,
         atol=rtol,
     )
@@ -216,6 +228,7 @@ def run_filter(setting: Setting, toss: Toss) -> FilterResult:
 
 def score(setting: Setting, toss: Toss, calibration: Calibration, span: float) -> Score:
     """The filter on a levelled toss."""
+    record, _ = to_filter(toss, setting.levels)
     try:
         result = run_filter(setting, toss)
     except (HybridctlError, np.linalg.LinAlgError) as error:
@@ -227,7 +240,8 @@ def score(setting: Setting, toss: Toss, calibration: Calibration, span: float) -
     return Score(
         toss.number,
         np.array([i.nis for i in found]),
-        np.array([i.log_likelihood for i in found]),
+        np.array([i.accepted for i in found]),
+        log_likelihoods(result, record),
         residual,
         np.sqrt([np.trace(i.covariance[:3, :3]) for i in found]),
         after_impacts(toss, calibration, span)[2:],
@@ -235,6 +249,7 @@ def score(setting: Setting, toss: Toss, calibration: Calibration, span: float) -
         in_contact(toss, calibration)[2:],
         phases(toss, calibration)[2:],
         len(result.notes),
+        sum(step.reopened for step in result.steps),
         result.seconds,
     )
 
@@ -242,8 +257,8 @@ def score(setting: Setting, toss: Toss, calibration: Calibration, span: float) -
 def lost(toss: int, reason: str) -> Score:
     """A toss that the filter could not finish."""
     none = np.zeros(0)
-    empty = none, none, np.zeros((0, 6)), none, none, none, none
-    return Score(toss, *empty, (), 0, 0.0, reason)
+    empty = none, none, none, np.zeros((0, 6)), none, none, none, none
+    return Score(toss, *empty, (), 0, 0, 0.0, reason)
 
 
 def touched(step: Step) -> bool:

@@ -35,18 +35,21 @@ def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
     rows, near = sum(len(s.nis) for s in done), np.concatenate([s.near for s in done])
     residual = np.concatenate([s.residual for s in done])[near]
     nis = np.concatenate([s.nis for s in done])
+    accepted = np.concatenate([s.accepted for s in done]).astype(bool)
     likelihood = np.concatenate([s.log_likelihood for s in done])
     claimed = np.concatenate([s.claimed for s in done])
     means = [s.log_likelihood.mean() for s in done]
-    per_toss = np.array([s.nis.mean() for s in done])
+    per_toss = np.array([s.nis[s.accepted].mean() for s in done if s.accepted.any()])
     same = np.concatenate([s.touches == s.recorded for s in done])
     return {
         **head,
         "steps": rows,
-        "mean_nis": float(nis.mean()),
+        "rejected": int((~accepted).sum()),
+        "reopened": sum(s.reopened for s in done),
+        "mean_nis": float(nis[accepted].mean()),
         "nis_error": _error(per_toss),
         "median_nis": float(np.median(nis)),
-        "mean_nis_after_impacts": float(nis[near].mean()) if near.any() else None,
+        "mean_nis_after_impacts": _mean(nis[near & accepted]),
         "nis_dim": DIMENSION,
         "log_likelihood": float(likelihood.sum()),
         "log_likelihood_per_row": float(likelihood.mean()),
@@ -113,6 +116,10 @@ def _rms(rows: Array) -> float | None:
     return float(np.sqrt((rows**2).sum(axis=1).mean())) if len(rows) else None
 
 
+def _mean(values: Array) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
 def _error(values: Array) -> float | None:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
@@ -169,11 +176,12 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
     """What was found, and how sure that is."""
     filters = summary["filters"]
     title = f"Held-out {summary['data']} tosses; NIS should be {DIMENSION}"
-    columns = ("filter", "noise", "NIS", "median", "log L", "tosses", "bursts", "lost")
+    columns = ("filter", "noise", "NIS", "median", "rejected", "log L", "tosses", "bursts", "lost")
     console.print(table(title, columns, [_likelihoods(f) for f in filters]))
     console.print(
-        "noise: of events. log L: per row; tosses: the median of their means. bursts: rows that "
-        f"claim more than {1e3 * BURST:.0f} mm. *: at the levels of the salted filter"
+        "noise: of events. NIS: mean of what is not rejected; median: of all. log L: per row; "
+        "tosses: the median of their means. bursts: rows that claim more than "
+        f"{1e3 * BURST:.0f} mm. *: at the levels of the salted filter"
     )
     after = ("filter", "noise", "mm", "mrad", "contact")
     console.print(table("After impacts", after, [_predictions(f) for f in filters]))
@@ -209,12 +217,13 @@ def phase_table(found: Mapping[str, Any]) -> Table:
 
 def _likelihoods(f: Mapping[str, Any]) -> tuple[str, ...]:
     if "steps" not in f:
-        return (*_label(f), *["-"] * 5, str(f["lost"]))
+        return (*_label(f), *["-"] * 6, str(f["lost"]))
     error = "" if f["nis_error"] is None else f"\u00b1{f['nis_error']:.1f}"
     return (
         *_label(f),
         f"{f['mean_nis']:.1f}{error}",
         f"{f['median_nis']:.1f}",
+        f"{100.0 * f['rejected'] / f['steps']:.1f} %",
         f"{f['log_likelihood_per_row']:.2f}",
         f"{f['median_log_likelihood_of_tosses']:.2f}",
         str(f["bursts"]),

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments import filter_study_figures as figures
-from hybridctl.experiments.filter_kinds import COMPARED, STRATEGIES, run_filter
+from hybridctl.experiments.filter_kinds import COMPARED, run_filter
 from hybridctl.experiments.filter_log import to_record
 from hybridctl.experiments.filter_model import FilterModel, Settings
 from hybridctl.experiments.filter_models import load_settings, make_model
@@ -67,14 +67,14 @@ SETUPS = {  # sensors slow enough that what the event does to the covariance mat
 class Config:
     """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
 
-    slow_runs: the first of the runs, in which the unscented and the particle filter take part too;
-    where a model takes all particles at once, the particle filter takes part in all of them.
+    particle_runs: the first of the runs, in which the particle filter takes part too; where a model
+    takes all particles at once, it does so in all of them.
     workers: processes, 0 for one on each processor.
     """
 
     runs: int = 300
     sweep: int = 100
-    slow_runs: int = 30
+    particle_runs: int = 30
     scales: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0)
     models: tuple[str, ...] = tuple(SETUPS)
     seed: int = 0
@@ -83,7 +83,7 @@ class Config:
     def __post_init__(self) -> None:
         count("runs", self.runs, at_least=2)
         count("sweep", self.sweep, at_least=2)
-        for name in ("seed", "workers", "slow_runs"):
+        for name in ("seed", "workers", "particle_runs"):
             count(name, getattr(self, name), at_least=0)
         if (vector("scales", self.scales) <= 0.0).any():
             raise InputError(f"scales must be positive, got {self.scales}")
@@ -123,7 +123,7 @@ class Outcome:
 
 def quick(config: Config) -> Config:
     """A few runs of each model."""
-    return replace(config, runs=3, sweep=2, slow_runs=1, scales=(8.0,))
+    return replace(config, runs=3, sweep=2, particle_runs=1, scales=(8.0,))
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
@@ -158,10 +158,9 @@ def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]
     """The filters of run number k: at larger noise the salted one alone."""
     if scale != 1.0:
         return COMPARED[:1]
-    if k < config.slow_runs:
+    if k < config.particle_runs or _model(model, scale).propagate is not None:
         return COMPARED
-    fast = _model(model, scale).propagate is not None
-    return (*STRATEGIES, "particle") if fast else tuple(STRATEGIES)
+    return COMPARED[:-1]
 
 
 def _of(

@@ -59,12 +59,7 @@ MakeFilter = Callable[[Array], Runs]
 
 
 class Score(NamedTuple):
-    """One record: log-likelihood, NIS and dimension of each accepted value, how many were not.
-
-    A value that the gate rejected counts as an outlier, as improbable as that the gate rejects a
-    right one, that may lie anywhere in the range of its channel. That does not depend on the levels:
-    otherwise those would win that are small enough to reject much.
-    """
+    """One record: log-likelihood, NIS and dimension of each accepted value, how many were not."""
 
     log_likelihood: float
     nis: tuple[float, ...]
@@ -260,15 +255,30 @@ def _score(make_filter: MakeFilter, levels: Array, record: Record, initial: Esti
     except (SimulationError, np.linalg.LinAlgError):
         return Score(-np.inf, (), (), 0)
     taken = [i for i in result.innovations if i.accepted]
-    total = sum(i.log_likelihood for i in taken)
-    for i in result.rejected:
-        total += float(chi2.logsf(i.limit, i.dimension))
-        total -= i.dimension * _log_range(record.channels[i.channel].values)
+    total = float(log_likelihoods(result, record).sum())
     return Score(
-        float(total) if np.isfinite(total) else -np.inf,
+        total if np.isfinite(total) else -np.inf,
         tuple(i.nis for i in taken),
         tuple(i.dimension for i in taken),
         len(result.rejected),
+    )
+
+
+def log_likelihoods(result: FilterResult, record: Record) -> Array:
+    """The log-likelihood (n,) of each value of a record that a filter has seen.
+
+    A value that the gate rejected counts as an outlier, as improbable as that the gate rejects a
+    right one, that may lie anywhere in the range of its channel. That does not depend on the
+    levels: otherwise those would win that are small enough to reject much.
+    """
+    ranges = {name: _log_range(series.values) for name, series in record.channels.items()}
+    return np.array(
+        [
+            i.log_likelihood
+            if i.accepted
+            else float(chi2.logsf(i.limit, i.dimension)) - i.dimension * ranges[i.channel]
+            for i in result.innovations
+        ]
     )
 
 

@@ -179,8 +179,8 @@ def scored(toss, values, residual=None, names=()):
     n = len(values)
     none = np.zeros(n, dtype=bool)
     moves = np.zeros((n, 6)) if residual is None else np.array(residual)
-    rows = np.ones(n), np.array(values), moves, np.zeros(n), none, none, none
-    return Score(toss, *rows, tuple(names), 0, 1.0)
+    rows = np.ones(n), ~none, np.array(values), moves, np.zeros(n), none, none, none
+    return Score(toss, *rows, tuple(names), 0, 0, 1.0)
 
 
 def test_filters_are_compared_toss_by_toss():

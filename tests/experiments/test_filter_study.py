@@ -24,7 +24,7 @@ def test_all_filters_are_in_the_table(summary):
     filters = summary["models"]["ball"]["filters"]
     assert list(filters) == ["salted", "reset_jacobian", "no_jump", "unscented", "particle"]
     assert filters["salted"]["runs"] == 3
-    assert filters["unscented"]["runs"] == 1
+    assert filters["unscented"]["runs"] == 3
     # those of the ball are taken all at once, which is cheap
     assert filters["particle"]["runs"] == 3
     for values in filters.values():
@@ -67,7 +67,9 @@ def test_settings_are_checked(name, value):
 
 @pytest.mark.slow
 def test_ball_and_block_are_consistent_over_many_runs(tmp_path):
-    config = study.Config(runs=60, sweep=2, slow_runs=0, scales=(2.0,), models=("ball", "block"))
+    config = study.Config(
+        runs=60, sweep=2, particle_runs=0, scales=(2.0,), models=("ball", "block")
+    )
     found = study.run(config, RunFolder("study", tmp_path), Console(quiet=True))
     for model in ("ball", "block"):
         salted = found["models"][model]["filters"]["salted"]
