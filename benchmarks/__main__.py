@@ -12,8 +12,8 @@ import argparse
 
 import numpy as np
 import pinocchio as pin
-from hybridctl.experiments.rrr_door import Config, gains
-from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
+from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
+from hybridctl.experiments.rrr_door.tracking import Config, gains
 from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from hybridctl.experiments.filter_kinds import make_filter
-from hybridctl.experiments.filter_log import to_record
-from hybridctl.experiments.filter_model import FilterModel, Settings
-from hybridctl.experiments.filter_models import load_settings, make_model
-from hybridctl.experiments.filter_start import first_estimate
-from hybridctl.experiments.record import synthetic
+from hybridctl.experiments.filtering.kinds import make_filter
+from hybridctl.experiments.filtering.log import to_record
+from hybridctl.experiments.filtering.model import FilterModel, Settings
+from hybridctl.experiments.filtering.models import load_settings, make_model
+from hybridctl.experiments.filtering.record import synthetic
+from hybridctl.experiments.filtering.start import first_estimate
 from rich.table import Table
 
 from benchmarks.timing import Timing, measure

@@ -22,45 +22,51 @@ class Experiment(NamedTuple):
 
 EXPERIMENTS = {
     "rrr-door": Experiment(
-        "rrr_door",
+        "rrr_door.tracking",
         "an arm hits a door with both corners of its foot, tracked with reference spreading",
     ),
     "slope": Experiment(
-        "slope", "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
+        "contacts.slope",
+        "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say",
     ),
     "block": Experiment(
-        "block", "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
+        "contacts.block",
+        "a block lands, slides, stops and is lifted; another one rocks to Housner's rule",
     ),
     "cube-drop": Experiment(
-        "cube_drop",
+        "contacts.cube_drop",
         "a cube tumbles and slides on a table, beside time stepping and recorded tosses",
     ),
     "cube-filter": Experiment(
-        "cube_filter",
+        "cube_filter.comparison",
         "Kalman filters on recorded tosses of a cube, with and without noise of impacts",
     ),
     "saltation": Experiment(
-        "saltation",
+        "linearization.saltation",
         "perturbations and covariances of a ball through an impact, by the saltation matrix",
     ),
     "bderivative": Experiment(
-        "bderivative", "the image of a ball through two guards at once, one map for each order"
+        "linearization.bderivative",
+        "the image of a ball through two guards at once, one map for each order",
     ),
     "biped": Experiment(
-        "biped", "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
+        "contacts.biped",
+        "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch",
     ),
     "contact-law": Experiment(
-        "contact_law",
+        "contacts.law",
         "how often Coulomb's law for an impact has no, one, or several solutions",
     ),
     "lqr": Experiment(
-        "lqr", "hybrid LQR against the same without saltation: a paddle, a block, the door"
+        "optimal.lqr",
+        "hybrid LQR against the same without saltation: a paddle, a block, the door",
     ),
     "ilqr": Experiment(
-        "ilqr", "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
+        "optimal.ilqr",
+        "iterative LQR that finds its events: a ball, a sliding block, a foot and a door",
     ),
     "filter-study": Experiment(
-        "filter_study",
+        "filtering.study",
         "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs",
     ),
 }

@@ -119,7 +119,7 @@ def validate(
     """
     from rich.console import Console
 
-    from hybridctl.experiments import validate as validation
+    from hybridctl.experiments.linearization import validate as validation
     from hybridctl.report import RunFolder, load_configuration
 
     seeds = () if seed is None else (f"seed={seed}",)
@@ -166,7 +166,7 @@ def tune(
     """
     from rich.console import Console
 
-    from hybridctl.experiments import tune as tuning
+    from hybridctl.experiments.tuning import tune as tuning
     from hybridctl.report import RunFolder, load_configuration
 
     given = {"seed": seed, "workers": workers}
@@ -224,8 +224,8 @@ def record_log(
     """
     from rich.console import Console
 
-    from hybridctl.experiments import record
-    from hybridctl.experiments.filter_models import load_settings
+    from hybridctl.experiments.filtering import record
+    from hybridctl.experiments.filtering.models import load_settings
 
     seeds = () if seed is None else (f"seed={seed}",)
     configuration = load_settings(experiment, config, (*settings, *seeds))
@@ -262,7 +262,7 @@ def filter_log(
     """
     from rich.console import Console
 
-    from hybridctl.experiments import filter_run
+    from hybridctl.experiments.filtering import run as filter_run
 
     request = filter_run.Request(model, log, mapping, segment, truth, settings, compare, mcap)
     filter_run.run(request, out, Console())

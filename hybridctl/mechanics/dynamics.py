@@ -154,8 +154,9 @@ class ContactDynamics:
         return motion.drift[: len(self.contacts)]
 
     def rebounds(self, contacts: Sequence[int], rates: Array) -> NDArray[np.bool_]:
-        """Which of some contacts (k,) approach fast enough to rebound, at normal rates (k,)."""
-        return np.asarray(-rates > self._slowest_rebound[contacts])
+        """Which of some contacts (k,) do not approach too slowly to rebound, at normal rates (k,)."""
+        least = self._slowest_rebound[contacts]
+        return np.asarray((rates > 0.0) | (-rates > least) | (least == 0.0))
 
     def restitution(self, contacts: Sequence[int], rates: Array) -> Array:
         """e of some contacts (k,) that hit with normal rates (k,), 0 for those too slow."""

@@ -204,9 +204,9 @@ def _advance(
         by_impulse = np.linalg.solve(mass, jacobian.T)
         target = jacobian @ v_next
         for i in active:
-            approach = float(jacobian[i] @ v)
-            if -approach > settings.contacts[i].restitution_threshold:
-                target[i] += settings.contacts[i].restitution * approach
+            rate, contact = float(jacobian[i] @ v), settings.contacts[i]
+            if rate > 0.0 or -rate > contact.restitution_threshold:
+                target[i] += contact.restitution * rate
         impulses = _proximal(settings, active, jacobian @ by_impulse, target, guess, t)
         v_next = v_next + by_impulse @ impulses
         creep = settings.tolerance * float(np.abs(target).max())

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from control.samples import G, Levels, ball_on_two_floors, bouncing_ball, landing_ball
-from hybridctl.experiments import rrr_door
-from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
+from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import rrr_door as door
 
 import hybridctl as hc

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from control.samples import G, Levels, ball_on_two_floors, bouncing_ball, landing_ball
-from hybridctl.experiments.rrr_door_reference import Design, build
+from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import rrr_door
 
 import hybridctl as hc

@@ -5,7 +5,7 @@ from dataclasses import replace
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.ilqr import reset_only
+from hybridctl.experiments.optimal.ilqr import reset_only
 from hybridctl.robots import block, cube
 
 import hybridctl as hc

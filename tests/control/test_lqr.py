@@ -3,7 +3,7 @@
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.lqr import simulated_cost
+from hybridctl.experiments.optimal.lqr import simulated_cost
 from scipy.linalg import expm, solve_continuous_are
 
 import hybridctl as hc

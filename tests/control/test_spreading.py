@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from control.samples import SPACE, G, ball_on_two_floors
-from hybridctl.experiments.rrr_door_reference import Design, build
+from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import rrr_door
 
 import hybridctl as hc

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from estimation.systems import affine, bouncing_ball, height
-from hybridctl.experiments.filter_log import to_record
-from hybridctl.experiments.filter_model import salted
-from hybridctl.experiments.filter_models import load_settings, make_model
-from hybridctl.experiments.filter_start import first_estimate
-from hybridctl.experiments.record import synthetic
+from hybridctl.experiments.filtering.log import to_record
+from hybridctl.experiments.filtering.model import salted
+from hybridctl.experiments.filtering.models import load_settings, make_model
+from hybridctl.experiments.filtering.record import synthetic
+from hybridctl.experiments.filtering.start import first_estimate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import bderivative
+from hybridctl.experiments.linearization import bderivative
 from rich.console import Console
 
 from hybridctl.errors import InputError

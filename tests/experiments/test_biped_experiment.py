@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import biped
+from hybridctl.experiments.contacts import biped
 from rich.console import Console
 
 from hybridctl.errors import InputError

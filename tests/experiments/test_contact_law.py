@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import EXPERIMENTS, contact_law
+from hybridctl.experiments import EXPERIMENTS
+from hybridctl.experiments.contacts import law as contact_law
 from rich.console import Console
 
 from hybridctl.errors import InputError

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybridctl.experiments import EXPERIMENTS, cube_drop
-from hybridctl.experiments.recorded_tosses import CLEARANCE, load_toss
+from hybridctl.experiments import EXPERIMENTS
+from hybridctl.experiments.contacts import cube_drop
+from hybridctl.experiments.contacts.recorded_tosses import CLEARANCE, load_toss
 from hybridctl.robots import cube
 from rich.console import Console
 from scipy.spatial.transform import Rotation

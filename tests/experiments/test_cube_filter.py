@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybridctl.experiments import cube_filter
-from hybridctl.experiments.cube_filter_fit import Case, Stages, search
-from hybridctl.experiments.cube_filter_score import (
+from hybridctl.experiments.cube_filter import comparison as cube_filter
+from hybridctl.experiments.cube_filter.fit import Case, Stages, search
+from hybridctl.experiments.cube_filter.score import (
     Levels,
     Score,
     Setting,
@@ -16,8 +16,8 @@ from hybridctl.experiments.cube_filter_score import (
     score,
     start_covariance,
 )
-from hybridctl.experiments.cube_filter_tables import by_phase, comparisons, record
-from hybridctl.experiments.cube_filter_toss import (
+from hybridctl.experiments.cube_filter.tables import by_phase, comparisons, record
+from hybridctl.experiments.cube_filter.toss import (
     Calibration,
     Toss,
     after_impacts,
@@ -168,7 +168,7 @@ def test_a_filter_that_fails_is_counted_as_lost(monkeypatch):
     def failing(setting, toss):
         raise InputError("no way")
 
-    monkeypatch.setattr("hybridctl.experiments.cube_filter_score.run_filter", failing)
+    monkeypatch.setattr("hybridctl.experiments.cube_filter.score.run_filter", failing)
     setting = Setting("salted", Levels(), 0.0, 1e-6)
     found = score(setting, flat([0.1] * 4), CALIBRATION, 0.05)
     assert found.failure == "no way"

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hybridctl.experiments.filter_models import load_settings, make_model
-from hybridctl.experiments.record import synthetic
+from hybridctl.experiments.filtering.models import load_settings, make_model
+from hybridctl.experiments.filtering.record import synthetic
 
 from hybridctl.cli import cli
 from hybridctl.errors import HybridctlError, SimulationError
@@ -98,7 +98,7 @@ def test_filters_are_compared_on_the_same_log(tmp_path):
 
 
 def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
-    from hybridctl.experiments import filter_run
+    from hybridctl.experiments.filtering import run as filter_run
 
     run = filter_run.run_filter
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybridctl.experiments.filter_log import to_record
-from hybridctl.experiments.filter_model import Settings
-from hybridctl.experiments.filter_models import KINDS, load_settings, make_model
-from hybridctl.experiments.filter_start import first_estimate
-from hybridctl.experiments.record import synthetic
-from hybridctl.experiments.record_truth import simulate_truth
+from hybridctl.experiments.filtering.log import to_record
+from hybridctl.experiments.filtering.model import Settings
+from hybridctl.experiments.filtering.models import KINDS, load_settings, make_model
+from hybridctl.experiments.filtering.record import synthetic
+from hybridctl.experiments.filtering.start import first_estimate
+from hybridctl.experiments.filtering.truth import simulate_truth
 from hybridctl.robots import ball
 
 from hybridctl.errors import InputError

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hybridctl.experiments import identify_rrr_door as identify
-from hybridctl.experiments.rrr_door_reference import Design
+from hybridctl.experiments.rrr_door import identify
+from hybridctl.experiments.rrr_door.reference import Design
 from hybridctl.robots.rrr_door import Parameters
 
 

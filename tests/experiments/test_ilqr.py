@@ -1,7 +1,7 @@
 """Iterative LQR finds its events on the ball, the block and the door."""
 
 import pytest
-from hybridctl.experiments import ilqr
+from hybridctl.experiments.optimal import ilqr
 from rich.console import Console
 
 from hybridctl.errors import InputError

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import lqr, lqr_cases
+from hybridctl.experiments.optimal import lqr, lqr_cases
 from rich.console import Console
 
 from hybridctl.errors import InputError

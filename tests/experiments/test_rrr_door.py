@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hybridctl.experiments import rrr_door
-from hybridctl.experiments.rrr_door_reference import CLOSED, OPEN, Design, build
+from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
 from hybridctl.robots.rrr_door import Parameters, system
 from rich.console import Console
 

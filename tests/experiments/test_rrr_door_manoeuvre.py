@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from hybridctl.experiments import rrr_door
+from hybridctl.experiments.rrr_door import tracking as rrr_door
 from rich.console import Console
 
 from hybridctl.cli import cli

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import EXPERIMENTS, block, slope
+from hybridctl.experiments import EXPERIMENTS
+from hybridctl.experiments.contacts import block, slope
 from hybridctl.robots import ball
 from hybridctl.robots import block as block_robot
 from rich.console import Console

@@ -8,8 +8,9 @@ import time
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hybridctl.experiments import rrr_door, tune
-from hybridctl.experiments.tune_door import DoorTrial, Perturbations, draw
+from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.tuning import tune
+from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, draw
 from hybridctl.robots.rrr_door import Parameters
 from rich.console import Console
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hybridctl.experiments import validate, validate_cases
+from hybridctl.experiments.linearization import validate, validate_cases
 from rich.console import Console
 
 from hybridctl.cli import VALIDATED, cli

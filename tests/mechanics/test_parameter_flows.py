@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pinocchio as pin
 import pytest
-from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
+from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import ball, block, rrr_door
 
 import hybridctl as hc

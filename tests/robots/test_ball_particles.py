@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.filter_kinds import make_filter
-from hybridctl.experiments.filter_models import load_settings, make_model
+from hybridctl.experiments.filtering.kinds import make_filter
+from hybridctl.experiments.filtering.models import load_settings, make_model
 from hybridctl.robots import ball
 from hybridctl.robots.ball_particles import BallParticles, landing
 from hypothesis import given, settings

@@ -1,6 +1,6 @@
 """The door just before the arm hits it with both corners, by flowing back from the impact."""
 
-from hybridctl.experiments.rrr_door_reference import OPEN, Design, build
+from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import rrr_door
 from scipy.integrate import solve_ivp
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.lqr import simulated_cost
+from hybridctl.experiments.optimal.lqr import simulated_cost
 
 import hybridctl as hc
 from hybridctl.control.reference import extend

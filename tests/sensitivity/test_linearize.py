@@ -3,7 +3,7 @@
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.rrr_door_reference import OPEN
+from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.robots import ball, biped, block, cube
 from mechanics.flows import differences, transition
 from sensitivity.struck_door import struck_door

@@ -5,7 +5,7 @@ from itertools import product
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.experiments.rrr_door_reference import OPEN
+from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.robots import biped, block, constant_pieces
 from sensitivity.struck_door import struck_door
 

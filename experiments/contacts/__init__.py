@@ -1,0 +1,1 @@
+"""Motions with contact against closed forms, time stepping and recordings."""

@@ -1,0 +1,253 @@
+r"""A biped lands on both feet at once: its flow as a function of the pitch, after [Bder] Fig. 4.
+
+Dropped level, both feet touch together; with some pitch, one after the other. How the motion a
+moment after the landing depends on the initial pitch, near level, is up to the forces of the ground
+([Bder] 3.2):
+
+- `linear` dampers, [Bder] (16): both orders of touching have one derivative, the flow is smooth;
+- dampers `by feet` (beta / 2 with one foot in the ground): each order has its own, and the flow a
+  kink. The products of saltation matrices differ by
+
+  .. math:: -\frac{4\beta c\ell \cos\psi}{m}\ (\dot y, x), \qquad
+            -\frac{2\beta (c\ell^2 \sin 2\psi + \ell\cos\psi)}{m}\ (\dot y, \theta)
+
+  and by nothing else, (19), where c = 1 / m, l = 1 m and m = 1 kg;
+- `rigid` ground and long limbs: each foot's impact presses the other one down, the orders agree;
+- `rigid` ground and `short` limbs: the second impact lifts the first foot for a time that does not
+  shrink with the pitch, while a level biped stays on both feet. The flow jumps at level, and there
+  is no saltation cascade: `AmbiguousEventError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.contacts.biped_figures import draw_flow
+from hybridctl.robots import biped
+from hybridctl.robots.biped import AIR, Parameters
+from rich.console import Console
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.errors import AmbiguousEventError
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, progress, table
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.linearize import Linearization, linearize
+
+PITCH, RISE, SPIN = 2, 4, 5  # of x = (x, y, pitch) and their rates
+LEFT_FIRST, RIGHT_FIRST = (0, 1), (1, 0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The biped, and the drops.
+
+    robot: of both soft variants and the short rigid one. long_length, long_height: in m, of the
+    long rigid one. after: from the level landing to the end, s. reach: largest initial pitch of
+    `points` drops, rad. steps: of the one-sided differences, rad. tolerance: of the simulations.
+    """
+
+    robot: Parameters = field(default_factory=Parameters)
+    long_length: float = 1.0
+    long_height: float = 2.0
+    after: float = 0.04
+    reach: float = 0.12
+    points: int = 41
+    steps: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
+    tolerance: float = 1e-11
+
+    def __post_init__(self) -> None:
+        number("after", self.after, above=0.0)
+        number("reach", self.reach, above=0.0, at_most=0.5)
+        count("points", self.points, at_least=3)
+        for k, step in enumerate(vector("steps", self.steps)):
+            number(f"steps[{k}]", step, above=0.0, at_most=self.reach)
+        number("tolerance", self.tolerance, above=0.0)
+        self.long()
+
+    def long(self) -> Parameters:
+        """The robot with long limbs."""
+        return replace(self.robot, length=self.long_length, height=self.long_height)
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A biped on one kind of ground; printed: whether (19) is said of it."""
+
+    parameters: Parameters
+    system: HybridSystem
+    printed: bool = False
+
+    def drop(self, config: Config, pitch: float) -> HybridTrajectory:
+        """Fall from rest with this pitch, rad, until the time `after` the level landing."""
+        start = biped.start(self.parameters)
+        start[PITCH] = pitch
+        return simulate(
+            self.system,
+            AIR,
+            start,
+            (0.0, biped.touchdown(self.parameters)[0] + config.after),
+            rtol=config.tolerance,
+            atol=config.tolerance,
+            event_window=1e-8 if pitch == 0.0 else 0.0,
+            on_zeno="rest",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Drops of one variant: final states (points, 6) by pitch (points,), and derivatives.
+
+    level: the final state (6,) without a pitch. sides: the derivatives (6,) of the final state for
+    falling and rising pitch, by |pitch|; None where the orders of the feet lead apart. differences
+    (steps, 2, 6): of the simulations, in the same directions.
+    """
+
+    variant: Variant
+    pitches: Array
+    finals: Array
+    level: Array
+    map: Linearization | None
+    sides: Array | None
+    differences: Array
+
+    @property
+    def errors(self) -> Array | None:
+        """The largest error (steps,) of the differences against the derivatives."""
+        if self.sides is None:
+            return None
+        found: Array = np.abs(self.differences - self.sides).max(axis=(1, 2))
+        return found
+
+
+def quick(config: Config) -> Config:
+    """Fewer drops."""
+    return replace(config, points=13, steps=(1e-3, 1e-4))
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    with progress(console, 0.0, 1.0) as begin:
+        results = {
+            name: study(config, variant, begin(name)) for name, variant in variants(config).items()
+        }
+    summary = {name: record(config, result) for name, result in results.items()}
+    folder.write_json("summary.json", summary)
+    print_table(console, config, summary)
+    with console.status("drawing figures"):
+        draw_flow(folder / "figures/flow.png", results)
+    return summary
+
+
+def variants(config: Config) -> dict[str, Variant]:
+    """The bipeds by name."""
+    short, long = config.robot, config.long()
+    return {
+        "linear": Variant(short, biped.soft(short, damping="linear")),
+        "by feet": Variant(short, biped.soft(short, damping="by_feet"), printed=True),
+        "rigid": Variant(long, biped.rigid(long)),
+        "rigid, short": Variant(short, biped.rigid(short)),
+    }
+
+
+def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Result:
+    """All drops of one variant, and its derivatives at level."""
+    nominal = variant.drop(config, 0.0)
+    level = nominal.final_state
+    found, sides = None, None
+    try:
+        found = linearize(variant.system, nominal, rtol=config.tolerance, atol=config.tolerance)
+        sides = found(np.array([-1.0, 1.0])[:, None] * np.eye(6)[PITCH])
+    except AmbiguousEventError:
+        pass
+    pitches, finals = np.linspace(-config.reach, config.reach, config.points), []
+    for k, pitch in enumerate(pitches):
+        finals.append(variant.drop(config, float(pitch)).final_state)
+        tick((k + 1) / len(pitches))
+    differences = [
+        [(variant.drop(config, sign * step).final_state - level) / step for sign in (-1.0, 1.0)]
+        for step in config.steps
+    ]
+    return Result(variant, pitches, np.array(finals), level, found, sides, np.array(differences))
+
+
+def difference_of_orders(p: Parameters) -> Array:
+    """[Bder] (19) (6, 6): left foot first minus right foot first, with l, m and c."""
+    across, beta = np.cos(p.spread), p.damping / p.mass
+    found = np.zeros((6, 6))
+    found[RISE, 0] = -4.0 * beta * p.curvature * p.length * across
+    found[RISE, PITCH] = (
+        -2.0 * beta * (p.curvature * p.length**2 * np.sin(2.0 * p.spread) + p.length * across)
+    )
+    return found
+
+
+def record(config: Config, result: Result) -> dict[str, Any]:
+    """A variant as it stands in summary.json; derivatives in SI units per rad."""
+    found: dict[str, Any] = {
+        "has_cascade": result.map is not None,
+        "steps": config.steps,
+        "differences_pitch_falls": result.differences[:, 0],
+        "differences_pitch_rises": result.differences[:, 1],
+        "jump": np.abs(np.min(config.steps) * result.differences[np.argmin(config.steps)]).max(),
+    }
+    if result.map is None or result.sides is None or result.errors is None:
+        return found
+    jump = result.map.jumps[0]
+    assert isinstance(jump, Cascade)
+    orders = jump.matrix(LEFT_FIRST) - jump.matrix(RIGHT_FIRST)
+    expected = difference_of_orders(result.variant.parameters)
+    if not result.variant.printed:
+        expected = np.zeros_like(expected)
+    return found | {
+        "derivative_pitch_falls": result.sides[0],
+        "derivative_pitch_rises": result.sides[1],
+        "kink": np.abs(result.sides.sum(axis=0)).max(),
+        "difference_of_orders": orders,
+        "closed_form": expected,
+        "closed_form_error": np.abs(orders - expected).max(),
+        "errors": result.errors,
+    }
+
+
+def print_table(console: Console, config: Config, summary: Mapping[str, Any]) -> None:
+    """One-sided derivatives of the rise and the spin, the difference of orders, the errors."""
+    rows: list[tuple[str, ...]] = []
+    for name, s in summary.items():
+        if not s["has_cascade"]:
+            rows.append((name, *("-",) * 8))
+            continue
+        sides = [
+            side[i]
+            for i in (RISE, SPIN)
+            for side in (-s["derivative_pitch_falls"], s["derivative_pitch_rises"])
+        ]
+        orders = [s["difference_of_orders"][RISE, i] for i in (0, PITCH)]
+        errors = (s["closed_form_error"], s["errors"].min())
+        rows.append(
+            (
+                name,
+                *(f"{round(value, 3) + 0.0:.3f}" for value in (*sides, *orders)),
+                *(f"{error:.0e}" for error in errors),
+            )
+        )
+    title = (
+        f"Derivatives of the rise and the spin by the initial pitch, {config.after:g} s after "
+        "landing, with the right foot first (-) and the left (+) [m/s, rad/s per rad]; difference "
+        "of the orders' saltation products, rise by x and by pitch; its error against [Bder] (19), "
+        "or 0; error against differences of simulations"
+    )
+    columns = ["ground", "rise -", "rise +", "spin -", "spin +", "by x", "pitch", "(19)", "sim."]
+    console.print(table(title, columns, rows))
+    for name, s in summary.items():
+        if not s["has_cascade"]:
+            console.print(
+                f"{name}: the orders of the feet lead apart, and the final state jumps by "
+                f"{s['jump']:.3f} (m, m/s, rad, rad/s) at level: no cascade"
+            )

@@ -1,0 +1,291 @@
+"""A block that lands, slides, stops and is lifted; one that slides; one that rocks.
+
+The first is the story of Fig. 2.5 of the reference-spreading thesis: dropped tilted with a
+horizontal speed, the block hits the ground with one corner, slides on it, hits with the other,
+slides on both and stops; then a growing force lifts one corner after the other.
+
+Closed forms. With m the mass, I the moment of inertia, (X, Z) from the centre to a corner, F_0
+the height of a force that lifts at distance d from the centre of a block of width w:
+
+- a corner that hits at v_n and slides towards +x gets -v_n / (1/m + X^2/I + mu X Z/I);
+- whatever its impacts, a block that falls from rest and slides from speed v to a stop does so
+  at v / (mu g): friction is mu times all that carried the weight until then;
+- the near corner leaves the ground at F_0 = m g / (1 + 2 d / w);
+- a block that slides from speed v stops after v / (mu g) and v^2 / (2 mu g);
+- rocking, an impact keeps (1 - 3/2 sin^2 alpha)^2 of the energy, tan alpha = width / height
+  (Housner); before the first the energy is that of the fall from the initial tilt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
+from hybridctl.experiments.contacts.figures import draw_contacts
+from hybridctl.robots import block
+from rich.console import Console
+
+from hybridctl.checks import Array, number
+from hybridctl.errors import InputError
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.plots import BASELINE, Pose, snapshots
+from hybridctl.report import RunFolder, event_record, table
+
+OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Angles in rad, m, s, N, and 1 for friction.
+
+    tilt, drop, speed: of the block that lands, the gap of its lower corner and its speed along
+    the ground. From lift_time on, a force grows at lift_rate (N/s), lift_offset to the left of
+    the centre. slide_speed: of the block that slides. lean: initial tilt of the rocking block,
+    as a part of the one at which it balances.
+    """
+
+    friction: float = 0.3
+    tilt: float = 0.25
+    drop: float = 0.08
+    speed: float = 1.0
+    lift_time: float = 0.6
+    lift_rate: float = 15.0
+    lift_offset: float = 0.03
+    landing_duration: float = 1.5
+    slide_speed: float = 1.0
+    lean: float = 0.5
+    rocking_duration: float = 2.0
+    rtol: float = 1e-9
+    atol: float = 1e-9
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            number(entry.name, getattr(self, entry.name), above=0.0)
+        number("tilt", self.tilt, at_most=1.0)
+        number("lean", self.lean, at_most=0.95)
+        stop = self.speed / (self.friction * self.model.gravity)
+        number("lift_time", self.lift_time, above=stop)
+        number("landing_duration", self.landing_duration, above=self.lift_time)
+
+    @property
+    def model(self) -> block.Parameters:
+        """The block that lands and that slides."""
+        return block.Parameters(friction=self.friction)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The three motions."""
+
+    landing: HybridTrajectory
+    sliding: HybridTrajectory
+    rocking: HybridTrajectory
+
+
+def quick(config: Config) -> Config:
+    """Looser tolerances and less rocking."""
+    return replace(config, rtol=1e-7, atol=1e-7, rocking_duration=1.0)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    runs = simulate_all(config, console)
+    compared = {
+        "landing": compare_landing(config, runs.landing),
+        "sliding": compare_sliding(config, runs.sliding),
+        "rocking": compare_rocking(config, runs.rocking),
+    }
+    summary = {
+        name: {
+            "events": [event_record(event) for event in getattr(runs, name).events],
+            "comparisons": [comparison.record() for comparison in comparisons],
+        }
+        for name, comparisons in compared.items()
+    }
+    for name in compared:
+        getattr(runs, name).save(folder / f"{name}.npz")
+    folder.write_json("summary.json", summary)
+    print_events(console, runs.landing)
+    console.print(comparison_table("Blocks against closed forms", compared))
+    with console.status("drawing figures"):
+        draw_all(config, runs, folder)
+    return summary
+
+
+def simulate_all(config: Config, console: Console) -> Runs:
+    """The block that lands and is lifted, the one that slides, the one that rocks."""
+    model = config.model
+    slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
+    on_ground = [0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0]
+    with console.status("simulating"):
+        return Runs(
+            simulate(
+                block.system(model, actuated=True),
+                OPEN,
+                tilted(config),
+                (0.0, config.landing_duration),
+                lambda t, x: lift(config, t),
+                rtol=config.rtol,
+                atol=config.atol,
+            ),
+            simulate(
+                block.system(model),
+                SLIDING,
+                on_ground,
+                (0.0, slide_time),
+                rtol=config.rtol,
+                atol=config.atol,
+            ),
+            simulate(
+                block.system(block.ROCKING),
+                PIVOTING,
+                leaning(config),
+                (0.0, config.rocking_duration),
+                rtol=config.rtol,
+                atol=config.atol,
+            ),
+        )
+
+
+def corner(model: block.Parameters, pitch: float, side: float) -> Array:
+    """From the centre to the lower left (side -1) or right (side 1) corner: (X, Z)."""
+    half, below = 0.5 * side * model.width, -0.5 * model.height
+    c, s = np.cos(pitch), np.sin(pitch)
+    return np.array([c * half + s * below, -s * half + c * below])
+
+
+def tilted(config: Config) -> Array:
+    """The block in the air, its right corner lower, moving along the ground."""
+    height = config.drop - corner(config.model, config.tilt, 1.0)[1]
+    return np.array([0.0, height, config.tilt, config.speed, 0.0, 0.0])
+
+
+def leaning(config: Config) -> Array:
+    """The rocking block at rest on its right corner."""
+    x, z = corner(block.ROCKING, config.lean * slenderness(), 1.0)
+    return np.array([-x, -z, config.lean * slenderness(), 0.0, 0.0, 0.0])
+
+
+def slenderness() -> float:
+    """The tilt alpha at which the rocking block balances on a corner, rad."""
+    return float(np.arctan2(block.ROCKING.width, block.ROCKING.height))
+
+
+def lift(config: Config, t: float) -> Array:
+    """Forces along x and z and the torque about y of a force left of the centre."""
+    force = config.lift_rate * max(t - config.lift_time, 0.0)
+    return np.array([0.0, force, config.lift_offset * force])
+
+
+def compare_landing(config: Config, run: HybridTrajectory) -> list[Comparison]:
+    """The first impact, the stop, and the release of the first corner."""
+    model, touch = config.model, run.events[0]
+    q, v = touch.state_before[:3], touch.state_before[3:]
+    x, z = corner(model, q[2], 1.0)
+    inertia = model.pitch_inertia
+    compliance = 1.0 / model.mass + (x * x + model.friction * x * z) / inertia
+    stop = config.speed / (model.friction * model.gravity)
+    force = model.mass * model.gravity / (1.0 + 2.0 * config.lift_offset / model.width)
+    release = config.lift_time + force / config.lift_rate
+    return [
+        Comparison("first impulse [N s]", touch.impulses[1], -(v[1] - x * v[2]) / compliance),
+        Comparison("stop [s]", first(run, "sticks").time, stop),
+        Comparison("left corner opens [s]", first(run, "left opens").time, release),
+    ]
+
+
+def compare_sliding(config: Config, run: HybridTrajectory) -> list[Comparison]:
+    """Time and distance to the stop."""
+    deceleration = config.friction * config.model.gravity
+    stop = first(run, "sticks")
+    v = config.slide_speed
+    return [
+        Comparison("stop [s]", stop.time, v / deceleration),
+        Comparison("distance [m]", stop.state_after[0], v**2 / (2.0 * deceleration)),
+    ]
+
+
+def compare_rocking(config: Config, run: HybridTrajectory) -> list[Comparison]:
+    """The energy before the first impact, and what part of it every impact keeps."""
+    model, robot, alpha = block.ROCKING, block.robot(block.ROCKING), slenderness()
+    radius = 0.5 * float(np.hypot(model.width, model.height))
+    fall = radius * (np.cos(alpha * (1.0 - config.lean)) - np.cos(alpha))
+    energies = [
+        [robot.energy(x[:3], x[3:])[0] for x in (event.state_before, event.state_after)]
+        for event in run.events
+    ]
+    kept = (1.0 - 1.5 * np.sin(alpha) ** 2) ** 2
+    return [
+        Comparison("energy of the fall [J]", energies[0][0], model.mass * model.gravity * fall),
+        *(
+            Comparison(f"impact {k} keeps [1]", after / before, kept)
+            for k, (before, after) in enumerate(energies, 1)
+        ),
+    ]
+
+
+def first(run: HybridTrajectory, guard: str) -> Event:
+    """The first event of a guard whose name ends so; `InputError` if there is none."""
+    for event in run.events:
+        if any(name.endswith(guard) for name in event.guards):
+            return event
+    raise InputError(f"with these settings no corner {guard.split()[-1]}, as the block should")
+
+
+def print_events(console: Console, run: HybridTrajectory) -> None:
+    """The story of the block that lands and is lifted."""
+    rows = [
+        (
+            ", ".join(event.guards),
+            f"{event.mode_after}",
+            f"{event.time:.6f}",
+            *(f"{impulse:.4f}" for impulse in event.impulses),
+        )
+        for event in run.events
+    ]
+    columns = ["event", "modes after it", "time, s", "left, N s", "right, N s"]
+    console.print(table("A block lands, slides, stops and is lifted", columns, rows))
+
+
+def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
+    """Snapshots of the landing, and the contacts of landing and rocking."""
+    draw_snapshots(config, runs.landing, folder)
+    for name, title, model, run in (
+        ("landing", "The block that lands and is lifted", config.model, runs.landing),
+        ("rocking", "The rocking block", block.ROCKING, runs.rocking),
+    ):
+        actuated = name == "landing"
+        draw_contacts(
+            folder / f"figures/{name}",
+            title,
+            block.system(model, actuated=actuated),
+            block.robot(model, actuated=actuated),
+            block.contacts(model),
+            run,
+        )
+
+
+def draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) -> None:
+    """The block at its start, at its events, and at the end."""
+    captions = ["dropped", *(", ".join(event.guards) for event in run.events), "end"]
+    times = [run.start, *(event.time for event in run.events), run.end]
+    states = [run(t) for t in times]
+    centres = [x[0] for x in states]
+    ground = np.array(
+        [[min(centres) - config.model.width, 0.0], [max(centres) + config.model.width, 0.0]]
+    )
+    scenes = [
+        (f"t = {t:.3f} s: {caption}", [Pose([ground], color=BASELINE), Pose([outline(config, x)])])
+        for t, caption, x in zip(times, captions, states, strict=True)
+    ]
+    snapshots(folder / "figures/landing_snapshots.png", scenes, title="The block (y up)")
+
+
+def outline(config: Config, x: Array) -> Array:
+    """The sides of the block (5, 2) in the world."""
+    left, right = (corner(config.model, x[2], side) for side in (-1.0, 1.0))
+    return np.array([x[:2] + part for part in (left, right, -left, -right, left)])

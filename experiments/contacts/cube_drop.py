@@ -1,0 +1,339 @@
+"""A cube that tumbles and slides on a table until it lies flat, simulated in two ways.
+
+The event-driven simulator finds every impact, stop and release; time stepping goes over them in
+steps of fixed length from the same state. With recorded tosses (`data`) both start from the last
+recorded state before the first bounce, and their poses are put beside the recorded ones. A cube
+on its corner magnifies errors: it may come to rest on another face.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.contacts import cube_drop_figures as figures
+from hybridctl.experiments.contacts.recorded_tosses import Toss, load_toss
+from hybridctl.robots import cube
+from rich.console import Console
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.errors import InputError
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
+from hybridctl.report import RunFolder, event_record, progress, table
+
+OPEN = ("open",) * len(cube.CORNERS)
+INSTANTS = 6  # at which poses are put side by side, start and end included
+LONGEST = 60.0  # s
+STEPS = (1e-5, 1e-2)  # s, shortest and longest of time stepping
+FLAT = 1e-6  # m; a cube lies flat if its four lowest corners are nearer to the table than this
+PERIOD = 2e-3  # s, of the samples of energy, gaps and forces
+WHEN = ("mean", "final")
+ROUNDING = 1e-12  # J; an impact that loses less than minus this gains energy
+
+
+@dataclass(frozen=True)
+class Config:
+    """State at the start, without `data`: m, rad (roll, pitch, yaw), m/s, rad/s; end in s.
+
+    velocity: in the world. spin: about the axes of the cube. step: of time stepping, s. data:
+    file of recorded tosses, from which toss number `toss` is taken; it says how long the run is.
+    """
+
+    position: tuple[float, float, float] = (0.0, 0.0, 0.2)
+    attitude: tuple[float, float, float] = (0.5, 0.3, 0.2)
+    velocity: tuple[float, float, float] = (1.0, 0.2, 0.0)
+    spin: tuple[float, float, float] = (2.0, 6.0, -1.0)
+    end: float = 1.2
+    step: float = 1e-3
+    data: str | None = None
+    toss: int = 0
+    friction: float = 0.18
+    restitution: float = 0.125
+    rtol: float = 1e-9
+    atol: float = 1e-9
+
+    def __post_init__(self) -> None:
+        for name in ("position", "attitude", "velocity", "spin"):
+            vector(name, getattr(self, name), 3)
+        for name in ("rtol", "atol"):
+            number(name, getattr(self, name), above=0.0)
+        number("end", self.end, above=0.0, at_most=LONGEST)
+        number("step", self.step, at_least=STEPS[0], at_most=STEPS[1])
+        if self.data is not None and not isinstance(self.data, str):
+            raise InputError(f"data must be the path of a file, got {self.data!r}")
+        count("toss", self.toss, at_least=0)
+        number("friction", self.friction, at_least=0.0)
+        number("restitution", self.restitution, at_least=0.0, at_most=1.0)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The model, the state at the start, the times at which poses are compared, the recording."""
+
+    model: cube.Parameters
+    start: Array
+    times: Array
+    recorded: Array | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far poses are apart at the same times: (n,) in mm and degrees."""
+
+    position: Array
+    angle: Array
+
+    def record(self) -> dict[str, float]:
+        """Mean and final difference as they stand in summary.json."""
+        return {
+            "mean_position_mm": float(self.position.mean()),
+            "mean_angle_deg": float(self.angle.mean()),
+            "final_position_mm": float(self.position[-1]),
+            "final_angle_deg": float(self.angle[-1]),
+        }
+
+
+def quick(config: Config) -> Config:
+    """Looser tolerances and longer steps."""
+    return replace(config, rtol=1e-7, atol=1e-7, step=2e-3)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    drop = prepare(config)
+    folder.write_configuration(config, seed=None)
+    with progress(console, 0.0, float(drop.times[-1])) as begin:
+        events = simulate_events(config, drop, begin("events"))
+        steps = simulate_steps(config, drop, begin("time stepping"))
+    events.save(folder / "events.npz")
+    steps.save(folder / "time_stepping.npz")
+    poses = {"events": poses_at(events, drop.times), "stepping": poses_at(steps, drop.times)}
+    if drop.recorded is not None:
+        poses["recorded"] = drop.recorded
+    differences = compare(poses)
+    summary = {
+        "poses": side_by_side(drop.times, poses),
+        "differences": {name: d.record() for name, d in differences.items()},
+        "rest": rest_of(drop.model, events),
+        "modes": mode_counts(events),
+        "energy": energy_of(drop.model, events),
+        "contact": contact_of(drop.model, events),
+        "events": [event_record(event) for event in events.events],
+    }
+    folder.write_json("summary.json", summary)
+    print_tables(console, summary)
+    with console.status("drawing figures"):
+        figures.draw_all(drop.model, drop.times, poses, events, folder)
+    return summary
+
+
+def prepare(config: Config) -> Drop:
+    """Where the run starts."""
+    model = cube.Parameters(friction=config.friction, restitution=config.restitution)
+    if config.data is None:
+        turn = Rotation.from_euler("xyz", config.attitude)
+        velocity = turn.inv().apply(config.velocity)
+        start = np.concatenate([config.position, turn.as_quat(), velocity, config.spin])
+        check_clear(model, start)
+        samples = int(np.ceil(config.end / PERIOD)) + 1
+        return Drop(model, start, np.linspace(0.0, config.end, samples), None)
+    toss: Toss = load_toss(config.data, config.toss)
+    model = replace(model, half_width=toss.half_width, mass=toss.mass, inertia=toss.inertia)
+    return Drop(model, np.concatenate((toss.poses[0], toss.velocity)), toss.times, toss.poses)
+
+
+def check_clear(model: cube.Parameters, start: Array) -> None:
+    """Raise `InputError` if a corner is below the table."""
+    gaps = corner_gaps(model, start)
+    if gaps.min() < 0.0:
+        raise InputError(
+            f"position must leave every corner above the table, but corner "
+            f"{cube.CORNERS[gaps.argmin()]!r} is {-gaps.min():.3g} m below it"
+        )
+
+
+def corner_gaps(model: cube.Parameters, x: Array) -> Array:
+    """Heights of the eight corners above the table."""
+    return ContactDynamics(cube.robot(model), cube.contacts(model)).gaps(x[:7])
+
+
+def simulate_events(config: Config, drop: Drop, tick: Callable[[float], None]) -> HybridTrajectory:
+    """The run with every event."""
+    return simulate(
+        cube.system(drop.model),
+        OPEN,
+        drop.start,
+        (0.0, drop.times[-1]),
+        rtol=config.rtol,
+        atol=config.atol,
+        on_zeno="rest",
+        progress=tick,
+    )
+
+
+def simulate_steps(config: Config, drop: Drop, tick: Callable[[float], None]) -> HybridTrajectory:
+    """The run in steps of fixed length."""
+    return time_stepping(
+        cube.robot(drop.model),
+        cube.contacts(drop.model),
+        drop.start,
+        (0.0, drop.times[-1]),
+        step=config.step,
+        progress=tick,
+    )
+
+
+def poses_at(run: HybridTrajectory, times: Array) -> Array:
+    """Position and quaternion (n, 7)."""
+    return np.array([run(t)[:7] for t in times])
+
+
+def side_by_side(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
+    """Times and poses (n, 7) of every motion at a few instants, quaternions of equal sign."""
+    chosen = np.linspace(0, len(times) - 1, INSTANTS).round().astype(int)
+    result = {"times": times[chosen]}
+    reference = poses["events"][chosen, 3:]
+    for name, all_poses in poses.items():
+        result[name] = all_poses[chosen].copy()
+        opposite = np.einsum("ni,ni->n", result[name][:, 3:], reference) < 0.0
+        result[name][opposite, 3:] *= -1.0
+    return result
+
+
+def compare(poses: Mapping[str, Array]) -> dict[str, Difference]:
+    """Every pair of motions, by name."""
+    names = list(poses)
+    return {
+        f"{one} - {other}": difference(poses[one], poses[other])
+        for k, one in enumerate(names)
+        for other in names[k + 1 :]
+    }
+
+
+def difference(one: Array, other: Array) -> Difference:
+    """How far poses (n, 7) are apart."""
+    turn = Rotation.from_quat(one[:, 3:]).inv() * Rotation.from_quat(other[:, 3:])
+    distance = np.linalg.norm(one[:, :3] - other[:, :3], axis=1)
+    return Difference(1e3 * distance, np.degrees(turn.magnitude()))
+
+
+def rest_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, Any]:
+    """How flat the cube lies at the end, and how fast it still is."""
+    x = run.final_state
+    lowest = np.sort(corner_gaps(model, x))[:4]
+    return {
+        "flat": bool(np.abs(lowest).max() <= FLAT),
+        "lowest_four_gaps_m": lowest,
+        "speed_m_s": float(np.linalg.norm(x[7:10])),
+        "spin_rad_s": float(np.linalg.norm(x[10:])),
+        "corners": dict(Counter(run.final_mode)),  # type: ignore[call-overload]
+    }
+
+
+def mode_counts(run: HybridTrajectory) -> dict[str, Any]:
+    """How many modes the run went through, and corners that close, open, slip and stick."""
+    fired = Counter(guard.split()[-1] for event in run.events for guard in event.guards)
+    return {
+        "events": len(run.events),
+        "modes": len({arc.mode for arc in run.arcs}),
+        "guards": dict(fired),
+        "rests": sum(event.accumulation is not None for event in run.events),
+    }
+
+
+def energy_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]:
+    """Energy in J at both ends, and the most it grows at an event and on an arc."""
+    robot = cube.robot(model)
+
+    def total(x: Array) -> float:
+        return sum(robot.energy(x[:7], x[7:]))
+
+    jumps = [total(event.state_after) - total(event.state_before) for event in run.events]
+    flows = [np.diff([total(x) for x in arc(t)]).max() for arc, t in run.sampled(PERIOD)]
+    losses = [getattr(event.report, "energy_loss", 0.0) for event in run.events]
+    return {
+        "start_J": total(run(run.start)),
+        "end_J": total(run.final_state),
+        "largest_gain_at_an_event_J": float(max(jumps, default=0.0)),
+        "largest_gain_on_an_arc_J": float(max(flows)),
+        "least_loss_at_an_impact_J": float(min(losses, default=0.0)),
+    }
+
+
+def contact_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]:
+    """The lowest gap, the least normal force, and friction beyond its cone at most."""
+    system, mu = cube.system(model), model.friction
+    gaps, pushes, beyond = [np.inf], [np.inf], [-np.inf]
+    for arc, times in run.sampled(PERIOD):
+        outputs, closed = system.mode(arc.mode).outputs, list(closed_contacts(arc.mode))
+        if outputs is None:
+            continue
+        for t in map(float, times):
+            now = outputs(t, *arc.state_and_input(t))
+            gaps.append(now["gap"].min())
+            normal = now["normal_force"][closed]
+            friction = np.linalg.norm(now["friction_force"][closed], axis=1)
+            pushes.extend(normal)
+            beyond.extend(friction - mu * normal)
+    return {
+        "lowest_gap_m": float(min(gaps)),
+        "least_normal_force_N": float(min(pushes)),
+        "friction_beyond_cone_N": float(max(beyond)),
+    }
+
+
+def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
+    """Poses side by side, where the cube came to rest, and what happened to its energy."""
+    print_poses(console, summary["poses"])
+    units = {"mm": "position_mm", "deg": "angle_deg"}
+    rows = [
+        (name, *(f"{d[f'{when}_{unit}']:.2f}" for unit in units.values() for when in WHEN))
+        for name, d in summary["differences"].items()
+    ]
+    columns = ["motions", *(f"{when} [{unit}]" for unit in units for when in WHEN)]
+    console.print(table("Poses apart, in the mean and at the end", columns, rows))
+    rest, modes, energy = (summary[name] for name in ("rest", "modes", "energy"))
+    gaps = ", ".join(f"{1e6 * gap:.1e}" for gap in rest["lowest_four_gaps_m"])
+    console.print(f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat")
+    console.print(f"lowest four corners then: {gaps} um; {_counted(rest['corners'])}")
+    console.print(
+        f"{modes['events']} events through {modes['modes']} modes, corners: "
+        f"{_counted(modes['guards'])}"
+    )
+    console.print(f"energy: {energy['start_J']:.4f} J to {energy['end_J']:.4f} J")
+    if energy["least_loss_at_an_impact_J"] < -ROUNDING:
+        gain = -energy["least_loss_at_an_impact_J"]
+        console.print(f"Newton's rule with friction gains up to {gain:.2g} J at an impact")
+
+
+def print_poses(console: Console, poses: Mapping[str, Array]) -> None:
+    """Every motion at the same times, one below the other."""
+    motions = [name for name in poses if name != "times"]
+    rows = [
+        (
+            f"{t:.3f}" if name == motions[0] else "",
+            name,
+            *(_rounded(1e3 * part, 1) for part in poses[name][k, :3]),
+            *(_rounded(part, 2) for part in poses[name][k, 3:]),
+        )
+        for k, t in enumerate(poses["times"])
+        for name in motions
+    ]
+    columns = ["t [s]", "motion", "x", "y", "z", "q_x", "q_y", "q_z", "q_w"]
+    console.print(table("Poses side by side: positions in mm, quaternions", columns, rows))
+
+
+def _rounded(value: float, digits: int) -> str:
+    """With so many digits, and no sign for zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Words with their counts."""
+    return ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"

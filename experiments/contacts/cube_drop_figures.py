@@ -1,0 +1,128 @@
+"""Figures of the cube on the table: poses over time, snapshots from the side, its contacts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+from hybridctl.experiments.contacts.figures import draw_energy, draw_forces, draw_modes
+from hybridctl.robots import cube
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics import closed_contacts, contact_system
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, series, snapshots
+from hybridctl.report import RunFolder
+
+STYLES = {
+    "events": (TRACKING, "-"),
+    "stepping": ("#d68910", "--"),
+    "recorded": (REFERENCE, "-"),
+}
+SCENES = 6
+
+
+def draw_all(
+    model: cube.Parameters,
+    times: Array,
+    poses: Mapping[str, Array],
+    run: HybridTrajectory,
+    folder: RunFolder,
+) -> None:
+    """Save every figure of the experiment."""
+    draw_poses(times, poses, folder)
+    draw_snapshots(model, times, poses, folder)
+    draw_touching(model, run, folder)
+
+
+def draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> None:
+    """Position (left) and quaternion (right) of every motion, named in the first panel."""
+    steady = {name: _continuous(p) for name, p in poses.items()}
+    position = [
+        Panel(f"{axis} [mm]", [_line(times, 1e3 * p[:, i], n, i == 0) for n, p in steady.items()])
+        for i, axis in enumerate("xyz")
+    ]
+    attitude = [
+        Panel(f"quaternion {part} [1]", [_line(times, p[:, 3 + i], n) for n, p in steady.items()])
+        for i, part in enumerate("xyzw")
+    ]
+    angle = Panel("turned from start [deg]", [_turned(times, p, n) for n, p in poses.items()])
+    rows = [[a, b] for a, b in zip([*position, angle], attitude, strict=True)]
+    series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
+
+
+def _line(times: Array, values: Array, name: str, named: bool = False) -> Line:
+    color, style = STYLES[name]
+    return Line(times, values, name if named else None, color, style)
+
+
+def _turned(times: Array, poses: Array, name: str) -> Line:
+    """Angle between the attitude and the one at the start."""
+    turns = Rotation.from_quat(poses[:, 3:])
+    return _line(times, np.degrees((turns[0].inv() * turns).magnitude()), name)
+
+
+def _continuous(poses: Array) -> Array:
+    """Poses whose quaternions do not change sign from one sample to the next."""
+    q = poses[:, 3:]
+    flips = np.where(np.einsum("ni,ni->n", q[1:], q[:-1]) < 0.0, -1.0, 1.0)
+    sign = np.concatenate(([1.0], np.cumprod(flips)))
+    return np.hstack((poses[:, :3], sign[:, None] * q))
+
+
+def draw_snapshots(
+    model: cube.Parameters, times: Array, poses: Mapping[str, Array], folder: RunFolder
+) -> None:
+    """The cube seen along y: by events, and as recorded or else by time stepping."""
+    other = "recorded" if "recorded" in poses else "stepping"
+    shown = {"events": poses["events"], other: poses[other]}
+    edges = {name: [_edges(model, p[k]) for k in _instants(times)] for name, p in shown.items()}
+    corners = np.concatenate([line for lists in edges.values() for e in lists for line in e])
+    table = np.array([[corners[:, 0].min(), 0.0], [corners[:, 0].max(), 0.0]])
+    scenes = []
+    for j, k in enumerate(_instants(times)):
+        cubes = [Pose(edges[name][j], color=STYLES[name][0], alpha=0.7) for name in shown]
+        scenes.append((f"t = {times[k]:.3f} s", [Pose([table], color=BASELINE), *cubes]))
+    snapshots(
+        folder / "figures/snapshots.png",
+        scenes,
+        title=f"The cube from the side, height upward: events blue, {other} "
+        f"{'red' if other == 'recorded' else 'orange'}",
+        vertical="z",
+    )
+
+
+def _instants(times: Array) -> list[int]:
+    return [round(k) for k in np.linspace(0, len(times) - 1, SCENES).tolist()]
+
+
+def _edges(model: cube.Parameters, pose: Array) -> list[Array]:
+    """The twelve edges in x and z of the world, (2, 2) each."""
+    offsets = np.array([contact.offset for contact in cube.contacts(model)])
+    corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
+    sides = combinations(range(len(cube.CORNERS)), 2)
+    return [corners[[a, b]][:, [0, 2]] for a, b in sides if _differ(a, b) == 1]
+
+
+def _differ(a: int, b: int) -> int:
+    """In how many axes two corners differ."""
+    return sum(s != t for s, t in zip(cube.CORNERS[a], cube.CORNERS[b], strict=True))
+
+
+def draw_touching(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder) -> None:
+    """Modes and forces of the corners that touch the table at some time, and the energy."""
+    robot, contacts = cube.robot(model), cube.contacts(model)
+    kept = sorted({i for arc in run.arcs for i in closed_contacts(arc.mode)})
+    draw_energy(folder / "figures/energy.png", "The cube", robot, run)
+    if not kept:
+        return
+    touching = [contacts[i] for i in kept]
+    system = contact_system(robot, touching)
+    arcs = [replace(arc, mode=tuple(arc.mode[i] for i in kept)) for arc in run.arcs]  # type: ignore[index]
+    restricted = HybridTrajectory(tuple(arcs), run.events)
+    title = "Corners of the cube, by the signs of their x, y, z"
+    draw_modes(folder / "figures/modes.png", title, system, touching, restricted)
+    draw_forces(folder / "figures/forces.png", title, system, touching, restricted)

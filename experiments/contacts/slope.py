@@ -1,0 +1,274 @@
+"""A ball that falls on a slope and slides, stops, is caught, or bounces, against closed forms.
+
+The example of the saltation tutorial, section V, with Coulomb friction and restitution. With v_t
+the velocity down the slope, v_n that away from it and th its angle:
+
+- an impact takes mu (1 + e) |v_n| off v_t, at most all of it, and turns v_n into -e v_n;
+- the ball then slides with acceleration g (sin th - mu cos th), or stays where mu > tan th;
+- bounces end 2 e |v_n| / (g cos th (1 - e)) after the first impact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
+from hybridctl.experiments.contacts.figures import draw_contacts
+from hybridctl.robots import ball
+from rich.console import Console
+
+from hybridctl.checks import Array, number
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics import closed_contacts
+from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.report import RunFolder, event_record, progress
+
+GRAVITY = 9.81
+BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
+
+STYLES = (
+    ("black", "--"),
+    (TRACKING, "-"),
+    (REFERENCE, "-"),
+    ("#d68910", "-"),
+    ("#1e8449", "-"),
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Slope in rad, height above it in m, speed down the slope at the start in m/s.
+
+    friction_low lets the ball slide, friction_high stops it, friction_catch too, for the
+    defaults at the impact itself. restitution: of the ball that bounces, with friction_low.
+    """
+
+    slope: float = 0.3
+    height: float = 0.2
+    speed: float = 0.5
+    friction_low: float = 0.1
+    friction_high: float = 0.4
+    friction_catch: float = 0.8
+    restitution: float = 0.6
+    duration: float = 1.5
+    rtol: float = 1e-9
+    atol: float = 1e-9
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            number(entry.name, getattr(self, entry.name), at_least=0.0)
+        number("slope", self.slope, above=0.0, at_most=1.5)
+        number("height", self.height, above=0.0)
+        border = float(np.tan(self.slope))
+        number("friction_low", self.friction_low, at_most=border)
+        number("friction_high", self.friction_high, above=border)
+        number("friction_catch", self.friction_catch, above=border)
+        number("restitution", self.restitution, above=0.0, at_most=0.95)
+        last = max(predict(self, case).last_event for case in cases(self).values())
+        number("duration", self.duration, above=last)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Friction and restitution of one ball."""
+
+    friction: float
+    restitution: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The motion in closed form: times in s, velocities in m/s.
+
+    tangential_after, normal_after: of the first impact. rest_time: the end of the bouncing.
+    acceleration: along the slope from then on, until stop_time if there is one.
+    """
+
+    impact_time: float
+    tangential_after: float
+    normal_after: float
+    rest_time: float
+    acceleration: float
+    stop_time: float | None
+    final_speed: float
+
+    @property
+    def last_event(self) -> float:
+        """Time after which nothing happens any more."""
+        return self.rest_time if self.stop_time is None else self.stop_time
+
+
+def quick(config: Config) -> Config:
+    """Looser tolerances."""
+    return replace(config, rtol=1e-7, atol=1e-7)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    runs = {}
+    with progress(console, 0.0, config.duration) as begin:
+        for name, case in cases(config).items():
+            runs[name] = simulate_case(config, case, begin(name))
+            runs[name].save(folder / f"{name}.npz")
+    compared = {
+        name: compare(config, predict(config, case), runs[name])
+        for name, case in cases(config).items()
+    }
+    summary = {
+        name: {
+            "events": [event_record(event) for event in runs[name].events],
+            "comparisons": [comparison.record() for comparison in compared[name]],
+        }
+        for name in runs
+    }
+    folder.write_json("summary.json", summary)
+    console.print(comparison_table("A ball on a slope", compared))
+    with console.status("drawing figures"):
+        draw_all(config, runs, folder)
+    return summary
+
+
+def cases(config: Config) -> dict[str, Case]:
+    """The balls, by what they do."""
+    return {
+        "frictionless": Case(0.0),
+        "slides": Case(config.friction_low),
+        "stops": Case(config.friction_high),
+        "caught": Case(config.friction_catch),
+        "bounces": Case(config.friction_low, config.restitution),
+    }
+
+
+def predict(config: Config, case: Case) -> Prediction:
+    """The motion in closed form."""
+    along, into = GRAVITY * np.sin(config.slope), GRAVITY * np.cos(config.slope)
+    mu, e = case.friction, case.restitution
+    impact_time = float(np.sqrt(2.0 * config.height / into))
+    normal = into * impact_time
+    speed = first = _after_impact(config.speed + along * impact_time, normal, case)
+    rest_time = impact_time + 2.0 * e * normal / (into * (1.0 - e))
+    bounce = normal
+    for _ in range(BOUNCES if e > 0.0 else 0):
+        bounce *= e
+        speed = _after_impact(speed + along * 2.0 * bounce / into, bounce, case)
+    acceleration = along - mu * into
+    stop_time = None
+    if acceleration < 0.0:
+        stop_time = rest_time - speed / acceleration
+    return Prediction(
+        impact_time,
+        first,
+        e * normal,
+        rest_time,
+        0.0 if stop_time == rest_time else acceleration,
+        stop_time,
+        0.0 if stop_time is not None else speed + acceleration * (config.duration - rest_time),
+    )
+
+
+def _after_impact(tangential: float, normal: float, case: Case) -> float:
+    """Velocity down the slope after an impact at the given speed towards it."""
+    return max(tangential - case.friction * (1.0 + case.restitution) * normal, 0.0)
+
+
+def parameters(config: Config, case: Case) -> ball.Parameters:
+    """The model of one case."""
+    return ball.Parameters(
+        slope=config.slope,
+        gravity=GRAVITY,
+        friction=case.friction,
+        restitution=case.restitution,
+    )
+
+
+def simulate_case(config: Config, case: Case, tick: Any) -> HybridTrajectory:
+    """One ball, until it has come to rest on the slope and beyond."""
+    down, away = axes(config)
+    return simulate(
+        ball.system(parameters(config, case)),
+        ("open",),
+        np.concatenate([config.height * away, config.speed * down]),
+        (0.0, config.duration),
+        rtol=config.rtol,
+        atol=config.atol,
+        on_zeno="rest",
+        progress=tick,
+    )
+
+
+def axes(config: Config) -> tuple[Array, Array]:
+    """Unit vectors (x, z) down the slope and away from it."""
+    s, c = np.sin(config.slope), np.cos(config.slope)
+    return np.array([c, -s]), np.array([s, c])
+
+
+def compare(config: Config, expected: Prediction, run: HybridTrajectory) -> list[Comparison]:
+    """What the simulation has in common with the closed form."""
+    down, away = axes(config)
+    impact, rest = run.events[0], landing(run)
+    arc = run.arcs[rest.index + 1]
+    gain = float(down @ (arc(arc.end) - arc(arc.start))[2:])
+    along, normal = float(down @ impact.state_after[2:]), float(away @ impact.state_after[2:])
+    rows = [
+        Comparison("impact [s]", impact.time, expected.impact_time),
+        Comparison("v_t after it [m/s]", along, expected.tangential_after),
+        Comparison("v_n after it [m/s]", normal, expected.normal_after),
+        Comparison("dv_t/dt [m/s^2]", gain / (arc.end - arc.start), expected.acceleration),
+        Comparison("v_t at the end [m/s]", float(down @ run.final_state[2:]), expected.final_speed),
+    ]
+    if rest.accumulation is not None:
+        rows.insert(3, Comparison("last bounce [s]", rest.accumulation, expected.rest_time))
+    if expected.stop_time is not None and expected.stop_time > expected.rest_time:
+        rows.append(Comparison("stop [s]", run.events[-1].time, expected.stop_time))
+    return rows
+
+
+def landing(run: HybridTrajectory) -> Event:
+    """The event after which the ball stays on the slope."""
+    return next(event for event in run.events if closed_contacts(event.mode_after))
+
+
+def draw_all(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
+    """The motion of all balls, and the contact of those that change their mode most."""
+    draw_motion(config, runs, folder)
+    for name in ("stops", "bounces"):
+        model = parameters(config, cases(config)[name])
+        draw_contacts(
+            folder / f"figures/{name}",
+            f"The ball that {name}",
+            ball.system(model),
+            ball.robot(model),
+            ball.contacts(model),
+            runs[name],
+        )
+
+
+def draw_motion(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
+    """Position and velocity along the slope (left) and away from it (right)."""
+    down, away = axes(config)
+    panels = [
+        [
+            Panel("down the slope [m]", _lines(runs, slice(0, 2), down)),
+            Panel("height above it [m]", _lines(runs, slice(0, 2), away)),
+        ],
+        [
+            Panel("v_t, down the slope [m/s]", _lines(runs, slice(2, 4), down)),
+            Panel("v_n, away from it [m/s]", _lines(runs, slice(2, 4), away)),
+        ],
+    ]
+    series(folder / "figures/motion.png", panels, title="Balls on a slope")
+
+
+def _lines(runs: Mapping[str, HybridTrajectory], part: slice, axis: Array) -> list[Line]:
+    """A part of the state of every run along an axis."""
+    lines = []
+    for (name, run), (color, style) in zip(runs.items(), STYLES, strict=True):
+        sampled = [(times, arc(times)[:, part] @ axis) for arc, times in run.sampled(5e-3)]
+        times, values = (np.concatenate(column) for column in zip(*sampled, strict=True))
+        lines.append(Line(times, values, name, color, style))
+    return lines

@@ -1,0 +1,1 @@
+"""Filters on recorded tosses of a cube: fitted on some, judged on others."""

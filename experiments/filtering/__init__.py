@@ -1,0 +1,1 @@
+"""Filters on logs: models, logs with and without truth, judgement, output."""

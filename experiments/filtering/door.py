@@ -1,0 +1,117 @@
+"""Filter model of the door rig: an arm that pushes a door open, seen by its joint encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from hybridctl.experiments.filtering.model import (
+    FilterModel,
+    Part,
+    Scenario,
+    Sensor,
+    Settings,
+    surface_noise,
+)
+from hybridctl.experiments.rrr_door import tracking as experiment
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, IMPACT_TIME, OPEN
+from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, robot, system
+
+from hybridctl.checks import number
+from hybridctl.control.spreading import ReferenceSpreading
+from hybridctl.errors import InputError
+from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.noise import Noise
+from hybridctl.mechanics.state import RobotStateSpace
+
+# Softer gains than the experiment's, whose feedback is continuous: torques are held for 10 ms.
+TRACKING = experiment.Config(
+    position_gains_ante=(8.0, 8.0, 0.2),
+    velocity_gains_ante=(8.0, 3.0, 0.2),
+    position_gains_post=(20.0, 20.0, 0.0),
+    velocity_gains_post=(8.0, 4.0, 0.0),
+)
+
+
+@dataclass(frozen=True)
+class DoorSettings(Settings):
+    """The door experiment, tracked with reference spreading by torques held between samples.
+
+    begin: of the log, in s after the start of the reference. angle_noise: of the encoders, rad;
+    torque_noise: of the arm's joints, N m sqrt(s); reset_noise: of their impulses, N m s;
+    guard_noise: of the place of the door's face, m. force: whether synthetic logs have the normal
+    forces of the corners, which are used wherever a log has them: on, off and noise in N.
+    """
+
+    duration: float = 2.0
+    particles: int = 100
+    begin: float = 0.0
+    angle_noise: float = 5e-4
+    torque_noise: float = 1e-2
+    reset_noise: float = 0.0
+    guard_noise: float = 0.0
+    force: bool = False
+    force_on: float = 3.0
+    force_off: float = 1.0
+    force_noise: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number("angle_noise", self.angle_noise, above=0.0)
+        for name in ("torque_noise", "reset_noise", "guard_noise", "force_noise"):
+            number(name, getattr(self, name), at_least=0.0)
+        number("begin", self.begin, at_least=0.0, at_most=0.9 * IMPACT_TIME)
+        if self.begin + self.duration > FINAL_TIME:
+            raise InputError(
+                f"begin + duration must be at most {FINAL_TIME} s, where the reference ends, got "
+                f"{self.begin + self.duration:g} s"
+            )
+
+
+def door_model(settings: DoorSettings) -> FilterModel:
+    """State: joint angles and rates (8,); measured: the angles; input: the arm's torques."""
+    angles = Part("joints", JOINTS, "rad")
+    encoders = coordinates("joints", range(4), settings.angle_noise**2 * np.eye(4))
+    impulse = settings.reset_noise**2 * np.eye(3)
+    return FilterModel(
+        "door",
+        system(),
+        RobotStateSpace(robot()),
+        OPEN,
+        (Sensor(encoders, (angles,)),),
+        Noise(settings.torque_noise**2 * np.eye(3), through_input=True, name="torque_noise"),
+        Noise(impulse, through_input=True, name="reset_noise") if impulse.any() else None,
+        surface_noise(contacts(), settings.guard_noise),
+        np.full(4, 5.0),
+        (*JOINTS, *(f"{joint} rate" for joint in JOINTS)),
+        lambda: _tracking(settings),
+        shown_names=(
+            *(f"{joint} [rad]" for joint in JOINTS),
+            *(f"{joint} [rad/s]" for joint in JOINTS),
+        ),
+        inputs=Part("torque", JOINTS[:3], "Nm"),
+        signals=_signals(settings),
+    )
+
+
+def _tracking(settings: DoorSettings) -> Scenario:
+    """The experiment from `begin` on, with an arm that is off the reference."""
+    _, _, reference = experiment.scene(TRACKING)
+    policy = ReferenceSpreading(reference, experiment.schedule(TRACKING, reference))
+    spread = np.array([0.01, 0.01, 0.01, 0.0, 0.02, 0.02, 0.02, 0.0])
+    return Scenario(reference.nominal(settings.begin), spread, settings.begin, policy)
+
+
+def _signals(settings: DoorSettings) -> Mapping[Part, ContactSignal]:
+    return {
+        Part(f"force {corner}", ("normal",), "N"): ContactSignal(
+            f"force {corner}",
+            settings.force_on,
+            settings.force_off,
+            f"{corner} closes",
+            f"{corner} opens",
+        )
+        for corner in CORNERS
+    }

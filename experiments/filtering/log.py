@@ -1,0 +1,153 @@
+"""From the channels of a log to the record that a filter reads, with what is odd about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping as Dictionary
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.filtering.model import FilterModel, Part, Settings
+
+from hybridctl.checks import Array
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.estimation.record import Record, Series
+from hybridctl.logs import Channel, Log, Mapping, read_log, read_raw
+
+LARGEST = 1e6  # in SI units; a sensor of these models that says more is broken
+_NORM = 0.1  # how far from one the length of a measured quaternion may be
+
+
+def load_log(
+    path: Path,
+    recordings: Dictionary[str, Any] | None,
+    mapping: Path | None = None,
+    segment: int | None = None,
+) -> Log:
+    """Read a log; without a mapping, `recordings` is used where it names fields of the file."""
+    if mapping is not None or recordings is None:
+        return read_log(path, mapping, segment=segment)
+    raw = read_raw(path)
+    known = Mapping.parse(recordings)
+    fields = {name for source in known.channels for name in source.fields}
+    if raw.native is None and "" in raw.tables and fields <= set(raw.tables[""].fields):
+        return read_log(path, known, segment=segment)
+    return read_log(path, segment=segment)
+
+
+def recorded_settings(log: Log, model: str) -> dict[str, Any]:
+    """The settings that `record` has left in a log of this model; none for other logs."""
+    if log.metadata.get("experiment") != model:
+        return {}
+    try:
+        settings = json.loads(log.metadata.get("settings", "{}"))
+    except json.JSONDecodeError as error:
+        raise FileFormatError(f"{log.source}: its settings are not JSON ({error})") from error
+    if not isinstance(settings, dict):
+        raise FileFormatError(f"{log.source}: its settings are no JSON object")
+    return settings
+
+
+def to_record(log: Log, model: FilterModel, settings: Settings) -> tuple[Record, tuple[str, ...]]:
+    """The values that the model's sensors, contact signals and input have in a log, and warnings.
+
+    Raises `InputError` where a channel is missing, has other columns or another unit, has no
+    complete row, or where all channels are silent for longer than `settings.longest_gap`.
+    """
+    warnings: list[str] = []
+    channels = {s.name: _joined(log, s.parts, warnings) for s in model.sensors}
+    for sensor in model.sensors:
+        if not np.isfinite(channels[sensor.name].values).all(axis=1).any():
+            raise InputError(f"{log.source or 'log'}: {sensor.name!r} has no complete row")
+    for part, signal in model.signals.items():
+        if part.channel in log:
+            channels[signal.channel] = _joined(log, (part,), warnings)
+    inputs = None
+    if model.inputs is not None:
+        inputs = _inputs(log, model.inputs, warnings)
+    _check_gaps(log, channels, settings.longest_gap)
+    return Record(channels, inputs), tuple(warnings)
+
+
+def _joined(log: Log, parts: Sequence[Part], warnings: list[str]) -> Series:
+    """Channels side by side, by stamp; where one has no row, its columns are missing."""
+    found = [_columns(log, part, warnings) for part in parts]
+    times = found[0][0]
+    if all(np.array_equal(t, times) for t, _ in found):
+        return Series(times, np.hstack([values for _, values in found]))
+    times = np.unique(np.concatenate([t for t, _ in found]))
+    columns = []
+    for part, (t, values) in zip(parts, found, strict=True):
+        rows = np.full((len(times), values.shape[1]), np.nan)
+        rows[np.searchsorted(times, t)] = values
+        columns.append(rows)
+        if len(np.unique(t)) < len(t):
+            warnings.append(f"{part.channel}: of rows with the same stamp only the last is used")
+    return Series(times, np.hstack(columns))
+
+
+def _columns(log: Log, part: Part, warnings: list[str]) -> tuple[Array, Array]:
+    """Stamps and values of a channel, in the order of the part's columns, broken ones as NaN."""
+    if part.channel not in log:
+        raise InputError(
+            f"{log.source or 'log'} has no channel {part.channel!r}, only {list(log.names)}; a "
+            "mapping says which fields it is made of (see `hybridctl info`)"
+        )
+    channel = log[part.channel]
+    if channel.unit not in (part.unit, "1"):
+        raise InputError(
+            f"channel {part.channel!r} must be in {part.unit}, but is in {channel.unit}"
+        )
+    values = np.array(_in_order(channel, part))
+    broken = np.abs(values) > LARGEST
+    if part.quaternion:
+        with np.errstate(over="ignore"):
+            length = np.linalg.norm(values, axis=1, keepdims=True)
+        broken |= np.abs(length - 1.0) > _NORM
+    if broken.any():
+        rows = int(broken.any(axis=1).sum())
+        what = "are no unit quaternion" if part.quaternion else f"are above {LARGEST:g}"
+        warnings.append(f"{part.channel}: {rows} rows {what}; they count as missing")
+        values[broken] = np.nan
+    return channel.times, values
+
+
+def _in_order(channel: Channel, part: Part) -> Array:
+    names = channel.columns
+    if channel.quaternion != part.quaternion and part.quaternion:
+        raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")
+    if set(part.columns) <= set(names):
+        return channel.values[:, [names.index(name) for name in part.columns]]
+    if len(names) == len(part.columns):
+        return channel.values
+    raise InputError(
+        f"channel {part.channel!r} must have the columns {list(part.columns)}, got {list(names)}"
+    )
+
+
+def _inputs(log: Log, part: Part, warnings: list[str]) -> Series | None:
+    if part.channel not in log:
+        warnings.append(f"there is no channel {part.channel!r}: the input is taken to be zero")
+        return None
+    times, values = _columns(log, part, warnings)
+    whole = np.isfinite(values).all(axis=1)
+    if not whole.any():
+        raise InputError(f"{log.source or 'log'}: {part.channel!r} has no complete row")
+    if not whole.all():
+        warnings.append(f"{part.channel}: where values are missing, those before are held")
+    return Series(times[whole], values[whole])
+
+
+def _check_gaps(log: Log, channels: Dictionary[str, Series], longest: float) -> None:
+    """Raise `InputError` for a time without any value in which everything could happen."""
+    whole = [s.times[np.isfinite(s.values).any(axis=1)] for s in channels.values()]
+    times = np.sort(np.concatenate(whole))
+    gaps = np.diff(times)
+    if gaps.size and gaps.max() > longest:
+        at = float(times[gaps.argmax()])
+        raise InputError(
+            f"{log.source or 'log'}: no value for {gaps.max():.4g} s after t = {at:.4g} s, more "
+            f"than longest_gap = {longest:g} s; are the stamps in seconds?"
+        )

@@ -1,0 +1,264 @@
+"""Filter models of thrown objects: a ball, a block in a vertical plane, a cube in space.
+
+Nothing drives them, so the input is the noise alone: a force (and a torque) at the centre while
+they move, an impulse when they hit. The noise levels are square roots: of the spectral density for
+what acts all the time (N sqrt(s)), of the covariance for impulses (N s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hybridctl.experiments.filtering.model import (
+    FilterModel,
+    Part,
+    Scenario,
+    Sensor,
+    Settings,
+    surface_noise,
+)
+from hybridctl.robots import ball, block, cube
+from hybridctl.robots.ball_particles import BallParticles
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array, number
+from hybridctl.estimation.measurement import Measurement, configuration, coordinates
+from hybridctl.estimation.noise import Noise
+from hybridctl.mechanics.state import RobotStateSpace
+
+TOSSES = {  # recordings of thrown cubes, one after the other in a file
+    "time": {"rate": "rate_hz"},
+    "segment": {"offsets": "offset", "index": 0},
+    "channels": {
+        "position": {"fields": "position", "unit": "m", "frame": "table", "labels": [*"xyz"]},
+        "orientation": {"fields": "quat_wxyz", "rotation": "wxyz", "frame": "table"},
+    },
+}
+_LEAST_IMPULSE = 1e-12  # N s; below, a reset has no noise
+
+
+@dataclass(frozen=True)
+class BallSettings(Settings):
+    """A ball in a vertical plane, seen by a camera.
+
+    slope in rad; position_noise in m; force_noise in N sqrt(s); reset_noise in N s; guard_noise:
+    of the height of the slope, m.
+    """
+
+    duration: float = 1.2
+    particles: int = 2000
+    smoothing: float = 0.4
+    mass: float = 1.0
+    slope: float = 0.2
+    restitution: float = 0.7
+    friction: float = 0.0
+    position_noise: float = 2e-3
+    force_noise: float = 1e-2
+    reset_noise: float = 0.0
+    guard_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_noise(self, "position_noise")
+        self.parameters()
+
+    def parameters(self) -> ball.Parameters:
+        """Of the ball."""
+        return ball.Parameters(
+            mass=self.mass,
+            slope=self.slope,
+            friction=self.friction,
+            restitution=self.restitution,
+        )
+
+
+def ball_model(settings: BallSettings) -> FilterModel:
+    """State (x, z) in m and their rates; measured: the position."""
+    p = settings.parameters()
+    part = Part("position", ("x", "z"), "m", "world")
+    camera = coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2))
+    force, impulse = settings.force_noise**2 * np.eye(2), settings.reset_noise**2 * np.eye(2)
+    return FilterModel(
+        "ball",
+        ball.system(p),
+        RobotStateSpace(ball.robot(p)),
+        ("open",),
+        (Sensor(camera, (part,)),),
+        Noise(force, through_input=True, name="force_noise"),
+        _impulses(impulse),
+        surface_noise(ball.contacts(p), settings.guard_noise),
+        np.full(2, 10.0),
+        ("x", "z", "vx", "vz"),
+        lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
+        shown_names=("x [m]", "z [m]", "vx [m/s]", "vz [m/s]"),
+        pose=lambda x: np.array([x[0], 0.0, x[1], 0.0, 0.0, 0.0, 1.0]),
+        propagate=BallParticles(p, force, impulse, settings.guard_noise**2),
+    )
+
+
+@dataclass(frozen=True)
+class BlockSettings(Settings):
+    """A block in a vertical plane, seen by a camera.
+
+    position_noise in m, angle_noise in rad; force_noise in N sqrt(s), torque_noise in N m sqrt(s);
+    reset_noise in N s, reset_torque in N m s; guard_noise: of the height of the ground, m.
+    """
+
+    duration: float = 0.6
+    particles: int = 100
+    width: float = 0.2
+    height: float = 0.1
+    mass: float = 1.0
+    friction: float = 0.3
+    restitution: float = 0.0
+    position_noise: float = 1e-3
+    angle_noise: float = 2e-3
+    force_noise: float = 1e-3
+    torque_noise: float = 1e-4
+    reset_noise: float = 0.0
+    reset_torque: float = 0.0
+    guard_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_noise(self, "position_noise", "angle_noise")
+        self.parameters()
+
+    def parameters(self) -> block.Parameters:
+        """Of the block."""
+        return block.Parameters(
+            width=self.width,
+            height=self.height,
+            mass=self.mass,
+            friction=self.friction,
+            restitution=self.restitution,
+        )
+
+
+def block_model(settings: BlockSettings) -> FilterModel:
+    """State (x, z, pitch) in m and rad and their rates; measured: position and pitch."""
+    p = settings.parameters()
+    parts = (Part("position", ("x", "z"), "m", "world"), Part("pitch", ("pitch",), "rad", "world"))
+    deviations = np.array([settings.position_noise] * 2 + [settings.angle_noise])
+    push = np.array([settings.force_noise] * 2 + [settings.torque_noise])
+    kick = np.array([settings.reset_noise] * 2 + [settings.reset_torque])
+    return FilterModel(
+        "block",
+        block.system(p, actuated=True),
+        RobotStateSpace(block.robot(p, actuated=True)),
+        ("open", "open"),
+        (Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
+        Noise(np.diag(push**2), through_input=True, name="force_noise"),
+        _impulses(np.diag(kick**2)),
+        surface_noise(block.contacts(p), settings.guard_noise),
+        np.array([10.0, 10.0, 20.0]),
+        ("x", "z", "pitch", "vx", "vz", "spin"),
+        lambda: Scenario(
+            np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]),
+            np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05]),
+        ),
+        shown_names=("x [m]", "z [m]", "pitch [rad]", "vx [m/s]", "vz [m/s]", "spin [rad/s]"),
+        pose=lambda x: np.array(
+            [x[0], 0.0, x[1], 0.0, np.sin(0.5 * x[2]), 0.0, np.cos(0.5 * x[2])]
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class CubeSettings(Settings):
+    """A cube in space, seen by a camera; the defaults suit the ContactNets recordings.
+
+    Noise as for the block, with guard_noise that of the table's height: the recorded corners are
+    up to 5 mm below it.
+    """
+
+    duration: float = 0.5
+    rate: float = 148.0
+    particles: int = 30
+    half_width: float = 0.0524
+    mass: float = 0.37
+    inertia: float = 0.00081
+    friction: float = 0.18
+    restitution: float = 0.125
+    position_noise: float = 7e-4
+    angle_noise: float = 7e-3
+    force_noise: float = 1e-2
+    torque_noise: float = 1e-4
+    reset_noise: float = 1e-2
+    reset_torque: float = 5e-4
+    guard_noise: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_noise(self, "position_noise", "angle_noise")
+        self.parameters()
+
+    def parameters(self) -> cube.Parameters:
+        """Of the cube."""
+        return cube.Parameters(
+            half_width=self.half_width,
+            mass=self.mass,
+            inertia=self.inertia,
+            friction=self.friction,
+            restitution=self.restitution,
+        )
+
+
+def cube_model(settings: CubeSettings) -> FilterModel:
+    """State: pose in m, and velocities in the frame of the cube; measured: the pose."""
+    p = settings.parameters()
+    space = RobotStateSpace(cube.robot(p, actuated=True))
+    parts = (
+        Part("position", ("x", "y", "z"), "m", "table"),
+        Part("orientation", ("qx", "qy", "qz", "qw"), frame="table", quaternion=True),
+    )
+    deviations = np.repeat([settings.position_noise, settings.angle_noise], 3)
+    push = np.repeat([settings.force_noise, settings.torque_noise], 3)
+    kick = np.repeat([settings.reset_noise, settings.reset_torque], 3)
+    camera: Measurement = configuration("pose", space, np.diag(deviations**2))
+    attitude = Rotation.from_euler("xyz", (0.5, 0.3, 0.2)).as_quat()
+    mean = np.concatenate([[0.0, 0.0, 0.2], attitude, [1.0, 0.2, 0.0], [2.0, 6.0, -1.0]])
+    velocities = ("vx", "vy", "vz", "wx", "wy", "wz")
+    return FilterModel(
+        "cube",
+        cube.system(p, actuated=True),
+        space,
+        ("open",) * 8,
+        (Sensor(camera, parts),),
+        Noise(np.diag(push**2), through_input=True, name="force_noise"),
+        _impulses(np.diag(kick**2)),
+        surface_noise(cube.contacts(p), settings.guard_noise),
+        np.repeat([10.0, 50.0], 3),
+        ("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
+        lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),
+        shown_names=(
+            *(f"{axis} [m]" for axis in "xyz"),
+            *(f"{name} [m/s]" for name in velocities[:3]),
+            *(f"{name} [rad/s]" for name in velocities[3:]),
+        ),
+        shown=_in_the_world,
+        pose=lambda x: x[:7],
+        mapping=TOSSES,
+    )
+
+
+def _in_the_world(x: Array, p: Array) -> tuple[Array, Array]:
+    """Position along the axes of the world, and velocities; with their deviations."""
+    turn = Rotation.from_quat(x[3:7]).as_matrix()
+    variances = np.concatenate([np.diag(turn @ p[:3, :3] @ turn.T), np.diag(p)[6:]])
+    return np.concatenate([x[:3], x[7:]]), np.sqrt(np.maximum(variances, 0.0))
+
+
+def _impulses(covariance: Array) -> Noise | None:
+    if np.diag(covariance).max() <= _LEAST_IMPULSE**2:
+        return None
+    return Noise(covariance, through_input=True, name="reset_noise")
+
+
+def _check_noise(settings: Settings, *positive: str) -> None:
+    for name in vars(settings):
+        if name in positive:
+            number(name, getattr(settings, name), above=0.0)
+        elif name.endswith("_noise") or name == "reset_torque":
+            number(name, getattr(settings, name), at_least=0.0)

@@ -1,0 +1,186 @@
+"""What `hybridctl filter` does: read a log, run filters on it, say whether to trust them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.filtering import figures
+from hybridctl.experiments.filtering.judgement import Judgement, judge
+from hybridctl.experiments.filtering.kinds import COMPARED, run_filter
+from hybridctl.experiments.filtering.log import load_log, recorded_settings, to_record
+from hybridctl.experiments.filtering.model import FilterModel, Settings
+from hybridctl.experiments.filtering.models import KINDS, load_settings, make_model
+from hybridctl.experiments.filtering.output import write_results
+from hybridctl.experiments.filtering.record import synthetic, truth_path, write
+from hybridctl.experiments.filtering.start import first_estimate
+from rich.console import Console
+
+from hybridctl.errors import HybridctlError, InputError
+from hybridctl.estimation.record import Record
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.logs import Log, examine
+from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
+
+_SHOWN, _NOTES = 12, 3  # events and notes that are printed
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for; without a log, one is recorded on the fly.
+
+    truth: a file that `record` has written; by default the one beside the log, if there.
+    assignments: `key=value`; they win over the settings in the log, if `record` wrote it.
+    """
+
+    model: str
+    log: Path | None = None
+    mapping: Path | None = None
+    segment: int | None = None
+    truth: Path | None = None
+    assignments: Sequence[str] = ()
+    compare: bool = False
+    mcap: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A log and what is needed to filter it."""
+
+    model: FilterModel
+    settings: Settings
+    log: Log
+    truth: HybridTrajectory | None
+
+
+def run(request: Request, out: Path | None, console: Console) -> dict[str, Any]:
+    """Filter a log into a folder; returns what summary.json holds."""
+    case = None if request.log is None else read(request, request.log)
+    folder = RunFolder(f"filter-{request.model}", out)
+    if case is None:
+        case = recorded(request, folder, console)
+    record, warnings = to_record(case.log, case.model, case.settings)
+    for warning in (*examine(case.log).warnings, *warnings):
+        _say(console, f"warning: {warning}")
+    folder.write_configuration(case.settings, seed=case.settings.seed)
+    names = COMPARED if request.compare else COMPARED[:1]
+    judgements, failures = filtered(case, record, names, console)
+    summary = summarize(case, judgements, failures)
+    folder.write_json("summary.json", summary)
+    print_tables(console, judgements)
+    for message in failures.values():
+        _say(console, f"failed: {message}")
+    with console.status("writing"):
+        for judgement in judgements:
+            write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
+        figures.draw_all(folder, case.model, judgements, case.truth)
+    _say(console, f"results in {folder.path}")
+    return summary
+
+
+def recorded(request: Request, folder: RunFolder, console: Console) -> Case:
+    """A log that is made now, and left in the folder."""
+    if request.mapping is not None or request.segment is not None or request.truth is not None:
+        raise InputError("mapping, segment and truth belong to a log, and no log is given")
+    settings = load_settings(request.model, None, request.assignments)
+    model = make_model(request.model, settings)
+    with console.status("recording"):
+        log, truth = synthetic(model, settings)
+    write(folder / "log.npz", model, log, truth)
+    _say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")
+    return Case(model, settings, log, truth.run)
+
+
+def read(request: Request, path: Path) -> Case:
+    """A log from a file, with the truth where there is one."""
+    draft = make_model(request.model, load_settings(request.model))
+    log = load_log(path, draft.mapping, request.mapping, request.segment)
+    given = recorded_settings(log, request.model)
+    base = build_configuration(KINDS[request.model].settings, given)
+    settings = _assigned(base, request)
+    model = make_model(request.model, settings)
+    beside = truth_path(path)
+    found = request.truth or (beside if given and beside.is_file() else None)
+    truth = None if found is None else HybridTrajectory.load(found, model.system)
+    return Case(model, settings, log, truth)
+
+
+def filtered(
+    case: Case, record: Record, names: Sequence[str], console: Console
+) -> tuple[tuple[Judgement, ...], dict[str, str]]:
+    """Every filter from the same first estimate, judged; and why others than the first failed."""
+    start, rest = first_estimate(case.model, case.settings, record)
+    times = np.concatenate([series.times for series in rest.channels.values()])
+    if not times.size:
+        raise InputError("the log ends with the rows of the first estimate")
+    span = float(times.min()), float(times.max())
+    found, failures = list[Judgement](), dict[str, str]()
+    with progress(console, *span) as begin:
+        for name in names:
+            try:
+                result = run_filter(name, case.model, case.settings, rest, start, begin(name))
+            except HybridctlError as error:
+                if not found:
+                    raise
+                failures[name] = str(error)
+                continue
+            found.append(judge(name, case.model, result, case.truth))
+    return tuple(found), failures
+
+
+def summarize(
+    case: Case, judgements: Sequence[Judgement], failures: Mapping[str, str]
+) -> dict[str, Any]:
+    """What summary.json holds: the first filter's numbers, and those of all."""
+    return {
+        "model": case.model.name,
+        "log": case.log.source or None,
+        **judgements[0].record(),
+        "event_list": [
+            {"time": e.time, "guards": e.guards, "mode_after": e.mode_after}
+            for e in judgements[0].result.events
+        ],
+        "filters": [judgement.record() for judgement in judgements],
+        "failures": dict(failures),
+    }
+
+
+def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
+    """Whether the filters can be trusted, one column for each, and the events of the first."""
+    rows = [judgement.cells() for judgement in judgements]
+    names = ["", *(judgement.name for judgement in judgements)]
+    console.print(
+        table(
+            "Can the estimates be trusted?",
+            names,
+            [(label, *(row[label] for row in rows)) for label in rows[0]],
+        )
+    )
+    first = judgements[0]
+    events = first.result.events
+    shown = [
+        (f"{e.time:.4f}", ", ".join(e.guards), figures.short_mode(e.mode_after))
+        for e in events[:_SHOWN]
+    ]
+    if shown:
+        title = "Events" if len(events) <= _SHOWN else f"The first {_SHOWN} of {len(events)} events"
+        console.print(table(title, ["time [s]", "guards", "mode after"], shown))
+    for judgement in judgements:
+        _say(console, f"{judgement.name}: {judgement.verdict}")
+    for time, note in first.result.notes[:_NOTES]:
+        _say(console, f"note at {time:.4f} s: {note}")
+    if len(first.result.notes) > _NOTES:
+        _say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
+
+
+def _assigned(settings: Settings, request: Request) -> Settings:
+    """The settings with the assignments of the command line."""
+    values = dict(vars(settings)) | assigned(request.assignments)
+    return build_configuration(type(settings), values)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,60 @@
+"""The first estimate, from the first rows of a log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hybridctl.experiments.filtering.model import FilterModel, Settings, salted
+from scipy.linalg import block_diag
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.estimation.admit import admit
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.record import Record, Series
+
+
+def first_estimate(
+    model: FilterModel, settings: Settings, record: Record
+) -> tuple[Estimate, Record]:
+    """The estimate after the first `warm_up` complete rows, and the record from there on.
+
+    The first row gives the configuration, with the covariance of its sensor. Velocities begin at
+    the difference over these rows with the model's wide deviations; the filter, with no gate,
+    goes over the rows that follow. It begins in the open mode; where the log begins in contact,
+    guards that the state is past close at once. Raises `InputError` for fewer rows than that.
+    """
+    sensor = model.sensors[0]
+    series = record.channels[sensor.name].sorted()
+    complete = np.flatnonzero(np.isfinite(series.values).all(axis=1))[: settings.warm_up]
+    times = series.times[complete]
+    if len(complete) < settings.warm_up or not times[0] < times[-1]:
+        raise InputError(
+            f"the first estimate needs {settings.warm_up} complete rows of {sensor.name!r} at "
+            f"different times, and there are {len(complete)}; `warm_up` may be as small as 2"
+        )
+    start = _prior(model, series.values[complete[[0, -1]]], times)
+    loose = salted(model, settings, gated=False)
+    u = record.input(start.time)
+    held = np.zeros(model.system.mode(model.open).nu) if u is None else u
+    start = admit(loose.model, start, lambda t, x: held).estimate
+    first = _between(record, times[0], times[-1])
+    return loose.run(first, start).steps[-1].estimate, _between(record, times[-1], np.inf)
+
+
+def _prior(model: FilterModel, ends: Array, times: Array) -> Estimate:
+    robot = model.space.robot
+    q, last = (robot.normalize(row) for row in ends)
+    v = robot.difference(q, last) / (times[-1] - times[0])
+    p = block_diag(model.sensors[0].measurement.covariance, np.diag(model.speeds**2))
+    return Estimate(model.open, float(times[0]), np.concatenate([q, v]), p)
+
+
+def _between(record: Record, after: float, until: float) -> Record:
+    """The rows at times in (after, until]."""
+    channels = {}
+    for name, series in record.channels.items():
+        kept = (series.times > after) & (series.times <= until)
+        channels[name] = Series(series.times[kept], series.values[kept])
+    return replace(record, channels=channels)

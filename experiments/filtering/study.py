@@ -1,0 +1,334 @@
+r"""Are the filters consistent? Many synthetic runs of a ball, a block with friction, and the door.
+
+Every run has its own start, process noise and sensor noise, which are those that the filters
+believe in, so that the normalized estimation error squared (NEES) must have the mean and the
+spread of chi-square, at any time: below, at several times, each averaged over all runs, with the
+99 % band of the average. All filters see the same logs and begin with the same estimate.
+
+A filter that is in another mode than the truth at that time, an impact a moment early or late, is
+counted and left out of the average: its covariance may have another rank than the error.
+
+First order is right while what is left of deviations is small where the system bends: the stated
+noise is small in that sense. `scales` multiplies it, for sensors and starts at once, to find where
+the salted filter leaves its band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from os import cpu_count
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.filtering import study_figures as figures
+from hybridctl.experiments.filtering.kinds import COMPARED, run_filter
+from hybridctl.experiments.filtering.log import to_record
+from hybridctl.experiments.filtering.model import FilterModel, Settings
+from hybridctl.experiments.filtering.models import load_settings, make_model
+from hybridctl.experiments.filtering.record import synthetic
+from hybridctl.experiments.filtering.start import first_estimate
+from rich.console import Console
+
+from hybridctl.checks import count, member, vector
+from hybridctl.errors import HybridctlError, InputError
+from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
+from hybridctl.estimation.result import FilterResult
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, progress, table
+
+DIVERGED = 10.0  # NEES per degree of freedom at the end
+INDEFINITE = 1e-12  # of the largest eigenvalue
+LEVEL = 0.99
+LOST = "patience=null"  # a filter that has lost the motion stays lost
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Settings of a model in this study, and the times at which NEES is averaged, in s."""
+
+    assignments: tuple[str, ...]
+    times: tuple[float, ...]
+
+
+SETUPS = {  # sensors slow enough that what the event does to the covariance matters afterwards
+    "ball": Setup(("rate=25", "duration=1.2", LOST), (0.4, 0.52, 0.6, 1.2)),
+    "block": Setup(("rate=50", "duration=0.4", "tolerance=1e-7", LOST), (0.16, 0.26, 0.3, 0.4)),
+    "door": Setup(
+        ("begin=0.85", "duration=0.3", "angle_noise=1e-3", "tolerance=1e-7", LOST),
+        (0.92, 1.02, 1.06, 1.15),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
+
+    particle_runs: the first of the runs, in which the particle filter takes part too; where a model
+    takes all particles at once, it does so in all of them.
+    workers: processes, 0 for one on each processor.
+    """
+
+    runs: int = 300
+    sweep: int = 100
+    particle_runs: int = 30
+    scales: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0)
+    models: tuple[str, ...] = tuple(SETUPS)
+    seed: int = 0
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        count("runs", self.runs, at_least=2)
+        count("sweep", self.sweep, at_least=2)
+        for name in ("seed", "workers", "particle_runs"):
+            count(name, getattr(self, name), at_least=0)
+        if (vector("scales", self.scales) <= 0.0).any():
+            raise InputError(f"scales must be positive, got {self.scales}")
+        for model in self.models:
+            member("model", model, SETUPS)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run to make: all filters at the stated noise, the salted one at other scales."""
+
+    model: str
+    scale: float
+    seed: int
+    filters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a filter made of one run: nees, degrees and mode at the times of the setup, and more.
+
+    failed: what was raised, instead of all that.
+    """
+
+    nees: tuple[float, ...] = ()
+    degrees: tuple[int, ...] = ()
+    same_mode: tuple[bool, ...] = ()
+    diverged: bool = False
+    indefinite: bool = False
+    agreement: float = 0.0
+    event_errors: tuple[float, ...] = ()
+    nis: tuple[float, int] = (0.0, 0)
+    rejected: int = 0
+    seconds_per_step: float = 0.0
+    failed: str | None = None
+
+
+def quick(config: Config) -> Config:
+    """A few runs of each model."""
+    return replace(config, runs=3, sweep=2, particle_runs=1, scales=(8.0,))
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the study; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=config.seed)
+    trials = [
+        Trial(model, scale, config.seed + k, filters(config, model, scale, k))
+        for model in config.models
+        for scale in (1.0, *config.scales)
+        for k in range(config.runs if scale == 1.0 else config.sweep)
+    ]
+    found = dict(zip(trials, outcomes(trials, config.workers, console), strict=True))
+    summary: dict[str, Any] = {"runs": config.runs, "sweep_runs": config.sweep, "models": {}}
+    for model in config.models:
+        own = {scale: _of(found, model, scale) for scale in (1.0, *config.scales)}
+        judged = {name: digest(model, results) for name, results in own[1.0].items()}
+        sweep = {scale: digest(model, own[scale]["salted"]) for scale in config.scales}
+        summary["models"][model] = {
+            "stated_noise": stated_noise(model),
+            "filters": judged,
+            "sweep": [{"scale": scale, **values} for scale, values in sweep.items()],
+            "out_of_band_from": next((s for s, v in sweep.items() if not v["inside"]), None),
+        }
+    folder.write_json("summary.json", summary)
+    print_tables(console, summary)
+    with console.status("drawing figures"):
+        figures.draw(folder / "figures/nees.png", summary)
+    return summary
+
+
+def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]:
+    """The filters of run number k: at larger noise the salted one alone."""
+    if scale != 1.0:
+        return COMPARED[:1]
+    if k < config.particle_runs or _model(model, scale).propagate is not None:
+        return COMPARED
+    return COMPARED[:-1]
+
+
+def _of(
+    found: Mapping[Trial, Sequence[Outcome]], model: str, scale: float
+) -> dict[str, list[Outcome]]:
+    """Outcomes of one model at one scale, by filter."""
+    results: dict[str, list[Outcome]] = {}
+    for trial, made in found.items():
+        if (trial.model, trial.scale) == (model, scale):
+            for name, outcome in zip(trial.filters, made, strict=True):
+                results.setdefault(name, []).append(outcome)
+    return results
+
+
+def outcomes(trials: Sequence[Trial], workers: int, console: Console) -> list[tuple[Outcome, ...]]:
+    """All trials, in their order, on several processes."""
+    results = []
+    with (
+        ProcessPoolExecutor(workers or cpu_count() or 1) as pool,
+        progress(console, 0.0, float(len(trials))) as begin,
+    ):
+        tick = begin("runs")
+        for k, result in enumerate(pool.map(attempt, trials, chunksize=4)):
+            results.append(result)
+            tick(float(k + 1))
+    return results
+
+
+def attempt(trial: Trial) -> tuple[Outcome, ...]:
+    """One run, and what each filter makes of it."""
+    settings = replace(_settings(trial.model, trial.scale), seed=trial.seed)
+    model = _model(trial.model, trial.scale)
+    log, truth = synthetic(model, settings)
+    record, _ = to_record(log, model, settings)
+    results = []
+    try:
+        start, rest = first_estimate(model, settings, record)
+    except HybridctlError as error:
+        return tuple(Outcome(failed=str(error)) for _ in trial.filters)
+    for name in trial.filters:
+        try:
+            result = run_filter(name, model, settings, rest, start)
+            results.append(outcome(model, SETUPS[trial.model].times, result, truth.run))
+        except HybridctlError as error:
+            results.append(Outcome(failed=str(error)))
+    return tuple(results)
+
+
+def outcome(
+    model: FilterModel, times: Sequence[float], result: FilterResult, truth: HybridTrajectory
+) -> Outcome:
+    """One result against the truth."""
+    steps = [result.steps[int(np.abs(result.times - t).argmin())] for t in times]
+    pairs = [nees(model.space, s.estimate, truth(s.time)) for s in steps]
+    last, degrees = pairs[-1]
+    spectra = [np.linalg.eigvalsh(p) for p in result.covariances]
+    taken = [i for i in result.innovations if i.accepted]
+    return Outcome(
+        tuple(square for square, _ in pairs),
+        tuple(k for _, k in pairs),
+        tuple(s.estimate.mode == truth.arc(s.time).mode for s in steps),
+        last > DIVERGED * max(degrees, 1),
+        any(w[0] < -INDEFINITE * w[-1] for w in spectra),
+        mode_agreement(result, truth),
+        event_time_errors(result.events, truth.guard_events),
+        (float(sum(i.nis for i in taken)), sum(i.dimension for i in taken)),
+        len(result.rejected),
+        result.seconds / len(result.steps),
+    )
+
+
+def digest(model: str, results: Sequence[Outcome]) -> dict[str, Any]:
+    """Averages over runs, as they stand in summary.json."""
+    whole = [o for o in results if o.failed is None]
+    judged = []
+    for k, time in enumerate(SETUPS[model].times):
+        free = [(o.nees[k], o.degrees[k]) for o in whole if o.degrees[k] and o.same_mode[k]]
+        if not free:
+            continue
+        c = band(*zip(*free, strict=True), level=LEVEL)
+        size = c.degrees / c.count
+        judged.append(
+            {
+                "time": time,
+                "nees_per_degree": c.mean / size,
+                "low": c.low / size,
+                "high": c.high / size,
+                "degrees": size,
+                "inside": c.inside,
+                "other_mode": sum(not o.same_mode[k] for o in whole),
+            }
+        )
+    errors = np.array([e for o in whole for e in o.event_errors])
+    squares, dimensions = (sum(o.nis[k] for o in whole) for k in range(2))
+    return {
+        "runs": len(results),
+        "failed": len(results) - len(whole),
+        "first_failure": next((o.failed for o in results if o.failed is not None), None),
+        "diverged": sum(o.diverged for o in whole),
+        "indefinite": sum(o.indefinite for o in whole),
+        "nees": judged,
+        "inside": bool(judged) and all(row["inside"] for row in judged),
+        "nis_per_degree": squares / dimensions if dimensions else None,
+        "mode_agreement": float(np.mean([o.agreement for o in whole])) if whole else None,
+        "event_time_error": float(np.sqrt((errors**2).mean())) if errors.size else None,
+        "rejected": sum(o.rejected for o in whole),
+        "seconds_per_step": float(np.mean([o.seconds_per_step for o in whole])) if whole else None,
+    }
+
+
+def stated_noise(model: str) -> dict[str, float]:
+    """The noise settings of a model, in SI units."""
+    settings = vars(_settings(model, 1.0))
+    return {k: v for k, v in settings.items() if k.endswith("_noise") and v}
+
+
+def print_tables(console: Console, summary: dict[str, Any]) -> None:
+    """NEES per degree of freedom at each time, for each filter; then over the noise."""
+    for model, found in summary["models"].items():
+        times = [f"t = {t:g} s" for t in SETUPS[model].times]
+        columns = [
+            "filter",
+            "runs",
+            *times,
+            "diverged",
+            "failed",
+            "not PSD",
+            "modes",
+            "ms per step",
+        ]
+        rows = [_row(name, values) for name, values in found["filters"].items()]
+        rows += [_row(f"salted, noise x {v['scale']:g}", v) for v in found["sweep"]]
+        title = f"{model}: NEES per degree (* outside its 99 % band; runs in another mode)"
+        console.print(table(title, columns, rows))
+        first = found["out_of_band_from"]
+        where = "inside at all scales tried" if first is None else f"leaves it at noise x {first:g}"
+        console.print(f"{model}: the salted filter {where}")
+
+
+def _row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
+    cells = [
+        f"{r['nees_per_degree']:.3g}{'' if r['inside'] else '*'} ({r['other_mode']})"
+        for r in values["nees"]
+    ]
+    step, agreement = values["seconds_per_step"], values["mode_agreement"]
+    return (
+        name,
+        str(values["runs"]),
+        *cells,
+        str(values["diverged"]),
+        str(values["failed"]),
+        str(values["indefinite"]),
+        "-" if agreement is None else f"{100.0 * agreement:.1f} %",
+        "-" if step is None else f"{1e3 * step:.2f}",
+    )
+
+
+@cache
+def _settings(model: str, scale: float) -> Settings:
+    settings = load_settings(model, None, SETUPS[model].assignments)
+    sensors = {
+        k: scale * getattr(settings, k)
+        for k in ("position_noise", "angle_noise")
+        if hasattr(settings, k)
+    }
+    return replace(settings, spread=scale, **sensors)
+
+
+@cache
+def _model(model: str, scale: float) -> FilterModel:
+    return make_model(model, _settings(model, scale))

@@ -1,0 +1,214 @@
+"""Simulated truth with the noise that a filter believes in: on the flow and on every reset.
+
+Noise on the flow is a disturbance of the input, constant from sample to sample, of covariance
+W / h for density W: in one sample the speed has the variance of white noise, the position three
+quarters of it. Noise on resets is drawn where an event moved the state, added to the state after
+it, and the run goes on from there. A draw that would take the state through a guard at once (a
+rebound too slow to leave) is drawn again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hybridctl.experiments.filtering.model import FilterModel, Settings
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.estimation.noise import reset_covariance
+from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+
+_DRAWS = 20
+_AHEAD = 4  # periods that are simulated at a time
+_ROUNDING = 1e-9  # of a period
+_ON_SURFACE = 1e-9  # of a guard, in its own unit
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A policy whose input is taken at every sample and held until the next, with disturbances.
+
+    disturbances (n, nu): one for each period from `begin` on.
+    """
+
+    policy: Policy | None
+    disturbances: Array
+    begin: float
+    period: float
+
+    def law(self, history: History) -> InputLaw:
+        """The input of this period; what happens within it does not change it."""
+        if history.events and history.time - self._tick(history.time) > _ROUNDING * self.period:
+            last = history.events[-1]
+            held = last.input_before if last.guards else last.input_after
+            return lambda t, x: held
+        u = self.disturbance(history.time)
+        if self.policy is not None:
+            seen = tuple(event for event in history.events if event.guards)
+            u = u + self.policy.law(replace(history, events=seen))(history.time, history.state)
+        return lambda t, x: u
+
+    def next_change(self, history: History) -> float:
+        """The time of the next sample."""
+        return self.begin + self.period * (self._index(history.time) + 1)
+
+    def disturbance(self, t: float) -> Array:
+        """That of the period that holds time t (nu,)."""
+        return np.asarray(self.disturbances[min(self._index(t), len(self.disturbances) - 1)])
+
+    def _tick(self, t: float) -> float:
+        return self.begin + self.period * self._index(t)
+
+    def _index(self, t: float) -> int:
+        return int(np.floor((t - self.begin) / self.period + _ROUNDING))
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What happened: the run, sample times (n,), and the input that was commanded (n, nu)."""
+
+    run: HybridTrajectory
+    times: Array
+    commands: Array
+
+    @property
+    def states(self) -> Array:
+        """The state at every sample (n, nx), after events."""
+        return np.array([self.run(t) for t in self.times.tolist()])
+
+
+def simulate_truth(model: FilterModel, settings: Settings, rng: np.random.Generator) -> Truth:
+    """A run of the model's scenario from a start drawn at random, sampled at a rate."""
+    scenario = model.scenario()
+    period, n = 1.0 / settings.rate, round(settings.duration * settings.rate)
+    times: Array = scenario.begin + period * np.arange(n + 1, dtype=np.float64)
+    mode = model.system.mode(model.open)
+    none = np.zeros(mode.nu)
+    density = model.process_noise.matrix(mode, times[0], scenario.mean, none, np.eye(mode.nu))
+    root = np.linalg.cholesky(density / period) if density.any() else density
+    held = Held(
+        scenario.policy, rng.normal(size=(n + 1, mode.nu)) @ root.T, float(times[0]), period
+    )
+    policy = held if density.any() or scenario.policy is not None else None
+    start = _start(model, settings.spread * scenario.spread, scenario.mean, rng)
+    if model.reset_noise is None:
+        span = float(times[0]), float(times[-1])
+        run = _simulated(model, model.open, start, span, policy, settings.tolerance, [])
+    else:
+        run = _with_reset_noise(model, start, times, policy, settings.tolerance, rng)
+    if policy is None:
+        return Truth(run, times, np.zeros((n + 1, mode.nu)))
+    commands = [run.input(t) - held.disturbance(t) for t in times.tolist()]
+    return Truth(run, times, np.array(commands))
+
+
+def _start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Generator) -> Array:
+    """A start that lies inside the open mode."""
+    for _ in range(_DRAWS):
+        x = model.space.integrate(mean, spread * rng.normal(size=len(spread)))
+        guards = model.system.outgoing(model.open).guards
+        if guards.values(0.0, x, np.zeros(model.system.mode(model.open).nu)).min() > 0.0:
+            return x
+    raise InputError("spread is so large that the motion would begin in contact")
+
+
+def _with_reset_noise(
+    model: FilterModel,
+    start: Array,
+    times: Array,
+    policy: Policy | None,
+    tolerance: float,
+    rng: np.random.Generator,
+) -> HybridTrajectory:
+    """A few periods at a time: on to an event, whose state after it gets its noise, or to the end.
+
+    The stops lie in the middle between samples, where inputs do not change.
+    """
+    arcs: list[Arc] = []
+    events: list[Event] = []
+    mode, x, t = model.open, start, float(times[0])
+    stops = [*(0.5 * (times[_AHEAD::_AHEAD] + times[_AHEAD - 1 : -1 : _AHEAD])).tolist(), times[-1]]
+    for stop in stops:
+        while True:
+            run = _simulated(model, mode, x, (t, float(stop)), policy, tolerance, events)
+            noisy = next((e for e in run.events if e.guards and t < e.time < stop), None)
+            last = len(run.events) if noisy is None else noisy.index
+            goes_on = bool(arcs) and len(arcs) > len(events)
+            first = joined(0, [arcs.pop(), run.arcs[0]]) if goes_on else run.arcs[0]
+            arcs += [first, *run.arcs[1 : last + 1]]
+            events += run.events[:last]
+            if noisy is None:
+                mode, x, t = run.final_mode, run.final_state, float(stop)
+                break
+            mode, x, t = noisy.mode_after, _kicked(model, noisy, rng), noisy.time
+            events.append(replace(noisy, state_after=x))
+    return _numbered(arcs, events)
+
+
+@dataclass(frozen=True, eq=False)
+class _Continued:
+    """A policy that remembers the events of the runs before."""
+
+    policy: Policy
+    past: tuple[Event, ...]
+
+    def law(self, history: History) -> InputLaw:
+        return self.policy.law(replace(history, events=self.past + history.events))
+
+    def next_change(self, history: History) -> float:
+        return next_change(self.policy, replace(history, events=self.past + history.events))
+
+
+def _simulated(
+    model: FilterModel,
+    mode: ModeKey,
+    x: Array,
+    span: tuple[float, float],
+    policy: Policy | None,
+    tolerance: float,
+    past: list[Event],
+) -> HybridTrajectory:
+    continued = None if policy is None else _Continued(policy, tuple(past))
+    return simulate(
+        model.system,
+        mode,
+        x,
+        span,
+        continued,
+        rtol=tolerance,
+        atol=tolerance,
+        on_zeno="rest",
+        zeno_horizon=1e-3,
+    )
+
+
+def _kicked(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
+    """The state after an event, with noise under which it stays in its mode."""
+    covariance = reset_covariance(model.system, model.reset_noise, event)
+    if covariance is None:
+        return event.state_after
+    t, u = event.time, event.input_after
+    mode, guards = (
+        model.system.mode(event.mode_after),
+        model.system.outgoing(event.mode_after).guards,
+    )
+    if guards.jacobian is None:
+        raise SystemDefinitionError(f"the guards of mode {mode.key!r} have no Jacobian")
+    for _ in range(_DRAWS):
+        kick = rng.multivariate_normal(np.zeros(len(covariance)), covariance, method="eigh")
+        x = mode.space.integrate(event.state_after, kick)
+        rates = guards.jacobian(t, x, u).state @ mode.field(t, x, u)
+        if not ((guards.values(t, x, u) < _ON_SURFACE) & (rates < 0.0)).any():
+            return x
+    return event.state_after
+
+
+def _numbered(arcs: list[Arc], events: list[Event]) -> HybridTrajectory:
+    return HybridTrajectory(
+        tuple(replace(arc, index=k) for k, arc in enumerate(arcs)),
+        tuple(replace(event, index=k) for k, event in enumerate(events)),
+    )

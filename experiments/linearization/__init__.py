@@ -1,0 +1,1 @@
+"""Derivatives through events, against ensembles and differences."""

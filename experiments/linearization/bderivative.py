@@ -1,0 +1,249 @@
+r"""Two surfaces at once: the B-derivative against the simulated flow, after [Bder] Fig. 3.
+
+The claim: where a trajectory meets two surfaces of discontinuity together, its flow still has a
+first-order approximation, piecewise linear in general, and the B-derivative is it. A ball of
+initial points goes to an ellipse where the map is linear, and to halves of two ellipses where it
+is not, to one on each side of the nominal direction.
+
+The field is :math:`\dot x = 1 + \Delta(\operatorname{sign} x)` in the plane, in m and s, from
+:math:`-F_{-1}/2` through the origin to :math:`F_{+1}/2` in one second, [Bder] 3.1:
+
+- `linear`: :math:`\Delta(b) = -\delta b`; the derivative is
+  :math:`(1 - \delta)/(1 + \delta)` times the identity, [Bder] (12).
+- `bent`: any Delta. The flow is piecewise affine, so differences of it are exact.
+- `turning`: the same, with :math:`\omega\, (-x_2, x_1)` added. The flow between the surfaces turns
+  deviations by :math:`R(\omega/2)` before and after B, and differences err by their step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.linearization.bderivative_figures import draw_balls, draw_errors
+from rich.console import Console
+
+from hybridctl.checks import Array, array, count, number, vector
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import Guard, Mode, Reset, Transition
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.report import RunFolder, progress, table
+from hybridctl.sensitivity.bderivative import BDerivative
+from hybridctl.sensitivity.pieces import distinct
+from hybridctl.spaces import VectorSpace
+
+Signs = tuple[int, ...]
+
+SIGNS: tuple[Signs, ...] = tuple(product((-1, 1), repeat=2))
+BEFORE, AFTER = SIGNS[0], SIGNS[-1]
+DURATION = 1.0  # s, with the surfaces in the middle
+
+
+@dataclass(frozen=True)
+class Config:
+    """Fields in m/s, and how they are tested.
+
+    opposing: delta of the linear case. changes: Delta of the others for the signs (-, -), (-, +),
+    (+, -), (+, +). turning: omega in rad/s. radius: of the ball in m. rim: points on it.
+    steps: of the differences, in m, in `directions` directions. rtol, atol: of the simulation.
+    """
+
+    opposing: float = 0.3
+    changes: tuple[tuple[float, float], ...] = ((0.2, 0.0), (-0.1, 0.0), (1.0, -0.4), (0.2, 0.4))
+    turning: float = 0.5
+    radius: float = 0.2
+    rim: int = 96
+    steps: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+    directions: int = 24
+    rtol: float = 1e-12
+    atol: float = 1e-12
+
+    def __post_init__(self) -> None:
+        number("opposing", self.opposing, above=-1.0, at_most=0.9)
+        changes = array("changes", self.changes, (len(SIGNS), 2))
+        if not (changes > -1.0).all():
+            raise InputError(f"changes must be greater than -1, got {changes.min()}")
+        number("turning", self.turning, at_least=0.0, at_most=1.0)
+        reach = min(instance.reach for instance in instances(self).values())
+        number("radius", self.radius, above=0.0, at_most=reach)
+        count("rim", self.rim, at_least=8)
+        for k, step in enumerate(vector("steps", self.steps)):
+            number(f"steps[{k}]", step, above=0.0, at_most=reach)
+        count("directions", self.directions, at_least=4)
+        number("rtol", self.rtol, above=0.0)
+        number("atol", self.atol, above=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A field of the plane: its limits (2,) at the origin by signs, and its turning in rad/s."""
+
+    limits: Mapping[Signs, Array]
+    turning: float = 0.0
+
+    @property
+    def start(self) -> Array:
+        """The point from which the origin is reached after half the duration."""
+        return self.nominal(0.0)
+
+    @property
+    def end(self) -> Array:
+        """The point that is reached from the origin in the other half."""
+        return self.nominal(DURATION)
+
+    def nominal(self, t: float) -> Array:
+        """The nominal point at time t: on an arc of a circle through the origin at half time."""
+        since = t - 0.5 * DURATION
+        f, angle = self.limits[BEFORE if since < 0.0 else AFTER], self.turning * since
+        along = np.sinc(angle / np.pi)
+        across = 0.5 * angle * np.sinc(0.5 * angle / np.pi) ** 2
+        point: Array = since * (along * f + across * np.array([-f[1], f[0]]))
+        return point
+
+    @property
+    def reach(self) -> float:
+        """The radius in m of a ball that starts before both surfaces and ends behind both."""
+        image = self.predict(circle(360))
+        behind = (self.end / np.maximum(-image, 1e-300)).min()
+        return float(min(-self.start.max(), behind))
+
+    def turned(self, dx: Array) -> Array:
+        """Deviations (m, 2) at the surfaces, before the event, or from there to the end."""
+        angle = 0.5 * DURATION * self.turning
+        c, s = np.cos(angle), np.sin(angle)
+        result: Array = dx @ np.array([[c, s], [-s, c]])
+        return result
+
+    def derivative(self) -> BDerivative:
+        """The map of deviations through the origin."""
+        return BDerivative(np.eye(2), lambda b: self.limits[tuple(int(s) for s in b)])
+
+    def predict(self, dx: Array) -> Array:
+        """Deviations (m, 2) after the whole duration, to first order."""
+        return self.turned(self.derivative()(self.turned(dx)))
+
+    def system(self) -> HybridSystem:
+        """The field as four modes, whose guards -x_i fall through zero at the surfaces."""
+        modes, transitions = [], []
+        for signs in SIGNS:
+            modes.append(Mode(signs, VectorSpace(2), self._field(signs)))
+            for i in range(2):
+                if signs[i] < 0:
+                    target = tuple(1 if k == i else s for k, s in enumerate(signs))
+                    transitions.append(Transition(signs, _surface(i), Reset.identity(), target))
+        return HybridSystem(modes, transitions)
+
+    def _field(self, signs: Signs) -> Callable[[float, Array, Array], Array]:
+        limit, turning = self.limits[signs], self.turning
+        return lambda t, x, u: limit + turning * np.array([-x[1], x[0]])
+
+
+def _surface(i: int) -> Guard:
+    return Guard(f"x{i + 1}", lambda t, x, u: float(-x[i]))
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What the simulations of one instance gave.
+
+    rim, image, predicted (m, 2): points on the ball around the start, where the flow takes them,
+    and where the B-derivative does, as deviations in m. errors (steps,): the largest differences
+    between one-sided differences of the flow and the derivative.
+    """
+
+    instance: Instance
+    rim: Array
+    image: Array
+    predicted: Array
+    errors: Array
+
+
+def quick(config: Config) -> Config:
+    """Fewer directions and steps."""
+    return replace(config, rim=24, directions=8, steps=config.steps[1::2])
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    cases = instances(config)
+    with progress(console, 0.0, float(config.rim + config.directions * len(config.steps))) as begin:
+        results = {name: study(config, case, begin(name)) for name, case in cases.items()}
+    summary = {name: record(config, result) for name, result in results.items()}
+    folder.write_json("summary.json", summary)
+    rows = [
+        (
+            name,
+            s["orders"],
+            s["maps"],
+            "yes" if s["linear"] else "no",
+            *(f"{error:.1e}" for error in (s["ball_error"], *s["errors"])),
+        )
+        for name, s in summary.items()
+    ]
+    columns = ["field", "orders", "maps", "linear", f"ball {config.radius:g} m"]
+    columns += [f"step {step:g} m" for step in config.steps]
+    console.print(table("B-derivative: largest error against the flow [m/m]", columns, rows))
+    with console.status("drawing figures"):
+        draw_balls(folder / "figures/balls.png", results)
+        draw_errors(folder / "figures/errors.png", config.steps, results)
+    return summary
+
+
+def instances(config: Config) -> dict[str, Instance]:
+    """The three fields."""
+    linear = {b: 1.0 - config.opposing * np.array(b, dtype=np.float64) for b in SIGNS}
+    bent = {b: 1.0 + np.array(c) for b, c in zip(SIGNS, config.changes, strict=True)}
+    return {
+        "linear": Instance(linear),
+        "bent": Instance(bent),
+        "turning": Instance(bent, config.turning),
+    }
+
+
+def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> Result:
+    """Simulate the ball and the differences of one instance."""
+    system, done = instance.system(), 0
+
+    def flow(deviations: Array) -> Array:
+        nonlocal done
+        ends = []
+        for dx in deviations:
+            start, span = instance.start + dx, (0.0, DURATION)
+            end = simulate(system, BEFORE, start, span, rtol=config.rtol, atol=config.atol)
+            ends.append(end.final_state - instance.end)
+            done += 1
+            tick(float(done))
+        return np.array(ends)
+
+    rim = config.radius * circle(config.rim)
+    around = circle(config.directions)
+    predicted = instance.predict(around)
+    errors = [np.abs(flow(step * around) / step - predicted).max() for step in config.steps]
+    return Result(instance, rim, flow(rim), instance.predict(rim), np.array(errors))
+
+
+def circle(points: int) -> Array:
+    """Unit vectors (points, 2), evenly spaced."""
+    angles = 2.0 * np.pi * np.arange(points) / points
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def record(config: Config, result: Result) -> dict[str, Any]:
+    """An instance as it stands in summary.json; errors in m per m of deviation."""
+    b = result.instance.derivative()
+    pieces = b.pieces()
+    return {
+        "orders": len(pieces),
+        "maps": len(distinct(pieces)),
+        "linear": b.is_linear(),
+        "matrices": [piece.matrix for piece in pieces],
+        "lineality": b.lineality().T,
+        "ball_error": np.abs(result.image - result.predicted).max() / config.radius,
+        "steps": config.steps,
+        "errors": result.errors,
+    }

@@ -1,0 +1,250 @@
+r"""Deviations and covariances through an event: the saltation matrix against simulated ensembles.
+
+The claim of the saltation tutorial, in its own examples: to first order an event maps deviations
+by the saltation matrix, and covariances by :math:`\Xi P \Xi^T`; the Jacobian of the reset alone
+leaves out that neighbours have their event at another time, and is wrong by as much as the
+deviation itself. [Salt] Fig. 1 (balls dropped on a slope), 5 (deviations through a change of a
+constant flow), 6 (covariances through it), 7 (the positions that an impact makes equal).
+
+- `flow`: a constant flow that changes at a line. Everything is linear, so the map is exact.
+- `slides`: a plastic impact without friction. It takes g along the slope as free fall does, so
+  the tangential motion does not feel the impact, and the map is exact again.
+- `sticks`, `bounces`: the time of the impact enters with its square. Errors fall as the square
+  of the deviation, those of the Jacobian alone as the deviation.
+
+Deviations and ensembles are compared at the end, at the same time, across the flow before the
+event, the event and the flow after it: [Salt] (35), (40).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import casadi as ca
+import numpy as np
+from hybridctl.experiments.linearization.saltation_figures import draw_all
+from hybridctl.experiments.linearization.saltation_study import Example, Result, Settings, study
+from rich.console import Console
+
+from hybridctl import symbolic
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.errors import InputError
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.report import RunFolder, progress, table
+
+GRAVITY = 9.81
+
+
+@dataclass(frozen=True)
+class Config:
+    """The examples and how they are tested; SI units, angles in rad.
+
+    slope, height (above the slope, along its normal), velocity (horizontal, vertical; at the
+    start), restitution (of the ball that bounces), duration: of the ball. flow_before,
+    flow_after, flow_normal (of the line through the origin at which they change),
+    flow_duration: of the constant flow, which reaches the origin at half time.
+    position_spread, velocity_spread: standard deviations at the start.
+    deviations: lengths at which predictions are tested, in `directions` random directions, in
+    units of the spread. samples, scales: size of the ensembles, and factors on their spread.
+    displacement: of the balls that start apart in the figure of the eliminated directions.
+    """
+
+    slope: float = 0.35
+    height: float = 0.5
+    velocity: tuple[float, float] = (0.6, 0.0)
+    restitution: float = 0.6
+    duration: float = 0.55
+    flow_before: tuple[float, float] = (1.0, 0.3)
+    flow_after: tuple[float, float] = (0.5, 1.2)
+    flow_normal: tuple[float, float] = (1.0, 0.4)
+    flow_duration: float = 0.4
+    position_spread: float = 0.03
+    velocity_spread: float = 0.1
+    deviations: tuple[float, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+    directions: int = 8
+    samples: int = 300
+    scales: tuple[float, ...] = (1.0, 0.1)
+    displacement: float = 0.08
+    seed: int = 1
+    rtol: float = 1e-12
+    atol: float = 1e-13
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(entry.default, float):
+                number(entry.name, value, above=0.0)
+            elif isinstance(entry.default, tuple):
+                size = 2 if len(entry.default) == 2 and entry.name != "scales" else None
+                vector(entry.name, value, size)
+        number("slope", self.slope, at_most=1.5)
+        number("restitution", self.restitution, at_most=1.0)
+        for name in ("deviations", "scales"):
+            falling = np.array(getattr(self, name))
+            if not len(falling) or falling[-1] <= 0.0 or (np.diff(falling) >= 0.0).any():
+                raise InputError(f"{name} must fall and be greater than 0, got {falling.tolist()}")
+        count("directions", self.directions)
+        count("samples", self.samples, at_least=2)
+        count("seed", self.seed, at_least=0)
+        for name in ("flow_before", "flow_after"):
+            if np.dot(getattr(self, name), self.flow_normal) <= 0.0:
+                raise InputError(
+                    f"{name} must cross the line in the direction of flow_normal "
+                    f"{self.flow_normal}, got {getattr(self, name)}"
+                )
+
+
+def quick(config: Config) -> Config:
+    """Fewer samples, directions and lengths."""
+    return replace(
+        config, deviations=config.deviations[::2], directions=3, samples=min(config.samples, 60)
+    )
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=config.seed)
+    settings = settings_of(config)
+    results = {}
+    with progress(console, 0.0, 1.0) as begin:
+        for k, (name, example) in enumerate(examples(config).items()):
+            rng = np.random.default_rng([config.seed, k])
+            results[name] = study(example, settings, rng, begin(name))
+            results[name].maps.run.save(folder / f"{name}.npz")
+    summary = {name: result.record() for name, result in results.items()}
+    folder.write_json("summary.json", summary)
+    print_tables(console, results)
+    with console.status("drawing figures"):
+        draw_all(results, folder)
+    return summary
+
+
+def settings_of(config: Config) -> Settings:
+    """What is tried in every example."""
+    return Settings(
+        config.deviations,
+        config.directions,
+        config.samples,
+        config.scales,
+        config.displacement,
+        config.rtol,
+        config.atol,
+    )
+
+
+def examples(config: Config) -> dict[str, Example]:
+    """The constant flow, and the three impacts of the ball."""
+    balls = {name: ball(config, name) for name in ("slides", "sticks", "bounces")}
+    return {"flow": constant_flow(config), **balls}
+
+
+def constant_flow(config: Config) -> Example:
+    """Two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6."""
+    before, after = np.array(config.flow_before), np.array(config.flow_after)
+    normal = np.array(config.flow_normal) / np.linalg.norm(config.flow_normal)
+    x = ca.SX.sym("x", 2)
+    system = symbolic.hybrid_system(
+        [symbolic.Mode("I", state=x, field=before), symbolic.Mode("J", state=x, field=after)],
+        [symbolic.Transition("I", "line", guard=-ca.dot(normal, x), target="J")],
+    )
+    matrix = np.eye(2) + np.outer(after - before, normal) / (normal @ before)
+    return Example(
+        system,
+        "I",
+        -0.5 * config.flow_duration * before,
+        config.flow_duration,
+        np.full(2, config.position_spread),
+        normal,
+        lambda event: matrix,
+    )
+
+
+def axes(config: Config) -> tuple[Array, Array]:
+    """Unit vectors down the slope and away from it."""
+    s, c = np.sin(config.slope), np.cos(config.slope)
+    return np.array([c, -s]), np.array([s, c])
+
+
+def ball(config: Config, impact: str) -> Example:
+    """A point mass in a vertical plane that falls on a slope, [Salt] IV."""
+    down, away = axes(config)
+    q, v = ca.SX.sym("q", 2), ca.SX.sym("v", 2)
+    weight = np.array([0.0, -GRAVITY])
+    normal_speed = ca.dot(away, v)
+    held, velocity_after = {
+        "slides": ((down @ weight) * down, v - away * normal_speed),
+        "sticks": (np.zeros(2), np.zeros(2)),
+        "bounces": (weight, v - (1.0 + config.restitution) * away * normal_speed),
+    }[impact]
+    air = symbolic.Mode("air", state=[q, v], field=[v, *weight])
+    slope = symbolic.Mode("slope", state=[q, v], field=[v, *held])
+    hits = symbolic.Transition(
+        "air",
+        "slope",
+        guard=ca.dot(away, q),
+        target="air" if impact == "bounces" else "slope",
+        reset=[q, velocity_after],
+    )
+    return Example(
+        symbolic.hybrid_system([air] if impact == "bounces" else [air, slope], [hits]),
+        "air",
+        np.concatenate([config.height * away, config.velocity]),
+        config.duration,
+        np.repeat([config.position_spread, config.velocity_spread], 2),
+        away,
+        partial(ball_matrix, config, impact),
+    )
+
+
+def ball_matrix(config: Config, impact: str, event: Event) -> Array:
+    r"""The saltation matrix of the ball in closed form, [Salt] (76)-(92).
+
+    Sliding and bouncing share :math:`W = I - (1 + e) n n^T` in both diagonal blocks; sticking
+    has :math:`I - v n^T / (n \cdot v)` for positions and nothing else. A bounce also turns a
+    change of its time into one of the velocity, :math:`(1 + e) g_n / v_n\, n n^T`.
+    """
+    _, n = axes(config)
+    v, zero, onto = event.state_before[2:], np.zeros((2, 2)), np.outer(n, n)
+    if impact == "sticks":
+        return np.block([[np.eye(2) - np.outer(v, n) / (n @ v), zero], [zero, zero]])
+    e = config.restitution if impact == "bounces" else 0.0
+    block = np.eye(2) - (1.0 + e) * onto
+    late = -(1.0 + e) * GRAVITY * n[1] / (n @ v) * onto if impact == "bounces" else zero
+    return np.block([[block, zero], [late, block]])
+
+
+def print_tables(console: Console, results: Mapping[str, Result]) -> None:
+    """Errors of predicted deviations, and of predicted covariances."""
+    deviations = [
+        (name, f"{length:g}", f"{right:.1e}", f"{wrong:.1e}")
+        for name, result in results.items()
+        for length, right, wrong in result.errors
+    ]
+    console.print(
+        table(
+            "Largest error of a predicted deviation at the end [m, m/s]",
+            ["example", "deviation [spreads]", "saltation matrix", "reset's Jacobian"],
+            deviations,
+        )
+    )
+    covariances = [
+        (
+            name,
+            f"{e.scale:g}",
+            f"{e.error(e.right):.1e}",
+            f"{e.error(e.wrong):.1e}",
+            *(f"{1e3 * result.normal_deviation(p):.3f}" for p in (e.sampled, e.right, e.wrong)),
+        )
+        for name, result in results.items()
+        for e in result.ensembles
+    ]
+    console.print(
+        table(
+            "Covariance at the end: relative error, and deviation normal to the surface [mm]",
+            ["example", "spread", "saltation", "Jacobian", "sampled", "saltation", "Jacobian"],
+            covariances,
+        )
+    )

@@ -1,0 +1,326 @@
+r"""First-order validation: the linearization of a trajectory against simulations near it.
+
+A nominal trajectory :math:`\alpha` with its policy is simulated again from
+:math:`\alpha(0) + \varepsilon z_0`, with :math:`\varepsilon v(t)` added to the input. If z, the
+deviation that the linearization predicts under the feedback, is right to first order, then
+
+.. math:: |x(t) - \alpha(t) - \varepsilon z(t)| = O(\varepsilon^2)
+
+at all times at which both trajectories have the same events behind them. The slope of the remainder
+over :math:`\varepsilon` is then 2, with simultaneous events too, where z is only piecewise linear;
+it would be 1 for any other z. [RS] proposes these linearizations (LTTHS 3.2, PTTHS 4.3).
+
+The same simulations give difference quotients of the final state: central ones where all events are
+isolated, else one-sided ones of second order, as the derivative has a kink. Beside them stands the
+map with the Jacobians of the resets in place of the saltation matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.linearization.validate_cases import Case, cases
+from hybridctl.experiments.linearization.validate_figures import draw
+from rich.console import Console
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.errors import InputError
+from hybridctl.hybrid.policy import DisturbedPolicy
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.report import RunFolder, progress, table
+from hybridctl.sensitivity.variation import InputChange, Variation
+
+CLEARANCE = 1e-3  # s, of samples from the ends of arcs
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is perturbed, and by how much.
+
+    seed, directions: of the perturbations (z0, v), |z0| = 1 (rad, m, s), each input a sine of at
+    most `input_size` N m. sizes: epsilon of the remainders. steps: of the differences, in
+    `difference_directions` of the directions. samples: times in each arc. tolerance: of all
+    simulations.
+    """
+
+    seed: int = 1
+    directions: int = 3
+    difference_directions: int = 1
+    input_size: float = 1.0
+    sizes: tuple[float, ...] = (2e-3, 6e-4, 2e-4, 6e-5, 2e-5)
+    steps: tuple[float, ...] = (2e-3, 2e-4, 2e-5, 2e-6)
+    samples: int = 5
+    tolerance: float = 1e-11
+
+    def __post_init__(self) -> None:
+        count("seed", self.seed, at_least=0)
+        count("directions", self.directions, at_least=1)
+        count("difference_directions", self.difference_directions, at_least=1)
+        if self.difference_directions > self.directions:
+            raise InputError(
+                f"difference_directions must be at most directions ({self.directions}), got "
+                f"{self.difference_directions}"
+            )
+        number("input_size", self.input_size, at_least=0.0)
+        for name in ("sizes", "steps"):
+            for k, size in enumerate(vector(name, getattr(self, name))):
+                number(f"{name}[{k}]", size, above=0.0)
+        if len(set(self.sizes)) < 2:
+            raise InputError(f"sizes must have two or more different numbers, got {self.sizes}")
+        if not self.steps:
+            raise InputError("steps must have at least one number, got none")
+        count("samples", self.samples, at_least=1)
+        number("tolerance", self.tolerance, above=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What the simulations of one case gave.
+
+    remainders (directions, sizes): the largest over all samples. derivative_errors, reset_errors
+    (steps,): the largest errors of either map against differences, relative to the differences.
+    """
+
+    case: Case
+    remainders: Array
+    derivative_errors: Array
+    reset_errors: Array
+
+    def slopes(self, sizes: tuple[float, ...]) -> Array:
+        """Fitted slopes (directions,) of log remainder over log epsilon."""
+        slopes: Array = np.polyfit(np.log(sizes), np.log(self.remainders.T), 1)[0]
+        return slopes
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A deviation (ndx,) of the initial state, with a change of the input."""
+
+    state: Array
+    input: InputChange | None
+
+
+def quick(config: Config) -> Config:
+    """One direction, fewer sizes, looser tolerances."""
+    return replace(
+        config,
+        directions=1,
+        difference_directions=1,
+        sizes=(6e-4, 2e-4, 6e-5),
+        steps=(2e-4,),
+        tolerance=1e-10,
+    )
+
+
+def run(experiment: str, config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Validate the cases of an experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=config.seed)
+    results = {}
+    with progress(console, 0.0, 1.0) as begin:
+        for name, build in cases(experiment, config.tolerance).items():
+            tick = begin(name)
+            results[name] = study(config, build(), tick)
+    summary = summarize(config, results)
+    folder.write_json("summary.json", summary)
+    print_table(console, experiment, summary)
+    with console.status("drawing figures"):
+        draw(folder / "figures/validation.png", experiment, config, results)
+    return summary
+
+
+def study(config: Config, case: Case, tick: Callable[[float], None]) -> Result:
+    """Perturb one nominal trajectory in all directions."""
+    rng = np.random.default_rng(config.seed)
+    remainders, correct, reset = [], [], []
+    reset_only = case.reset_only()
+    for k in range(config.directions):
+        direction = draw_direction(rng, case, config.input_size)
+        runs = _Runs(config, case, direction)
+        predicted = case.map.along(direction.state, direction.input)
+        remainders.append(remainder(config, case.nominal, runs, predicted))
+        if k < config.difference_directions:
+            false = reset_only.along(direction.state, direction.input)[-1].end[:, 0]
+            differences = [runs.difference(step) for step in config.steps]
+            correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
+            reset.append([_relative(false, d) for d in differences])
+        tick((k + 1) / config.directions)
+    return Result(
+        case, np.array(remainders), np.array(correct).max(axis=0), np.array(reset).max(axis=0)
+    )
+
+
+def draw_direction(rng: np.random.Generator, case: Case, input_size: float) -> Direction:
+    """A random direction of unit length, with a sine of random phase for each input."""
+    arc = case.nominal.arcs[0]
+    state = rng.normal(size=arc.space.ndx)
+    state /= np.linalg.norm(state)
+    nu = case.system.mode(arc.mode).nu
+    if nu == 0:
+        return Direction(state, None)
+    heights = input_size * rng.uniform(0.5, 1.0, nu)
+    rates, phases = rng.uniform(2.0, 8.0, nu), rng.uniform(0.0, 2.0 * np.pi, nu)
+    return Direction(state, lambda t: heights * np.sin(rates * t + phases))
+
+
+class _Runs:
+    """Simulations in one direction, by their epsilon."""
+
+    def __init__(self, config: Config, case: Case, direction: Direction) -> None:
+        self._config, self._case, self._direction = config, case, direction
+        self._known: dict[float, HybridTrajectory] = {}
+
+    def __getitem__(self, size: float) -> HybridTrajectory:
+        if size not in self._known:
+            self._known[size] = self._simulate(size)
+        return self._known[size]
+
+    def _simulate(self, size: float) -> HybridTrajectory:
+        """Guards are one event only where they fire at the same time: they split by epsilon."""
+        case, direction, first = self._case, self._direction, self._case.nominal.arcs[0]
+        policy, change = case.policy, direction.input
+        if policy is not None and change is not None:
+            policy = DisturbedPolicy(policy, lambda t, x: size * change(t))
+        return simulate(
+            case.system,
+            first.mode,
+            first.space.integrate(first(first.start), size * direction.state),
+            (case.nominal.start, case.nominal.end),
+            policy,
+            rtol=self._config.tolerance,
+            atol=self._config.tolerance,
+            event_window=0.0,
+        )
+
+    def difference(self, step: float) -> Array:
+        """A second-order difference quotient of the final state; one-sided at kinks."""
+        if self._case.map.is_linear:
+            return (self._final(step) - self._final(-step)) / (2.0 * step)
+        return (4.0 * self._final(0.5 * step) - self._final(step)) / step
+
+    def _final(self, size: float) -> Array:
+        """The deviation (ndx,) at the end."""
+        nominal, run = self._case.nominal, self[size]
+        matched(nominal, run, size)
+        return nominal.arcs[-1].space.difference(nominal.final_state, run.final_state)
+
+
+def remainder(
+    config: Config, nominal: HybridTrajectory, runs: _Runs, predicted: list[Variation]
+) -> Array:
+    """The largest remainder (sizes,), over times at which all runs have the same event count."""
+    found = {size: matched(nominal, runs[size], size) for size in config.sizes}
+    worst = np.zeros(len(config.sizes))
+    for k, arc in enumerate(nominal.arcs):
+        together = [arc, *(arcs[k] for arcs in found.values())]
+        start = max(a.start for a in together) + CLEARANCE
+        end = min(a.end for a in together) - CLEARANCE
+        if not start < end:
+            raise InputError(
+                f"sizes must be smaller: with up to {max(config.sizes)} the arc from "
+                f"{arc.start:.6g} to {arc.end:.6g} s has no time in common with all runs"
+            )
+        for t in map(float, np.linspace(start, end, config.samples)):
+            for i, (size, arcs) in enumerate(found.items()):
+                error = arc.space.difference(arc(t), arcs[k](t)) - size * predicted[k](t)[:, 0]
+                worst[i] = max(worst[i], float(np.linalg.norm(error)))
+    return worst
+
+
+def matched(nominal: HybridTrajectory, run: HybridTrajectory, size: float) -> list[Arc]:
+    """The arcs of a run that have the event counts of the nominal ones, phantom arcs left out.
+
+    Raises `InputError` where the run goes another way.
+    """
+    arcs, position = [run.arcs[0]], 0
+    for event in nominal.events:
+        fired: set[str] = set()
+        while position < len(run.events) and run.arcs[position].mode != event.mode_after:
+            fired |= set(run.events[position].guards)
+            position += 1
+        if run.arcs[position].mode != event.mode_after or not fired <= set(event.guards):
+            raise InputError(
+                f"sizes and steps must be smaller: with {size:g} the event {event.guards} at "
+                f"t = {event.time:.6g} s of the nominal trajectory has become {sorted(fired)}"
+            )
+        arcs.append(run.arcs[position])
+    if position != len(run.events):
+        raise InputError(
+            f"sizes and steps must be smaller: with {size:g} there is another event at "
+            f"t = {run.events[position].time:.6g} s"
+        )
+    return arcs
+
+
+def _relative(value: Array, reference: Array) -> float:
+    return float(np.linalg.norm(value - reference) / np.linalg.norm(reference))
+
+
+def summarize(config: Config, results: Mapping[str, Result]) -> dict[str, Any]:
+    """All slopes, the one farthest from 2, and the worst case of either derivative.
+
+    best_derivative_error is that of the best step, and the largest of all cases; reset_only_error
+    is that of the same map without the saltation, at its best step too, and the smallest of all.
+    """
+    records = {name: record(config, result) for name, result in results.items()}
+    slopes = [s for r in records.values() for s in r["slopes"]]
+    return {
+        "slopes": slopes,
+        "worst_slope": _farthest(slopes),
+        "best_derivative_error": max(r["best_derivative_error"] for r in records.values()),
+        "reset_only_error": min(r["reset_only_error"] for r in records.values()),
+        "cases": records,
+    }
+
+
+def record(config: Config, result: Result) -> dict[str, Any]:
+    """A case as it stands in summary.json."""
+    slopes = result.slopes(config.sizes).tolist()
+    return {
+        "events": [{"time": e.time, "guards": e.guards} for e in result.case.nominal.events],
+        "simultaneous": not result.case.map.is_linear,
+        "slopes": slopes,
+        "worst_slope": _farthest(slopes),
+        "sizes": config.sizes,
+        "remainders": result.remainders,
+        "steps": config.steps,
+        "derivative_errors": result.derivative_errors,
+        "reset_only_errors": result.reset_errors,
+        "best_derivative_error": float(result.derivative_errors.min()),
+        "reset_only_error": float(result.reset_errors.min()),
+    }
+
+
+def _farthest(slopes: list[float]) -> float:
+    return max(slopes, key=lambda slope: abs(slope - 2.0))
+
+
+def print_table(console: Console, experiment: str, summary: Mapping[str, Any]) -> None:
+    """Slopes and errors of all cases."""
+    rows = []
+    for name, r in summary["cases"].items():
+        events = ", ".join(f"{e['time']:.3f}" + "*" * (len(e["guards"]) > 1) for e in r["events"])
+        rows.append(
+            (
+                name,
+                events,
+                ", ".join(f"{slope:.3f}" for slope in r["slopes"]),
+                f"{r['best_derivative_error']:.1e}",
+                f"{r['reset_only_error']:.1e}",
+            )
+        )
+    console.print(
+        table(
+            f"First-order validation of {experiment} (* simultaneous guards)",
+            ["case", "events [s]", "slopes of the remainder", "derivative error", "resets only"],
+            rows,
+        )
+    )
+    console.print(
+        f"slope farthest from 2: {summary['worst_slope']:.4f}; relative errors of the final "
+        f"state's derivative: {summary['best_derivative_error']:.1e} with saltation, "
+        f"{summary['reset_only_error']:.1e} with the resets' Jacobians only"
+    )

@@ -1,0 +1,179 @@
+"""What `validate` is run on: nominal trajectories of the door and of the biped, linearized.
+
+Each is taken with its policy, so that it can be simulated again from a perturbed start, and with
+its first-order map under the same feedback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.rrr_door.contact import build_manoeuvre
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, build
+from hybridctl.robots import biped
+from hybridctl.robots.rrr_door import system
+
+from hybridctl.checks import Array
+from hybridctl.control.gains import GainCurve
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import ReferenceSpreading, locate
+from hybridctl.hybrid.policy import Policy
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization, linearize
+
+CORNER_2_SHARE = 0.3
+STIFFNESS, DAMPING = 80.0, 3.0
+FALL, SPEED, SPIN, TILT, DURATION = 0.3, 1.0, 1.5, 0.1, 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A nominal trajectory with the policy that made it, and its map under that policy."""
+
+    system: HybridSystem
+    policy: Policy | None
+    map: Linearization
+
+    @property
+    def nominal(self) -> HybridTrajectory:
+        """The trajectory that is perturbed."""
+        return self.map.trajectory
+
+    def reset_only(self) -> Linearization:
+        """The map with D_x R in place of the saltation matrices: the error it is tested against."""
+        jumps = []
+        for k, event in enumerate(self.nominal.events):
+            jump = _reset(self.system, event)
+            if self.map.gains is not None:
+                jump = jump.fed_back(self.map.gains[k](event.time))
+            jumps.append(jump)
+        return replace(self.map, jumps=tuple(jumps))
+
+
+def cases(experiment: str, tolerance: float) -> dict[str, Callable[[], Case]]:
+    """The cases of an experiment by name, each built when it is called for."""
+    if experiment == "biped":
+        return {
+            "linear": lambda: landing("linear", 0.0, tolerance),
+            "by feet": lambda: landing("by_feet", 0.0, tolerance),
+            "tilted": lambda: landing("by_feet", TILT, tolerance),
+        }
+    return {
+        "impact": lambda: impact(tolerance),
+        "split impact": lambda: split_impact(tolerance),
+        "friction": lambda: friction(tolerance, release=False),
+        "friction, release": lambda: friction(tolerance, release=True),
+    }
+
+
+def impact(tolerance: float) -> Case:
+    """The reference of the thesis: both corners hit at once, tracked with reference spreading."""
+    config = rrr_door.Config()
+    plant, reference, policy = _door(config, tolerance)
+    return _tracked(plant, reference.nominal, policy, tolerance)
+
+
+def split_impact(tolerance: float) -> Case:
+    """The run of the thesis from its perturbed start: the corners hit one after the other."""
+    config = rrr_door.Config()
+    plant, reference, policy = _door(config, tolerance)
+    start = reference.nominal(0.0) + np.array(config.perturbation)
+    run = simulate(plant, OPEN, start, (0.0, FINAL_TIME), policy, rtol=tolerance, atol=tolerance)
+    return _tracked(plant, run, policy, tolerance)
+
+
+def friction(tolerance: float, *, release: bool) -> Case:
+    """With friction: both corners hit and slide at once, and stop or are let go at once.
+
+    Corner 2 bears less than half of the force. With equal shares the force on corner 1 would grow
+    again where corner 2 is let go first, and the release would have no derivative.
+    """
+    config = rrr_door.Config(friction=True, release=release)
+    design = replace(config.design, corner_2_share=CORNER_2_SHARE)
+    parameters = replace(config.robot, friction=config.friction_coefficient)
+    plant = system(parameters)
+    reference = build_manoeuvre(
+        plant,
+        parameters,
+        design,
+        config.manoeuvre,
+        release=release,
+        phantom="pushing",
+        rtol=tolerance,
+        atol=tolerance,
+    )
+    ante, post = rrr_door.gains(config, reference)[0]
+    gains = [ante if arc.mode == OPEN else post for arc in reference.nominal.arcs]
+    between = {p.mode: gains[p.event] for p in reference.phantoms.values()}
+    policy = ReferenceSpreading(reference, gains, between)
+    return _tracked(plant, reference.nominal, policy, tolerance)
+
+
+def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Case:
+    """The biped, with speed and spin, on soft ground; its feet touch at once without a tilt."""
+    p = biped.Parameters(stiffness=STIFFNESS, damping=DAMPING)
+    time = -FALL
+    velocity = np.array([SPEED, -0.5 * p.gravity, SPIN])
+    body = np.array([0.0, p.landing_height, 0.0]) + time * velocity
+    body[1] -= 0.5 * p.gravity * time**2
+    velocity[1] -= p.gravity * time
+    start = np.concatenate([body, velocity]) + tilt * np.eye(6)[2]
+    plant = biped.soft(p, damping=damping)
+    run = simulate(plant, biped.AIR, start, (0.0, DURATION), rtol=tolerance, atol=tolerance)
+    return Case(plant, None, _linearized(plant, run, tolerance))
+
+
+def _door(
+    config: rrr_door.Config, tolerance: float
+) -> tuple[HybridSystem, Reference, ReferenceSpreading]:
+    plant = system(config.robot)
+    reference = build(plant, config.robot, config.design, rtol=tolerance, atol=tolerance)
+    return plant, reference, ReferenceSpreading(reference, *rrr_door.gains(config, reference))
+
+
+def _linearized(plant: HybridSystem, run: HybridTrajectory, tolerance: float) -> Linearization:
+    return linearize(plant, run, phantom_input="pushing", rtol=tolerance, atol=tolerance)
+
+
+def _tracked(
+    plant: HybridSystem, run: HybridTrajectory, policy: ReferenceSpreading, tolerance: float
+) -> Case:
+    """The map of a run under the feedback of its policy, also in phantom modes."""
+    reference = policy.reference
+    nothing = GainCurve.constant(np.zeros_like(policy.gains.arcs[0].values[0]))
+
+    def gain(events: tuple[Event, ...]) -> GainCurve:
+        return policy.gain(locate(reference, events)) or nothing
+
+    def phantom(k: int, fired: frozenset[int]) -> Array:
+        names = frozenset(run.events[k].guards[j] for j in fired)
+        return policy.gains.phantoms.get((k, names), nothing)(run.events[k].time)
+
+    gains = [gain(run.events[:k]) for k in range(len(run.arcs))]
+    return Case(plant, policy, _linearized(plant, run, tolerance).closed_loop(gains, phantom))
+
+
+def _reset(system: HybridSystem, event: Event) -> JumpGains:
+    """The Jacobians of the reset alone, of the guards one by one where they have no joint one."""
+    joint = system.outgoing(event.mode_before).edge(event.guards) is not None
+    key, x = event.mode_before, event.state_before
+    state, inputs = np.eye(system.mode(key).space.ndx), np.zeros((0, 0))
+    for guards in [event.guards] if joint else [(name,) for name in event.guards]:
+        edge = system.outgoing(key).edge(guards)
+        assert edge is not None
+        assert edge.reset.jacobian is not None
+        d = edge.reset.jacobian(event.time, x, event.input_before)
+        jump = edge.reset(event.time, x, event.input_before)
+        state = d.state @ state
+        inputs = d.input + (d.state @ inputs if inputs.size else 0.0)
+        key, x = edge.target if jump.mode is None else jump.mode, jump.state
+    still = np.zeros(len(state))
+    return JumpGains(
+        np.zeros(state.shape[1]), np.zeros(inputs.shape[1]), state, inputs, still, still
+    )

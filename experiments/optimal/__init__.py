@@ -1,0 +1,1 @@
+"""Hybrid LQR, and motions that find their events."""

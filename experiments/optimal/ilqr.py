@@ -1,0 +1,300 @@
+"""Iterative LQR that finds its events: a ball, a block that lands and slides, a foot and a door.
+
+- The ball falls from 4 m and has to be at rest at a target after 1 s, with a force along its way.
+  Masses, weights and the target of 3 m ("near") are those of the authors' public example of hybrid
+  iLQR; the target of 1 m ("far") makes a bounce worth its while. There is a minimum for each number
+  of bounces, and which one is found depends on the start: one that hovers ends without a bounce,
+  one that falls ends with one, and one that is pushed down to three bounces loses two of them on
+  the way in plain iterative LQR, while curvature at the events may keep it at a minimum with more.
+  With the Jacobian of the reset in place of the saltation matrix the gradient is wrong, and the
+  search stalls, or flees from the bounce.
+- The block lands corner by corner, slides with friction and sticks, and has to stop at a target.
+- The arm hits the door from a perturbed start, and has to end where the reference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import casadi as ca
+import numpy as np
+from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
+from hybridctl.robots import block, rrr_door
+from rich.console import Console
+
+from hybridctl import symbolic
+from hybridctl.checks import Array, count, number
+from hybridctl.control.ilqr.cost import QuadraticCost
+from hybridctl.control.ilqr.search import OptimalMotion, ilqr
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.report import RunFolder, table
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.spaces import VectorSpace
+
+GRAVITY, RESTITUTION, HEIGHT = 9.8, 0.75, 4.0  # of the public set-up
+FINAL_WEIGHT, INPUT_WEIGHT = 40.0, 0.25
+STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}
+TARGETS = {"near": 3.0, "far": 1.0}
+BLOCK = {"x [m]": 0, "z [m]": 1, "pitch [rad]": 2, "speed [m/s]": 3}
+DOOR = {f"{joint} [rad]": i for i, joint in enumerate(rrr_door.JOINTS)}
+COLORS = (TRACKING, REFERENCE, "#1e8449", "#d68910")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Numbers of intervals and iterations; block: m, m/s, rad; door: s, and rad of the wrist.
+
+    block_target: where the block shall stop, after sliding from x = 0. door_start, door_end: the
+    part of the reference that is optimised; door_shift: of the wrist at its start.
+    """
+
+    intervals: int = 50
+    iterations: int = 100
+    block_intervals: int = 30
+    block_target: float = 0.4
+    block_speed: float = 1.0
+    block_tilt: float = 0.2
+    block_duration: float = 0.6
+    door_intervals: int = 20
+    door_start: float = 0.8
+    door_end: float = 1.2
+    door_shift: float = 0.05
+    rtol: float = 1e-9
+    atol: float = 1e-9
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            if entry.type == "int":
+                count(entry.name, getattr(self, entry.name))
+            else:
+                number(entry.name, getattr(self, entry.name))
+        number("door_end", self.door_end, above=1.0, at_most=2.0)
+        number("door_start", self.door_start, at_least=0.0, at_most=0.99)
+
+
+def quick(config: Config) -> Config:
+    """Coarser grids, fewer iterations."""
+    return replace(config, intervals=20, iterations=15, block_intervals=8, door_intervals=5)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    with console.status("the ball"):
+        balls = {name: fly(config, *key) for name, key in flights().items()}
+    with console.status("the block"):
+        slid, thrown = slide(config, config.iterations), slide(config, 0)
+    with console.status("the door"):
+        hit, missed = push(config, config.iterations), push(config, 0)
+    found = {**balls, "block": slid, "door": hit}
+    summary = {name: record(motion) for name, motion in found.items()}
+    folder.write_json("summary.json", summary)
+    for name in ("block", "door"):
+        found[name].trajectory.save(folder / f"{name}.npz")
+    rows = [row(name, entry) for name, entry in summary.items()]
+    columns = ("motion", "events", "cost", "iterations", "converged")
+    console.print(table("Iterative LQR through events", columns, rows))
+    with console.status("drawing figures"):
+        draw_balls(balls, folder)
+        draw_states(
+            folder / "figures/block.png", "A block that stops at its target", BLOCK, thrown, slid
+        )
+        draw_states(folder / "figures/door.png", "An arm that opens a door", DOOR, missed, hit)
+    return summary
+
+
+def flights() -> dict[str, tuple[float, float, str]]:
+    """Target, first input, and method of the ball's searches, by name."""
+    cases = {
+        f"{target}, {start}": (height, force, "curvature")
+        for target, height in TARGETS.items()
+        for start, force in STARTS.items()
+        if not (target == "far" and start == "is pushed down")
+    }
+    for method in ("plain", "reset only"):
+        for target, height in TARGETS.items():
+            cases[f"{target}, falls, {method}"] = (height, 0.0, method)
+    cases["near, is pushed down, plain"] = (TARGETS["near"], STARTS["is pushed down"], "plain")
+    return cases
+
+
+def ball() -> HybridSystem:
+    """A ball with a force of its own on a floor, of 1 kg."""
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    air = symbolic.Mode("air", state=x, field=[x[1], u - GRAVITY], input=u)
+    bounce = symbolic.Transition(
+        "air", "floor", guard=x[0], target="air", reset=[x[0], -RESTITUTION * x[1]]
+    )
+    return symbolic.hybrid_system([air], [bounce])
+
+
+def fly(config: Config, target: float, force: float, method: str) -> OptimalMotion:
+    """The ball, from a constant force as the first guess."""
+    n = config.intervals
+    return ilqr(
+        ball(),
+        "air",
+        [HEIGHT, 0.0],
+        np.linspace(0.0, 1.0, n + 1),
+        np.full((n + 1, 1), force),
+        QuadraticCost(
+            VectorSpace(2),
+            [target, 0.0],
+            input=INPUT_WEIGHT * np.eye(1),
+            final=FINAL_WEIGHT * np.eye(2),
+        ),
+        max_iterations=config.iterations,
+        linearizer=reset_only if method == "reset only" else linearize,
+        curvature=method != "plain",
+    )
+
+
+def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
+    """The first-order map with the Jacobian of the reset for the saltation matrix: wrong."""
+    lin = linearize(system, motion)
+    jumps = [
+        replace(jump, kick=np.zeros_like(jump.kick)) if isinstance(jump, JumpGains) else jump
+        for jump in lin.jumps
+    ]
+    return replace(lin, jumps=tuple(jumps))
+
+
+def slide(config: Config, iterations: int) -> OptimalMotion:
+    """The block; the first guess is a throw without any force."""
+    system, n = block.system(actuated=True), config.block_intervals
+    p = block.Parameters()
+    cost = QuadraticCost(
+        system.mode(OPEN).space,
+        [config.block_target, 0.5 * p.height, 0.0, 0.0, 0.0, 0.0],
+        input=np.diag([1e-2, 1e-2, 1.0]),
+        final=np.diag([100.0, 100.0, 10.0, 1.0, 1.0, 0.1]),
+    )
+    return ilqr(
+        system,
+        OPEN,
+        [0.0, p.width, config.block_tilt, config.block_speed, 0.0, 0.0],
+        np.linspace(0.0, config.block_duration, n + 1),
+        np.zeros((n + 1, 3)),
+        cost,
+        max_iterations=iterations,
+        rtol=config.rtol,
+        atol=config.atol,
+    )
+
+
+def push(config: Config, iterations: int) -> OptimalMotion:
+    """The arm, from the feedforward of the reference, whose wrist is turned at the start."""
+    p = rrr_door.Parameters()
+    system = rrr_door.system(p)
+    nominal = build(system, p, Design()).nominal
+    times = np.linspace(config.door_start, config.door_end, config.door_intervals + 1)
+    start = np.array(nominal(config.door_start))
+    start[2] += config.door_shift
+    cost = QuadraticCost(
+        nominal.arcs[0].space,
+        nominal(config.door_end),
+        input=1e-4 * np.eye(3),
+        final=np.diag([100.0] * 4 + [10.0] * 4),
+        feedforward=lambda t: nominal.input(t),
+    )
+    return ilqr(
+        system,
+        OPEN,
+        start,
+        times,
+        [nominal.input(t) for t in times.tolist()],
+        cost,
+        max_iterations=iterations,
+        rtol=config.rtol,
+        atol=config.atol,
+    )
+
+
+def record(motion: OptimalMotion) -> dict[str, Any]:
+    """A search as it stands in summary.json."""
+    last = [event.guards for event in motion.rollout.events]
+    steps = motion.iterations
+    return {
+        "cost": motion.cost,
+        "slope": motion.slope,
+        "events": last,
+        "event_times": [event.time for event in motion.rollout.events],
+        "first_cost": steps[0].cost if steps else motion.cost,
+        "first_events": steps[0].events if steps else last,
+        "converged": motion.converged,
+        "message": motion.message,
+        "iterations": [entry._asdict() for entry in steps],
+    }
+
+
+def row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line of the table."""
+    return (
+        name,
+        f"{len(entry['first_events'])} -> {len(entry['events'])}",
+        f"{entry['first_cost']:.4g} -> {entry['cost']:.6g}",
+        f"{len(entry['iterations'])}",
+        "yes" if entry["converged"] else "no",
+    )
+
+
+def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
+    """The optimal flights, and how the searches for them converge."""
+    shown = {name: m for name, m in balls.items() if name.count(",") == 1}
+    flights = [
+        [
+            Panel(f"height [m], {target}", [_line(m, 0, n, i) for i, (n, m) in enumerate(some)]),
+            Panel("force [N]", [_input(m, 0, n, i) for i, (n, m) in enumerate(some)]),
+        ]
+        for target in TARGETS
+        if (some := [(n, m) for n, m in shown.items() if n.startswith(target)])
+    ]
+    series(folder / "figures/ball.png", flights, title="Optimal flights of the ball")
+    searches = {name: m for name, m in balls.items() if "falls" in name}
+    panels = [
+        [
+            Panel(
+                f"slope of cost, {t}",
+                [_slopes(n, m) for n, m in searches.items() if t in n],
+                log=True,
+            )
+        ]
+        for t in TARGETS
+    ]
+    series(folder / "figures/convergence.png", panels, title="Convergence", xlabel="iteration")
+
+
+def draw_states(
+    path: Path, title: str, labels: Mapping[str, int], first: OptimalMotion, best: OptimalMotion
+) -> None:
+    """Some components of the state of the first guess and of the optimum."""
+    panels = [
+        [Panel(label, [_line(first, i, "first guess", 1), _line(best, i, "optimum", 0)])]
+        for label, i in labels.items()
+    ]
+    series(path, panels, title=title)
+
+
+def _line(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
+    """A component of the state over time."""
+    sampled = [(times, arc(times)[:, i]) for arc, times in motion.trajectory.sampled(5e-3)]
+    times, values = (np.concatenate(column) for column in zip(*sampled, strict=True))
+    return Line(times, values, name, COLORS[color])
+
+
+def _input(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
+    return Line(motion.times, motion.inputs[:, i], name, COLORS[color])
+
+
+def _slopes(name: str, motion: OptimalMotion) -> Line:
+    """The norm of the gradient over iterations, as the search sees it."""
+    slopes: Array = np.array([entry.slope for entry in motion.iterations] + [motion.slope])
+    method = name.split(", ")[-1]
+    color = {"plain": BASELINE, "reset only": REFERENCE}.get(method, TRACKING)
+    return Line(np.arange(len(slopes), dtype=np.float64), slopes, name, color)

@@ -1,0 +1,245 @@
+r"""Hybrid LQR against the same without saltation, on a paddle, a block, and the door.
+
+Each reference has jumps that deviations go through with the saltation matrix. Feedback is designed
+by the same Riccati equation with
+
+- the `saltation` matrix, the right one;
+- the Jacobian of the `reset` alone, which leaves out that a deviation changes the time of the jump;
+- `no` jump at all: deviations go on as if nothing had happened;
+
+and tracks the same reference from the same random starts, with reference spreading. What it then
+costs in simulation is compared, and that of the right one with what its value function says: they
+agree to second order in the size of the deviation, so that their relative difference falls with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.optimal.lqr_cases import CASES, Case
+from hybridctl.experiments.optimal.lqr_figures import draw
+from numpy.polynomial.legendre import leggauss
+from rich.console import Console
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import ReferenceSpreading, followed, locate
+from hybridctl.errors import SimulationError
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, progress, table
+from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.linearize import Linearization
+
+DESIGNS = ("saltation", "reset", "no")
+_NODES, _WEIGHTS = leggauss(8)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The random starts, and the sizes at which cost and value function are compared.
+
+    samples: starts of each case. seed: of their directions. size: of the deviations, relative to
+    those of the case. sizes: of one deviation, likewise. tolerance: of the simulations.
+    """
+
+    samples: int = 20
+    seed: int = 0
+    size: float = 1.0
+    sizes: tuple[float, ...] = (0.4, 0.2, 0.1, 0.05)
+    tolerance: float = 1e-9
+
+    def __post_init__(self) -> None:
+        count("samples", self.samples)
+        count("seed", self.seed, at_least=0)
+        number("size", self.size, above=0.0)
+        for k, size in enumerate(vector("sizes", self.sizes)):
+            number(f"sizes[{k}]", size, above=0.0)
+        number("tolerance", self.tolerance, above=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Costs (samples,) of each design by simulation, inf where a run could not go on.
+
+    values (samples,): predicted costs of the right design. gaps (sizes,): the
+    difference of cost and value, relative to the value, for one deviation of each size.
+    """
+
+    costs: Mapping[str, Array]
+    values: Array
+    gaps: Array
+
+    def ratios(self, design: str) -> Array:
+        """Costs (samples,) by those of the right design."""
+        return np.asarray(self.costs[design] / self.costs["saltation"])
+
+
+def quick(config: Config) -> Config:
+    """Fewer starts."""
+    return replace(config, samples=3, sizes=(0.4, 0.2))
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=config.seed)
+    results = {}
+    with progress(console, 0.0, 1.0) as begin:
+        for name, build in CASES.items():
+            tick = begin(name)
+            results[name] = study(config, build(config.tolerance), tick)
+    summary = {name: record(config, result) for name, result in results.items()}
+    folder.write_json("summary.json", summary)
+    print_table(console, summary)
+    with console.status("drawing the figure"):
+        draw(folder / "figures/costs.png", config, results)
+    return summary
+
+
+def study(config: Config, case: Case, tick: Any) -> Result:
+    """All runs of one case."""
+    designs = {
+        design: hybrid_lqr(
+            with_jumps(case.map, design),
+            list(case.state_weights),
+            list(case.input_weights),
+            case.final_weight,
+        )
+        for design in DESIGNS
+    }
+    random = np.random.default_rng(config.seed)
+    deviations = config.size * case.deviation * random.normal(size=(config.samples, case.ndx))
+    costs: dict[str, list[float]] = {design: [] for design in DESIGNS}
+    for k, dx in enumerate(deviations):
+        for design, result in designs.items():
+            costs[design].append(cost_of(config, case, result, dx))
+        tick((k + 1) / (len(deviations) + 1))
+    right = designs["saltation"]
+    gaps = []
+    for size in config.sizes:
+        value = right.predicted_cost(size * deviations[0])
+        gaps.append(abs(cost_of(config, case, right, size * deviations[0]) / value - 1.0))
+    return Result(
+        {design: np.array(found) for design, found in costs.items()},
+        np.array([right.predicted_cost(dx) for dx in deviations]),
+        np.array(gaps),
+    )
+
+
+def with_jumps(lin: Linearization, design: str) -> Linearization:
+    """The linearization with the jumps that a design believes in."""
+
+    def believed(jump: JumpGains) -> JumpGains:
+        still = replace(jump, kick=np.zeros_like(jump.kick))
+        if design == "reset":
+            return still
+        return replace(still, reset_state=None, reset_input=np.zeros_like(jump.reset_input))
+
+    def wrong(jump: JumpGains | Cascade) -> JumpGains | Cascade:
+        if isinstance(jump, JumpGains):
+            return believed(jump)
+        return Cascade(jump.guards, lambda fired, j: believed(jump.jump(fired, j)))
+
+    if design == "saltation":
+        return lin
+    return replace(lin, jumps=tuple(wrong(jump) for jump in lin.jumps))
+
+
+def cost_of(config: Config, case: Case, result: LqrResult, dx: Array) -> float:
+    """The cost of tracking from a deviation dx, infinite where the run cannot go on."""
+    nominal = case.reference.nominal
+    first = nominal.arcs[0]
+    start = first.space.integrate(first(first.start), dx)
+    policy = ReferenceSpreading(case.reference, result.gains)
+    span = (nominal.start, nominal.end)
+    options = {"rtol": config.tolerance, "atol": 1e-2 * config.tolerance}
+    try:
+        tracking = simulate(case.map.system, first.mode, start, span, policy, **options)  # type: ignore[arg-type]
+    except SimulationError:
+        return np.inf
+    return simulated_cost(
+        case.reference,
+        tracking,
+        list(case.state_weights),
+        list(case.input_weights),
+        case.final_weight,
+    )
+
+
+def simulated_cost(
+    reference: Reference,
+    tracking: HybridTrajectory,
+    state_weights: Sequence[Array],
+    input_weights: Sequence[Array],
+    final_weight: Array,
+) -> float:
+    """The cost of the spread error and of what the feedback adds to the input.
+
+    Weights are those of each arc of the reference; that before an event until it is complete.
+    """
+    total = 0.0
+    for arc in tracking.arcs:
+        position = locate(reference, tracking.events[: arc.index])
+        target = followed(reference, position)
+        q, r = state_weights[position.macro], input_weights[position.macro]
+        ends = np.minimum(arc.breaks + arc.lengths, arc.end)
+        for start, end in zip(arc.breaks, ends, strict=True):
+            half = 0.5 * (end - start)
+            for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+                t = float(start + half * (node + 1.0))
+                x, u = arc.state_and_input(t)
+                alpha, mu = target.state_and_input(t)
+                e, du = arc.space.difference(alpha, x), u - mu
+                total += half * weight * float(e @ q @ e + du @ r @ du)
+        if arc is tracking.arcs[-1]:
+            e = arc.space.difference(target(arc.end), arc(arc.end))
+            total += float(e @ final_weight @ e)
+    return total
+
+
+def record(config: Config, result: Result) -> dict[str, Any]:
+    """A case as it stands in summary.json; ratios are to the design with the saltation matrix."""
+    found: dict[str, Any] = {
+        "mean_cost": float(result.costs["saltation"].mean()),
+        "value_error": float(np.abs(result.costs["saltation"] / result.values - 1.0).max()),
+        "sizes": config.sizes,
+        "gaps": result.gaps,
+    }
+    for design in DESIGNS[1:]:
+        ratios = result.ratios(design)
+        ended = np.isfinite(ratios)
+        found[design] = {
+            "lost": int((~ended).sum()),
+            "worse": float((ratios > 1.0).mean()),
+            "mean_ratio": float(ratios[ended].mean()) if ended.any() else np.inf,
+            "median_ratio": float(np.median(ratios)),
+        }
+    return found
+
+
+def print_table(console: Console, summary: Mapping[str, Any]) -> None:
+    """Costs of the wrong designs by those of the right one."""
+    rows = []
+    for name, s in summary.items():
+        for design in DESIGNS[1:]:
+            d = s[design]
+            rows.append(
+                (
+                    f"{name}, {design} jump" if design == "no" else f"{name}, {design} only",
+                    f"{d['mean_ratio']:.2f}",
+                    f"{d['median_ratio']:.2f}",
+                    f"{100.0 * d['worse']:.0f} %",
+                    str(d["lost"]),
+                )
+            )
+    title = "Simulated cost by that of the design with the saltation matrix"
+    console.print(table(title, ["design", "mean", "median", "worse in", "lost"], rows))
+    for name, s in summary.items():
+        gaps = ", ".join(f"{gap:.1e}" for gap in s["gaps"])
+        sizes = ", ".join(f"{size:g}" for size in s["sizes"])
+        console.print(f"{name}: simulated cost against value function {gaps} at sizes {sizes}")

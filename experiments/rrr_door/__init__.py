@@ -1,0 +1,1 @@
+"""The arm that pushes a door open: its model's reference, tracking, and parameters."""

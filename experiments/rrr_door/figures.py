@@ -1,0 +1,314 @@
+"""Figures of the RRR-door experiment, like 5.4 to 5.9 of the thesis, and an animation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
+from hybridctl.robots.rrr_door import Parameters
+
+from hybridctl.checks import Array
+from hybridctl.control.reference import Reference
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.mechanics import closed_contacts
+from hybridctl.plots import (
+    BANDS,
+    BASELINE,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Line,
+    Panel,
+    Pose,
+    animation,
+    series,
+    snapshots,
+)
+from hybridctl.report import RunFolder
+
+if TYPE_CHECKING:
+    from hybridctl.experiments.rrr_door.tracking import Runs
+
+NAMES = ("shoulder", "elbow", "wrist", "hinge")
+PERIOD = 2e-3
+EVENT_WINDOW = 0.06  # s, on either side of the events
+
+
+def draw_all(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+    """Save every figure of the experiment."""
+    draw_task_space(parameters, runs, folder)
+    draw_states(runs, folder)
+    draw_inputs(runs, folder)
+    draw_forces(runs, folder)
+    draw_errors(runs, folder)
+    draw_snapshots(parameters, runs, folder)
+
+
+def draw_task_space(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+    """Foot in the world before the event, along the door after it (Fig. 5.4)."""
+    ante, post = (_motions(runs.plant, arc) for arc in runs.reference.arcs)
+    foot = [foot_motion(parameters, *motion) for motion in ante[1]]
+    angle = np.array([[part[:3].sum() for part in motion] for motion in ante[1]])
+    z = np.array(foot)
+    slide = np.array([slide_motion(parameters, *motion) for motion in post[1]])
+    door = np.array([[part[3] for part in motion] for motion in post[1]])
+    event = runs.reference.events[0].time
+    left = [
+        _derivative_panel(name, unit, ante[0], values, event, before=True)
+        for name, unit, values in (
+            ("x", "m", z.real),
+            ("y", "m", z.imag),
+            ("theta", "rad", angle),
+        )
+    ]
+    right = [
+        _derivative_panel(name, unit, post[0], values, event, before=False)
+        for name, unit, values in (("s along door", "m", slide), ("door angle", "rad", door))
+    ]
+    force = Panel(
+        "contact force [N]",
+        [
+            Line(times, forces[:, i], f"corner {i + 1}", color, "-" if i == 0 else "--")
+            for times, forces in _forces(runs.plant, runs.reference.nominal, (event, FINAL_TIME))
+            for i, color in enumerate((REFERENCE, TRACKING))
+            if forces.any()
+        ],
+        zero=True,
+    )
+    series(
+        folder / "figures/reference_task_space.png",
+        [list(row) for row in zip(left, [*right, force], strict=True)],
+        title="Reference in task space: before the impact (left), on the door (right)",
+    )
+
+
+def _motions(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Array, Array]]]:
+    times = np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
+    field = plant.mode(arc.mode).field
+    result = []
+    for t in map(float, times):
+        x, u = arc.state_and_input(t)
+        result.append((x[:4], x[4:], field(t, x, u)[4:]))
+    return times, result
+
+
+def _derivative_panel(
+    name: str, unit: str, times: Array, values: Array, event: float, *, before: bool
+) -> Panel:
+    """A coordinate with its velocity and acceleration (n, 3); the extension is dashed."""
+    inside = times <= event if before else times >= event
+    kinds = (
+        (f"value [{unit}]", REFERENCE),
+        (f"velocity [{unit}/s]", TRACKING),
+        (f"acceleration [{unit}/s$^2$]", BASELINE),
+    )
+    lines = []
+    for k, (label, color) in enumerate(kinds):
+        lines.append(Line(times[inside], values[inside, k], label, color))
+        lines.append(Line(times[~inside], values[~inside, k], None, color, "--"))
+    return Panel(name, lines)
+
+
+def draw_states(runs: Runs, folder: RunFolder) -> None:
+    """Joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
+    panels = []
+    for i, name in enumerate(NAMES):
+        row = []
+        for column, label in ((i, f"{name} [rad]"), (i + 4, f"{name} rate [rad/s]")):
+            row.append(
+                Panel(
+                    label,
+                    [
+                        *_reference_lines(runs.reference, column, "states"),
+                        *_run_lines(runs.tracking, column, "states", label="tracking"),
+                    ],
+                )
+            )
+        panels.append(row)
+    series(
+        folder / "figures/states.png",
+        panels,
+        title="States: reference with its extensions (dashed), and tracking",
+        bands=_bands(runs.tracking),
+    )
+
+
+def draw_inputs(runs: Runs, folder: RunFolder) -> None:
+    """Torques of the three joints, with those of the conventional error (Fig. 5.7)."""
+    panels = [
+        [
+            Panel(
+                f"{name} torque [N m]",
+                [
+                    *_run_lines(
+                        runs.conventional, i, "inputs", label="conventional", color=BASELINE
+                    ),
+                    *_reference_lines(runs.reference, i, "inputs"),
+                    *_run_lines(runs.tracking, i, "inputs", label="spreading"),
+                ],
+            )
+        ]
+        for i, name in enumerate(NAMES[:3])
+    ]
+    series(
+        folder / "figures/inputs.png",
+        panels,
+        title="Inputs: reference, and both kinds of feedback",
+        bands=_bands(runs.tracking),
+    )
+
+
+def draw_forces(runs: Runs, folder: RunFolder) -> None:
+    """Contact forces around the event, of reference and tracking (Figs. 5.5 and 5.8)."""
+    for name, run, color in (
+        ("reference", runs.reference.nominal, REFERENCE),
+        ("tracking", runs.tracking, TRACKING),
+    ):
+        parts = _forces(runs.plant, run, _around_events(run))
+        panels = [
+            [
+                Panel(
+                    f"corner {i + 1} force [N]",
+                    [Line(times, forces[:, i], None, color) for times, forces in parts],
+                    zero=True,
+                )
+            ]
+            for i in range(2)
+        ]
+        series(
+            folder / f"figures/forces_{name}.png",
+            panels,
+            title=f"Contact forces of the {name} around the impact",
+            bands=_bands(run),
+            span=_around_events(run),
+        )
+
+
+def draw_errors(runs: Runs, folder: RunFolder) -> None:
+    """Norm of the error over all states, with and without reference spreading."""
+    spread, clock, conventional = runs.spread_error, runs.clock_error, runs.conventional_error
+    lines = [
+        Line(conventional.times, conventional.norms, "conventional error, fed back", BASELINE),
+        Line(clock.times, clock.norms, "conventional error, spreading fed back", REFERENCE, "--"),
+        Line(spread.times, spread.norms, "spread error, fed back", TRACKING),
+    ]
+    panel = Panel("|error| [rad, rad/s]", lines, log=True, legend="lower left")
+    title = "Tracking error with and without reference spreading"
+    bands = _bands(runs.tracking)
+    series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
+    series(
+        folder / "figures/errors_at_impact.png",
+        [[panel]],
+        title=title,
+        bands=bands,
+        span=_around_events(runs.tracking),
+    )
+
+
+def draw_snapshots(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+    """Arm and door of reference and tracking at six times (Fig. 5.9)."""
+    last = runs.tracking.events[-1].time if runs.tracking.events else 1.0
+    times = (0.0, 0.5, runs.reference.events[0].time, last, 1.5, FINAL_TIME)
+    snapshots(
+        folder / "figures/snapshots.png",
+        [(f"t = {t:.3f} s", _poses(parameters, runs, t)) for t in times],
+        title="Reference (red) and tracking (blue)",
+    )
+
+
+def animate(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+    """Save an animation at a quarter of real time."""
+    times = np.arange(0.0, FINAL_TIME, 0.02)
+    animation(
+        folder / "figures/animation.gif",
+        [_poses(parameters, runs, float(t)) for t in times],
+        title="Reference (red), tracking (blue)",
+        frames_per_second=12,
+    )
+
+
+def _poses(parameters: Parameters, runs: Runs, t: float) -> list[Pose]:
+    return [
+        Pose(outline(parameters, run(t)[:4]), t, color, alpha)
+        for run, color, alpha in (
+            (runs.reference.nominal, REFERENCE, 0.6),
+            (runs.tracking, TRACKING, 1.0),
+        )
+    ]
+
+
+def outline(p: Parameters, q: Array) -> list[Array]:
+    """Polylines (n, 2) of arm, foot and door in the world."""
+    turns = np.exp(1j * np.cumsum(q[:3]))
+    elbow = p.upper_arm_length * turns[0]
+    wrist = elbow + p.forearm_length * turns[1]
+    corners = [wrist + turns[2] * (p.foot_length + 1j * y) for y in p.corner_offsets]
+    half, length = 0.5 * p.door_thickness, p.door_length
+    box = np.array([-1j * half, length - 1j * half, length + 1j * half, 1j * half, -1j * half])
+    door = complex(*p.hinge) + np.exp(1j * q[3]) * box
+    shapes = ([0.0, elbow, wrist], [wrist, *corners, wrist], door)
+    return [np.column_stack([np.real(shape), np.imag(shape)]) for shape in shapes]
+
+
+def _reference_lines(reference: Reference, column: int, what: str) -> list[Line]:
+    lines = []
+    for arc, nominal in zip(reference.arcs, reference.nominal.arcs, strict=True):
+        times = np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
+        values = (arc(times) if what == "states" else arc.input(times))[:, column]
+        inside = (times >= nominal.start) & (times <= nominal.end)
+        label = "reference" if arc is reference.arcs[0] else None
+        lines.append(Line(times[inside], values[inside], label, REFERENCE))
+        for outside in (times < nominal.start, times > nominal.end):
+            lines.append(Line(times[outside], values[outside], None, REFERENCE, "--", 1.0))
+    return lines
+
+
+def _run_lines(
+    run: HybridTrajectory, column: int, what: str, *, label: str, color: str = TRACKING
+) -> list[Line]:
+    return [
+        Line(
+            times,
+            (arc(times) if what == "states" else arc.input(times))[:, column],
+            label if arc.index == 0 else None,
+            color,
+        )
+        for arc, times in run.sampled(PERIOD)
+    ]
+
+
+def _forces(
+    plant: HybridSystem, run: HybridTrajectory, span: tuple[float, float]
+) -> list[tuple[Array, Array]]:
+    """Times in a span and contact forces (n, 2), per arc."""
+    found = []
+    for arc, times in run.sampled(2.5e-4):
+        near = times[(times >= span[0]) & (times <= span[1])]
+        outputs = plant.mode(arc.mode).outputs
+        if len(near) and outputs is not None:
+            values = [outputs(t, arc(t), arc.input(t))["normal_force"] for t in map(float, near)]
+            found.append((near, np.array(values)))
+    return found
+
+
+def _around_events(run: HybridTrajectory) -> tuple[float, float]:
+    times = [event.time for event in run.events] or [1.0]
+    return times[0] - EVENT_WINDOW, times[-1] + EVENT_WINDOW
+
+
+def digits(mode: ModeKey) -> str:
+    """A mode as the thesis writes it: one digit per corner, corner 1 last."""
+    closed = closed_contacts(mode)
+    return "".join("1" if i in closed else "0" for i in (1, 0))
+
+
+def _bands(run: HybridTrajectory) -> list[Band]:
+    """One shaded and named band per arc."""
+    names = [digits(arc.mode) for arc in run.arcs]
+    return [
+        Band(arc.start, arc.end, name, BANDS[int(name, 2)])
+        for arc, name in zip(run.arcs, names, strict=True)
+    ]

@@ -1,0 +1,386 @@
+"""The RRR-door experiment: simultaneous impact of a foot on a door, tracked when it splits.
+
+The reference hits the door with both corners of the foot at once. From a perturbed start the
+impact splits in two. Reference spreading compares the state with the arc of the same event
+count, and so keeps the error free of the peak that the conventional error has while reference
+and robot are on different sides of the impact. Thesis, chapter 5.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.rrr_door import figures
+from hybridctl.experiments.rrr_door import manoeuvre as manoeuvres
+from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, Design, build
+from hybridctl.robots.rrr_door import Parameters, system, urdf
+from rich.console import Console
+
+from hybridctl.checks import Array, member, number, vector
+from hybridctl.control.feasibility import Feasibility, feasibility
+from hybridctl.control.gains import GainSchedule
+from hybridctl.control.laws import scheduled
+from hybridctl.control.reference import PHASES, Phase, Reference
+from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.tracking import TrackingError, tracking_error
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics import closed_contacts
+from hybridctl.report import RunFolder, event_record, progress, table
+
+PERTURBATION = (-0.05, -0.03, -0.02, 0.0, -0.02, -0.05, 0.03, 0.0)  # (5.31)
+FEEDBACKS = ("ante", "post", "none")
+
+PUBLISHED_REFERENCE = (("00 -> 11", 1.0000, (1.2572, 0.3410)),)  # Table 5.1
+PUBLISHED_TRACKING = (  # Table 5.2
+    ("00 -> 01", 1.0389, (1.2273, 0.0)),
+    ("01 -> 11", 1.0488, (0.5247, 0.4442)),
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the experiment; the gains are (5.32)-(5.33), acting on reference minus state.
+
+    scale: of the initial perturbation (5.31). phantom: feedforward between the touches.
+    phantom_feedback: gain between the touches, around the phantom arc: the one of before the
+    event ("ante"), of after it ("post"), or "none". friction, release: another reference, in
+    which the corners have friction (`friction_coefficient`), or the foot lets go of the door
+    again (`manoeuvre` says how); both go past the thesis, and are off by default. gains: a file of
+    gains for all arcs, as `hybridctl tune` writes it, instead of those above.
+    """
+
+    friction: bool = False
+    release: bool = False
+    friction_coefficient: float = 0.2
+    gains: str | None = None
+
+    perturbation: tuple[float, ...] = PERTURBATION
+    scale: float = 1.0
+    position_gains_ante: tuple[float, float, float] = (8.0, 8.0, 8.0)
+    velocity_gains_ante: tuple[float, float, float] = (16.0, 16.0, 16.0)
+    position_gains_post: tuple[float, float, float] = (100.0, 100.0, 0.0)
+    velocity_gains_post: tuple[float, float, float] = (20.0, 20.0, 0.0)
+    phantom: Phase = "pushing"
+    phantom_feedback: str = "ante"
+    rtol: float = 1e-9
+    atol: float = 1e-9
+    animate: bool = True
+    robot: Parameters = field(default_factory=Parameters)
+    design: Design = field(default_factory=Design)
+    manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
+
+    def __post_init__(self) -> None:
+        vector("perturbation", self.perturbation, 8)
+        number("scale", self.scale)
+        for name in ("position_gains_ante", "velocity_gains_ante"):
+            vector(name, getattr(self, name), 3)
+        for name in ("position_gains_post", "velocity_gains_post"):
+            vector(name, getattr(self, name), 3)
+        member("phantom", self.phantom, PHASES)
+        member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
+        number("friction_coefficient", self.friction_coefficient, above=0.0)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The reference and the two tracked runs, with their errors."""
+
+    plant: HybridSystem
+    reference: Reference
+    tracking: HybridTrajectory
+    conventional: HybridTrajectory
+    spread_error: TrackingError
+    clock_error: TrackingError
+    conventional_error: TrackingError
+
+
+def quick(config: Config) -> Config:
+    """Looser tolerances and no animation."""
+    return replace(config, rtol=1e-7, atol=1e-7, animate=False)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    if config.friction or config.release:
+        return run_manoeuvre(config, folder, console)
+    began = time.perf_counter()
+    with progress(console, 0.0, FINAL_TIME) as begin:
+        runs = simulate_all(config, begin)
+    report = feasibility(runs.plant, runs.reference)
+    summary = summarize(runs, report)
+    summary["simulation_seconds"] = time.perf_counter() - began
+    for name in ("tracking", "conventional"):
+        getattr(runs, name).save(folder / f"{name}.npz")
+    runs.reference.nominal.save(folder / "reference.npz")
+    folder.write_text("rrr_door.urdf", urdf(config.robot))
+    folder.write_json("summary.json", summary)
+    print_tables(console, runs, report, summary)
+    with console.status("drawing figures"):
+        figures.draw_all(config.robot, runs, folder)
+        if config.animate:
+            figures.animate(config.robot, runs, folder)
+    return summary
+
+
+def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """The reference with friction or release, tracked from the perturbed start."""
+    with console.status("simulating"):
+        parameters, plant, reference = scene(config)
+        start = reference.nominal(0.0) + config.scale * np.array(config.perturbation)
+        feedback = schedule(config, reference)
+        runs = manoeuvres.track(plant, reference, start, feedback, tolerance=config.rtol)
+    summary = manoeuvres.summarize(runs)
+    reference.nominal.save(folder / "reference.npz")
+    for name in ("tracking", "conventional"):
+        getattr(runs, name).save(folder / f"{name}.npz")
+    folder.write_text("rrr_door.urdf", urdf(parameters))
+    folder.write_json("summary.json", summary)
+    manoeuvres.print_tables(console, runs, summary)
+    with console.status("drawing figures"):
+        manoeuvres.draw(parameters, runs, folder)
+    return summary
+
+
+def scene(
+    config: Config, progress: Callable[[float], None] | None = None
+) -> tuple[Parameters, HybridSystem, Reference]:
+    """The robot's parameters, the plant, and the reference that the settings ask for."""
+    mu = config.friction_coefficient if config.friction else config.robot.friction
+    parameters = replace(config.robot, friction=mu)
+    plant = system(parameters)
+    if not (config.friction or config.release):
+        reference = build(
+            plant, parameters, config.design, phantom=config.phantom, progress=progress
+        )
+        return parameters, plant, reference
+    reference = build_manoeuvre(
+        plant,
+        parameters,
+        config.design,
+        config.manoeuvre,
+        release=config.release,
+        phantom=config.phantom,
+        progress=progress,
+    )
+    return parameters, plant, reference
+
+
+def simulate_all(config: Config, begin: Any) -> Runs:
+    """The reference, and the run from the perturbed start with either error."""
+    _, plant, reference = scene(config, begin("reference"))
+    feedback = schedule(config, reference)
+    x0 = reference.nominal(0.0) + config.scale * np.array(config.perturbation)
+    span = (0.0, FINAL_TIME)
+    tracking = simulate(
+        plant,
+        OPEN,
+        x0,
+        span,
+        ReferenceSpreading(reference, feedback),
+        rtol=config.rtol,
+        atol=config.atol,
+        progress=begin("reference spreading"),
+    )
+    conventional = simulate(
+        plant,
+        OPEN,
+        x0,
+        span,
+        ClockTracking(reference, feedback),
+        rtol=config.rtol,
+        atol=config.atol,
+        progress=begin("conventional error"),
+    )
+    return Runs(
+        plant,
+        reference,
+        tracking,
+        conventional,
+        tracking_error(reference, tracking, "spread"),
+        tracking_error(reference, tracking, "conventional"),
+        tracking_error(reference, conventional, "conventional"),
+    )
+
+
+def summarize(runs: Runs, report: Feasibility) -> dict[str, Any]:
+    """The metrics of all runs, with the published numbers."""
+    reference, tracking, conventional = runs.reference.nominal, runs.tracking, runs.conventional
+    splits = [b.time - a.time for a, b in zip(tracking.events, tracking.events[1:], strict=False)]
+    return {
+        "contacts": ["corner_1", "corner_2"],
+        "reference": {
+            "events": [event_record(e) for e in reference.events],
+            "least_force": least_force(runs.plant, reference),
+            "feasible": not report.failures,
+            "feasibility": asdict(report),
+            "published": [list(row) for row in PUBLISHED_REFERENCE],
+        },
+        "tracking": {
+            "events": [event_record(e) for e in tracking.events],
+            "seconds_between_touches": splits[0] if splits else None,
+            "least_force": least_force(runs.plant, tracking),
+            "peak_spread_error": runs.spread_error.peak,
+            "rms_spread_error": runs.spread_error.rms,
+            "peak_conventional_error": runs.clock_error.peak,
+            "rms_conventional_error": runs.clock_error.rms,
+            "peak_input": peak_input(tracking),
+            "rms_input": rms_input(tracking),
+            "published": [list(row) for row in PUBLISHED_TRACKING],
+        },
+        "conventional": {
+            "events": [event_record(e) for e in conventional.guard_events],
+            "least_force": least_force(runs.plant, conventional),
+            "peak_error": runs.conventional_error.peak,
+            "rms_error": runs.conventional_error.rms,
+            "peak_input": peak_input(conventional),
+            "rms_input": rms_input(conventional),
+        },
+        "drift": max(drift(runs.plant, t) for t in (reference, tracking, conventional)),
+    }
+
+
+def print_tables(
+    console: Console, runs: Runs, report: Feasibility, summary: Mapping[str, Any]
+) -> None:
+    """Events as in Tables 5.1 and 5.2 beside the published ones, then errors and inputs."""
+    columns = ["event", "modes", "time [s]", "impulse 1 [N s]", "impulse 2 [N s]"]
+    for title, events, published in (
+        ("Reference", runs.reference.events, PUBLISHED_REFERENCE),
+        ("Perturbed, reference spreading", runs.tracking.events, PUBLISHED_TRACKING),
+        ("Perturbed, conventional error", runs.conventional.guard_events, ()),
+    ):
+        rows = [
+            (str(i + 1), modes(e), f"{e.time:.4f}", *(f"{x:.4f}" for x in e.impulses))
+            for i, e in enumerate(events)
+        ]
+        rows += [
+            ("thesis", m, f"{t:.4f}", *(f"{x:.4f}" for x in impulse)) for m, t, impulse in published
+        ]
+        console.print(table(title, columns, rows))
+    t, c = summary["tracking"], summary["conventional"]
+    rows = [
+        (
+            "error against extended arcs (spread)",
+            "spreading",
+            t["peak_spread_error"],
+            t["rms_spread_error"],
+        ),
+        (
+            "error on the clock (conventional)",
+            "spreading",
+            t["peak_conventional_error"],
+            t["rms_conventional_error"],
+        ),
+        ("error on the clock (conventional)", "conventional", c["peak_error"], c["rms_error"]),
+        ("input, N m", "spreading", t["peak_input"], t["rms_input"]),
+        ("input, N m", "conventional", c["peak_input"], c["rms_input"]),
+    ]
+    cells = [(name, control, f"{peak:.4f}", f"{rms:.4f}") for name, control, peak, rms in rows]
+    console.print(
+        table(
+            "Errors (all states, rad and rad/s) and inputs",
+            ["quantity", "feedback on", "peak", "rms"],
+            cells,
+        )
+    )
+    console.print(
+        f"least contact force: reference {summary['reference']['least_force']:.3f} N, tracking "
+        f"{t['least_force']:.3f} N; largest gap of a closed contact {summary['drift']:.1e} m"
+    )
+    for e in report.events:
+        rates = ", ".join(f"{name} {rate:.2f} m/s" for name, rate in e.guard_rates.items())
+        console.print(
+            f"reference event: {rates}; least impulse in any order {e.least_impulse:.3f} N s; "
+            f"orders agree to {e.associativity:.1e}"
+        )
+    for failure in report.failures:
+        console.print(f"[yellow]not feasible:[/yellow] {failure}")
+
+
+def modes(event: Event) -> str:
+    """Modes before and after as the thesis writes them: one digit per corner, corner 1 last."""
+    return " -> ".join(figures.digits(key) for key in (event.mode_before, event.mode_after))
+
+
+def least_force(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> float:
+    """Smallest normal force of a closed contact over a run, N."""
+    return min(
+        (float(f.min()) for f in _of_closed(plant, run, "normal_force", period)), default=np.inf
+    )
+
+
+def drift(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> float:
+    """Largest gap, of either sign, of a closed contact over a run, m."""
+    return max((float(np.abs(g).max()) for g in _of_closed(plant, run, "gap", period)), default=0.0)
+
+
+def _of_closed(plant: HybridSystem, run: HybridTrajectory, name: str, period: float) -> list[Array]:
+    """Samples of an output of the contacts that are closed."""
+    found = []
+    for arc, times in run.sampled(period):
+        outputs, closed = plant.mode(arc.mode).outputs, list(closed_contacts(arc.mode))
+        if closed and outputs is not None:
+            found += [outputs(t, arc(t), arc.input(t))[name][closed] for t in map(float, times)]
+    return found
+
+
+def peak_input(run: HybridTrajectory) -> float:
+    """Largest torque of any joint, N m."""
+    return max(float(np.abs(arc.input(times)).max()) for arc, times in run.sampled(1e-3))
+
+
+def rms_input(run: HybridTrajectory) -> float:
+    """Root of the time average of |u|^2, N m."""
+    total = sum(
+        float(np.trapezoid((arc.input(times) ** 2).sum(axis=1), times))
+        for arc, times in run.sampled(1e-3)
+    )
+    return float(np.sqrt(total / (run.end - run.start)))
+
+
+def gains(
+    config: Config, reference: Reference
+) -> tuple[tuple[Array, Array], Mapping[ModeKey, Array]]:
+    """Gains per arc, and per mode of the phantom arcs."""
+    ante = _gain(config.position_gains_ante, config.velocity_gains_ante)
+    post = _gain(config.position_gains_post, config.velocity_gains_post)
+    if config.phantom_feedback == "none":
+        return (ante, post), {}
+    between = ante if config.phantom_feedback == "ante" else post
+    return (ante, post), {p.mode: between for p in reference.phantoms.values()}
+
+
+def schedule(config: Config, reference: Reference) -> GainSchedule:
+    """The gains of all arcs: from the file, or the settings' own, by whether a corner is open.
+
+    Raises `InputError` for a file whose gains do not fit the reference.
+    """
+    if config.gains is not None:
+        try:
+            return scheduled(reference, GainSchedule.load(config.gains))
+        except InputError as error:
+            raise InputError(
+                f"the gains in {config.gains} do not fit this reference: {error}; those of another "
+                "variant (--friction, --release) have other arcs"
+            ) from error
+    (ante, post), _ = gains(config, reference)
+    arcs = [ante if "open" in contact_modes(arc.mode) else post for arc in reference.arcs]
+    shift = {"ante": 0, "post": 1}.get(config.phantom_feedback)
+    phantoms = {} if shift is None else {k: arcs[k[0] + shift] for k in reference.phantoms}
+    return GainSchedule.constant(arcs, phantoms)
+
+
+def _gain(position: tuple[float, ...], velocity: tuple[float, ...]) -> Array:
+    """K (3, 8): torques of the three arm joints from errors of (q1..q4, v1..v4)."""
+    idle = np.zeros((3, 1))
+    return np.hstack([np.diag(position), idle, np.diag(velocity), idle])

@@ -1,0 +1,1 @@
+"""Gains of reference spreading on the door, found by prediction and simulation."""

@@ -1,0 +1,370 @@
+r"""Tuning of the door experiment's gains, and proof by simulation that they are better.
+
+The structure is that of (5.32)-(5.33): a position and a velocity gain of each arm joint, where a
+corner is open and where both are on the door; phantom arcs have those of the arc before the event.
+The predicted cost (PTTHS) with several weights of the input gives candidates, an ensemble of
+perturbed runs chooses and searches on, with a peak input that may not exceed that of the gains
+before, neither with spreading nor with the conventional error. Another ensemble, of runs that the
+search has not seen, gives the numbers: the hand-set gains with spreading ("before"), the tuned ones
+("after"), and the hand-set ones with the conventional error.
+
+The error of a run is the root mean square, from the end of the impact on, of the norm of the state
+minus the arc of its event count (see `tuning.ensemble.outcome`), whatever error is fed back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from os import cpu_count
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.rrr_door.contact import contact_modes
+from hybridctl.experiments.tuning import figures as tune_figures
+from hybridctl.experiments.tuning.door import DoorTrial, Perturbations
+from rich.console import Console
+from scipy.stats import spearmanr
+
+from hybridctl import __version__
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.control.gains import GainSchedule
+from hybridctl.control.reference import Reference
+from hybridctl.control.tuning.ensemble import Ensemble, Statistics, process_pool
+from hybridctl.control.tuning.prediction import Prediction
+from hybridctl.control.tuning.record import Record
+from hybridctl.control.tuning.search import Tuning, Validation, tune
+from hybridctl.control.tuning.structure import EntryGains
+from hybridctl.errors import InputError, SimulationError
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, progress, table
+from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.simultaneous import jump_derivative
+
+SHAPE = (3, 8)
+APPROACH = 1e-3  # weight of the error before the impact, where 1 is that after it
+LEAST = 0.5  # gains below are raised where the search begins, as logarithms cannot be of zero
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the tuning.
+
+    friction, release: of the door experiment, whose other settings are in `door`. seed, members:
+    of the ensemble that gives the numbers; training: members of the one that the search sees;
+    validation: of the one that the best `finalists` candidates must stand, in peak input.
+    input_weights: of the predictions, from soft to stiff gains, 1/(N m)^2 against errors in rad
+    and rad/s. evaluations, step: of the search on the ensemble, the first changes of logarithms.
+    peak_margin: what is kept off the peak input of the gains before, relative. gains_between:
+    bounds. rank: this many random gains (up to `rank_range` times more or less than before) are
+    predicted and simulated (`rank_members` runs), to compare their order; 0 for none.
+    tolerance: of simulations. workers: processes, 0 for one on each processor.
+    """
+
+    friction: bool = False
+    release: bool = False
+    seed: int = 1
+    members: int = 200
+    training: int = 32
+    validation: int = 100
+    finalists: int = 5
+    input_weights: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
+    iterations: int = 60
+    evaluations: int = 36
+    step: float = 0.3
+    peak_margin: float = 0.1
+    gains_between: tuple[float, float] = (0.1, 100.0)
+    rank: int = 0
+    rank_members: int = 20
+    rank_range: float = 4.0
+    tolerance: float = 1e-6
+    workers: int = 0
+    perturbations: Perturbations = field(default_factory=Perturbations)
+    door: rrr_door.Config = field(default_factory=rrr_door.Config)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "members",
+            "training",
+            "validation",
+            "finalists",
+            "iterations",
+            "rank_members",
+        ):
+            count(name, getattr(self, name))
+        for name in ("seed", "evaluations", "rank", "workers"):
+            count(name, getattr(self, name), at_least=0)
+        for k, weight in enumerate(vector("input_weights", self.input_weights)):
+            number(f"input_weights[{k}]", weight, above=0.0)
+        if not self.input_weights:
+            raise InputError("input_weights must have one number at least, got none")
+        number("step", self.step, above=0.0)
+        number("peak_margin", self.peak_margin, at_least=0.0, at_most=0.5)
+        low, high = vector("gains_between", self.gains_between, 2)
+        number("gains_between[1]", high, above=number("gains_between[0]", low, above=0.0))
+        number("rank_range", self.rank_range, above=1.0)
+        number("tolerance", self.tolerance, above=0.0)
+        if self.door.gains is not None:
+            raise InputError("door.gains must be null: tuning begins with the settings' own gains")
+
+    @property
+    def experiment(self) -> rrr_door.Config:
+        """The door experiment that is tuned."""
+        friction, release = self.friction, self.release
+        return replace(self.door, friction=friction, release=release, animate=False)
+
+
+def quick(config: Config) -> Config:
+    """Few runs, one prediction, no search around it."""
+    return replace(
+        config,
+        members=6,
+        training=4,
+        validation=4,
+        input_weights=(1e-4,),
+        iterations=10,
+        evaluations=0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What the tuning works on."""
+
+    config: Config
+    plant: HybridSystem
+    reference: Reference
+    structure: EntryGains
+    start: Array
+    linearization: Linearization
+
+    def prediction(self, input_weight: float) -> Prediction:
+        """The predicted cost with this weight of the input."""
+        p = self.config.perturbations
+        arm = np.array([1.0, 1.0, 1.0, 0.0])
+        arcs = len(self.linearization.trajectory.arcs)
+        return Prediction(
+            self.linearization,
+            [APPROACH * np.eye(8), *[np.eye(8)] * (arcs - 1)],
+            input_weight * np.eye(3),
+            np.diag(np.concatenate([p.position**2 * arm, p.velocity**2 * arm])),
+            input_covariance=p.input_bias**2 * np.eye(3),
+        )
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Tune, compare, and leave gains.npz; returns what summary.json holds.
+
+    Every simulated run is kept in runs.jsonl, so that a folder of a run that was interrupted is
+    completed with what is there, and ends the same. Raises `InputError` for a folder of a run
+    with other settings.
+    """
+    settings = {k: v for k, v in asdict(config).items() if k != "workers"}
+    record = Record(folder / "runs.jsonl", {"version": __version__, "settings": settings})
+    folder.write_configuration(config, seed=config.seed)
+    with console.status("linearizing"):
+        study = prepare(config)
+    trial = DoorTrial(config.experiment, config.perturbations, config.seed, config.tolerance)
+    total = (len(config.input_weights) + 3 + config.evaluations) * config.training
+    total += (config.finalists + 2) * config.validation
+    total += 3 * config.members + config.rank * config.rank_members
+    workers = config.workers or cpu_count() or 1
+    with process_pool(workers) as pool, progress(console, 0.0, float(total)) as begin:
+        tick, done = begin("simulated runs"), itertools.count(1)
+
+        def ensemble(first: int, size: int) -> Ensemble:
+            members = range(first, first + size)
+            return Ensemble(trial, members, pool, record, lambda: tick(float(next(done))))
+
+        judged = ensemble(0, config.members)
+        hand_set = rrr_door.schedule(config.experiment, study.reference)
+        seen = ensemble(config.members, config.training)
+        unseen = ensemble(config.members + config.training, config.validation)
+        found = search(study, hand_set, seen, unseen)
+        results = {
+            "before": judged(hand_set),
+            "after": judged(found.gains),
+            "conventional": judged(hand_set, "conventional"),
+        }
+        ranked = rank(study, ensemble(0, config.rank_members)) if config.rank else None
+    found.gains.save(folder / "gains.npz")
+    summary = summarize(study, found, results, ranked)
+    folder.write_json("summary.json", summary)
+    print_tables(console, summary)
+    with console.status("drawing figures"):
+        tune_figures.draw_trade_off(folder / "figures/trade_off.png", summary)
+        tune_figures.draw_distribution(folder / "figures/distribution.png", results)
+        if ranked is not None:
+            tune_figures.draw_rank(folder / "figures/rank.png", ranked)
+    return summary
+
+
+def prepare(config: Config) -> Study:
+    """The reference, its linearization, and the gains to begin with."""
+    door = config.experiment
+    _, plant, reference = rrr_door.scene(door)
+    sets = tuple(0 if "open" in contact_modes(arc.mode) else 1 for arc in reference.arcs)
+    phantoms = {key: sets[key[0]] for key in reference.phantoms}
+    structure = EntryGains.diagonal(SHAPE, sets, phantoms)
+    (ante, post), _ = rrr_door.gains(door, reference)
+    start = structure.parameters([ante, post], least=LEAST)
+    return Study(config, plant, reference, structure, start, differentiable(plant, reference))
+
+
+def differentiable(plant: HybridSystem, reference: Reference) -> Linearization:
+    """The linearization of the reference up to the first event that has no derivative.
+
+    A release with equal shares of the corners' forces is one: where corner 2 is let go first, the
+    force of corner 1 grows again.
+    """
+    nominal = reference.nominal
+    for k, event in enumerate(nominal.events):
+        try:
+            jump_derivative(plant, event)
+        except SimulationError:
+            nominal = HybridTrajectory(nominal.arcs[: k + 1], nominal.events[:k])
+            break
+    return linearize(plant, nominal)
+
+
+def search(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: Ensemble) -> Tuning:
+    """The tuned gains, with a peak input below those of the hand-set ones by the margin.
+
+    Those are two: with spreading, and with the conventional error.
+    """
+    config = study.config
+    low, high = np.log(config.gains_between)
+    peak = [
+        (1.0 - config.peak_margin)
+        * min(runs(hand_set).peak_input, runs(hand_set, "conventional").peak_input)
+        for runs in (seen, unseen)
+    ]
+    return tune(
+        study.structure,
+        study.start,
+        predictions=[study.prediction(weight) for weight in config.input_weights],
+        ensemble=seen,
+        peak_input=peak[0],
+        evaluations=config.evaluations,
+        step=config.step,
+        bounds=(float(low), float(high)),
+        iterations=config.iterations,
+        validation=Validation(unseen, peak[1], config.finalists),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Predicted and simulated mean square error of random gains, (n,), and Spearman's rho."""
+
+    predicted: Array
+    simulated: Array
+    correlation: float
+
+
+def rank(study: Study, ensemble: Ensemble) -> Ranked:
+    """Whether the prediction puts gains into the order in which simulations do.
+
+    The prediction is without the weight of the input; what is simulated has all perturbations.
+    """
+    config = study.config
+    rng = np.random.default_rng((config.seed, 2**32))
+    spread = np.log(config.rank_range)
+    prediction = study.prediction(1e-12)
+    predicted, simulated = [], []
+    for _ in range(config.rank):
+        p = study.start + rng.uniform(-spread, spread, len(study.start))
+        gains = study.structure.schedule(p)
+        predicted.append(prediction(gains).cost)
+        simulated.append(float(np.mean(ensemble(gains).errors ** 2)))
+    return Ranked(
+        np.array(predicted),
+        np.array(simulated),
+        float(spearmanr(predicted, simulated).statistic),
+    )
+
+
+def summarize(
+    study: Study, found: Tuning, results: Mapping[str, Statistics], ranked: Ranked | None
+) -> dict[str, Any]:
+    """What summary.json holds: numbers of the unseen ensemble, gains, and all candidates."""
+    config = study.config
+    matrices = {
+        "before": [
+            curve.values[0] for curve in rrr_door.schedule(config.experiment, study.reference).arcs
+        ],
+        "after": [curve.values[0] for curve in found.gains.arcs],
+    }
+    summary: dict[str, Any] = {name: numbers(result) for name, result in results.items()}
+    summary |= {
+        "seed": config.seed,
+        "members": config.members,
+        "perturbations": asdict(config.perturbations),
+        "friction": config.friction,
+        "release": config.release,
+        "gains": {name: [diagonals(k) for k in arcs] for name, arcs in matrices.items()},
+        "chosen": found.best.origin,
+        "predicted_until": study.linearization.trajectory.end,
+        "candidates": [
+            {"origin": c.origin, **numbers(c.statistics)}
+            for c in found.candidates
+            if c.statistics is not None
+        ],
+    }
+    if ranked is not None:
+        summary["rank"] = {
+            "gains": len(ranked.predicted),
+            "members": config.rank_members,
+            "spearman": ranked.correlation,
+        }
+    return summary
+
+
+def numbers(s: Statistics) -> dict[str, Any]:
+    """Statistics as they stand in summary.json; runs that failed count with the penalty."""
+    completed = s.errors[np.isfinite(s.peaks)]
+    return {
+        "mean_error": s.mean_error,
+        "p95_error": s.p95_error,
+        "peak_input": s.peak_input,
+        "failures": s.failures,
+        "mean_error_of_completed": float(completed.mean()) if completed.size else None,
+        "p95_error_of_completed": float(np.percentile(completed, 95)) if completed.size else None,
+    }
+
+
+def diagonals(gain: Array) -> dict[str, Array]:
+    """The position and velocity gains of the arm joints."""
+    return {"position": np.diag(gain[:, :3]), "velocity": np.diag(gain[:, 4:7])}
+
+
+def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
+    """Errors before and after, then the gains."""
+    labels = {
+        "before": "hand-set gains, spreading",
+        "after": "tuned gains, spreading",
+        "conventional": "hand-set gains, conventional error",
+    }
+    rows = []
+    for name, label in labels.items():
+        r = summary[name]
+        failed = sum(r["failures"].values())
+        shown = [r["mean_error"], r["p95_error"], r["peak_input"]]
+        rows.append((label, *(f"{value:.4f}" for value in shown), str(failed)))
+    title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
+    console.print(table(title, ["", "mean", "95 %", "peak input", "failed"], rows))
+    rows = [
+        (f"{name}, arc {k}", *(" ".join(f"{x:.4g}" for x in gain[kind]) for kind in gain))
+        for name, arcs in summary["gains"].items()
+        for k, gain in enumerate(arcs)
+    ]
+    console.print(table("Gains", ["", "position [N m/rad]", "velocity [N m s/rad]"], rows))
+    if "rank" in summary:
+        r = summary["rank"]
+        console.print(
+            f"rank correlation of predicted and simulated cost over {r['gains']} random gains: "
+            f"{r['spearman']:.3f}"
+        )
