@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import SimulationError
+from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import transition
 from hybridctl.estimation.estimate import Alternative, Estimate, moved, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
@@ -58,30 +58,43 @@ def predict(
 
 
 def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: float) -> Prediction:
+    """Simulations, one after the other where the mean is outside its mode or is moved by an event.
+
+    As many as there may be events: a mean that stays outside would make them shorter and shorter.
+    """
+    rounds = 0
     while now.estimate.time < end:
-        e = now.estimate
-        outside, until = _outside(model, e, end, law)
         try:
-            run = simulate(
-                model.without(e.mode, outside) if outside else model.system,
-                e.mode,
-                e.mean,
-                (e.time, until),
-                law,
-                rtol=model.rtol,
-                atol=model.atol,
-                max_events=model.max_events,
-                on_zeno="rest",
-                zeno_horizon=model.zeno_horizon,
-                first_step=until - e.time,
-            )
+            if rounds > model.max_events:
+                raise EventLimitError(f"the mean stays outside mode {now.estimate.mode!r}")
+            rounds += 1
+            now = _onward(model, now, end, law)
         except SimulationError as error:
-            if e.time + shortest < end:
+            if now.estimate.time + shortest < end:
                 return _in_halves(model, now, end, law, shortest)
             now = _extend(model, now, end, law)
             return replace(now, notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
-        now = _follow(model, now, run, once=bool(outside))
     return now
+
+
+def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+    """One simulation: without the guards that the mean is outside of, as long as it is."""
+    e = now.estimate
+    outside, until = _outside(model, e, end, law)
+    run = simulate(
+        model.without(e.mode, outside) if outside else model.system,
+        e.mode,
+        e.mean,
+        (e.time, until),
+        law,
+        rtol=model.rtol,
+        atol=model.atol,
+        max_events=model.max_events,
+        on_zeno="rest",
+        zeno_horizon=model.zeno_horizon,
+        first_step=until - e.time,
+    )
+    return _follow(model, now, run, once=bool(outside))
 
 
 def _in_halves(

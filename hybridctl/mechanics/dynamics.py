@@ -154,7 +154,7 @@ class ContactDynamics:
         return motion.drift[: len(self.contacts)]
 
     def rebounds(self, contacts: Sequence[int], rates: Array) -> NDArray[np.bool_]:
-        """Which of some contacts (k,) do not approach too slowly to rebound, at normal rates (k,)."""
+        """Which contacts (k,) do not approach too slowly to rebound, at normal rates (k,)."""
         least = self._slowest_rebound[contacts]
         return np.asarray((rates > 0.0) | (-rates > least) | (least == 0.0))
 
