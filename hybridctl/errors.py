@@ -46,7 +46,14 @@ class IntegrationError(SimulationError):
 
 
 class EventLimitError(SimulationError):
-    """More events than allowed by `max_events`."""
+    """More events than allowed by `max_events`.
+
+    `trajectory` is what was simulated, up to the first event that is not allowed any more.
+    """
+
+    def __init__(self, message: str, *, trajectory: Any = None) -> None:
+        super().__init__(message)
+        self.trajectory = trajectory
 
 
 class ZenoError(SimulationError):

@@ -66,7 +66,7 @@ def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: floa
     while now.estimate.time < end:
         try:
             if rounds > model.max_events:
-                raise EventLimitError(f"the mean stays outside mode {now.estimate.mode!r}")
+                raise SimulationError(f"the mean stays outside mode {now.estimate.mode!r}")
             rounds += 1
             now = _onward(model, now, end, law)
         except SimulationError as error:
@@ -81,19 +81,24 @@ def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
     """One simulation: without the guards that the mean is outside of, as long as it is."""
     e = now.estimate
     outside, until = _outside(model, e, end, law)
-    run = simulate(
-        model.without(e.mode, outside) if outside else model.system,
-        e.mode,
-        e.mean,
-        (e.time, until),
-        law,
-        rtol=model.rtol,
-        atol=model.atol,
-        max_events=model.max_events,
-        on_zeno="rest",
-        zeno_horizon=model.zeno_horizon,
-        first_step=until - e.time,
-    )
+    try:
+        run = simulate(
+            model.without(e.mode, outside) if outside else model.system,
+            e.mode,
+            e.mean,
+            (e.time, until),
+            law,
+            rtol=model.rtol,
+            atol=model.atol,
+            max_events=1 if outside else model.max_events,
+            on_zeno="rest",
+            zeno_horizon=model.zeno_horizon,
+            first_step=until - e.time,
+        )
+    except EventLimitError as error:
+        if not outside:
+            raise
+        run = error.trajectory
     return _follow(model, now, run, once=bool(outside))
 
 

@@ -161,7 +161,8 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
         if crossing.guards and sum(bool(e.guards) for e in events) == run.max_events:
             raise EventLimitError(
                 f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
-                f"in mode {point.mode.key!r}; the last guards were {crossing.guards}"
+                f"in mode {point.mode.key!r}; the last guards were {crossing.guards}",
+                trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
             )
         end = _accumulation(run, arc.mode, crossing, events)
         event, point = _jump(run, arc, crossing, tuple(events), end)

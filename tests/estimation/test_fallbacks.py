@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from estimation.piecewise import affine_guard, affine_mode, staircase
+from estimation.piecewise import affine_guard, affine_mode, affine_reset, staircase
 from scipy.linalg import expm
 
 import hybridctl as hc
@@ -160,3 +160,27 @@ def test_outside_one_guard_another_one_still_fires():
     np.testing.assert_allclose(found.estimate.mean, [0.2 - 50.0 * 0.016, 1e-3, 0, 0], atol=1e-9)
     turned = np.diag([-1.0, 1.0, 1.0, 1.0])  # late by dt, behind by 50 dt before and ahead after
     np.testing.assert_allclose(found.estimate.covariance, turned @ p @ turned, atol=1e-12)
+
+
+def test_a_mean_outside_its_mode_with_ever_new_events_ends():
+    """Events 0.1 us apart while another guard is 1 mm away: 2e5 of them, which nobody follows."""
+    field = affine_mode("air", np.zeros((2, 2)), [0.05, -1.0])
+    system = hc.HybridSystem(
+        [field],
+        [
+            Transition("air", affine_guard("floor", [1.0, 0.0], 0.0), Reset(no_way_on), "air"),
+            Transition(
+                "air",
+                affine_guard("tick", [0.0, 1.0], 0.0),
+                affine_reset(np.diag([1.0, 0.0]), [0.0, 1e-7]),
+                "air",
+            ),
+        ],
+    )
+    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), BOTH, window=0.0)
+    found = kf.predict(Estimate("air", 0.0, np.array([-1e-3, 1e-7]), np.zeros((2, 2))), 0.01)
+    assert found.kept
+    assert "stays outside mode 'air'" in found.notes[-1]
+    assert found.estimate.time == 0.01
+    assert len(found.events) <= 4 * 21
+    np.testing.assert_allclose(found.estimate.mean[0], -1e-3 + 0.05 * 0.01, atol=1e-9)
