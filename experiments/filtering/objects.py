@@ -170,7 +170,8 @@ class CubeSettings(Settings):
     """A cube in space, seen by a camera; the defaults suit the ContactNets recordings.
 
     Noise as for the block, with guard_noise that of the table's height: the recorded corners are
-    up to 5 mm below it.
+    up to 5 mm below it. Corners that hit more slowly than restitution_threshold, m/s, do not
+    rebound.
     """
 
     duration: float = 0.5
@@ -181,6 +182,7 @@ class CubeSettings(Settings):
     inertia: float = 0.00081
     friction: float = 0.18
     restitution: float = 0.125
+    restitution_threshold: float = 0.1
     position_noise: float = 7e-4
     angle_noise: float = 7e-3
     force_noise: float = 1e-2
@@ -202,6 +204,7 @@ class CubeSettings(Settings):
             inertia=self.inertia,
             friction=self.friction,
             restitution=self.restitution,
+            restitution_threshold=self.restitution_threshold,
         )
 
 

@@ -114,7 +114,7 @@ class ContactDynamics:
         if len(set(names)) != len(names):
             raise InputError(f"contact names must differ, got {names}")
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
-        self._restitution = np.array([contact.restitution for contact in self.contacts])
+        self.restitution = np.array([contact.restitution for contact in self.contacts])
         self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])
         self.friction = np.array([contact.friction for contact in self.contacts])
         self.static_friction = np.array(
@@ -158,9 +158,9 @@ class ContactDynamics:
         least = self._slowest_rebound[contacts]
         return np.asarray((rates > 0.0) | (-rates > least) | (least == 0.0))
 
-    def restitution(self, contacts: Sequence[int], rates: Array) -> Array:
+    def restitution_at(self, contacts: Sequence[int], rates: Array) -> Array:
         """e of some contacts (k,) that hit with normal rates (k,), 0 for those too slow."""
-        return np.asarray(self._restitution[contacts] * self.rebounds(contacts, rates))
+        return np.asarray(self.restitution[contacts] * self.rebounds(contacts, rates))
 
     def phase(self, modes: Modes) -> Phase:
         """The meaning of these modes of all contacts, made once."""

@@ -95,7 +95,7 @@ def impact(
     mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
     k, closed = len(phase.closed), list(phase.closed)
     approach = rows[:k] @ v
-    rebound = -approach * (0.0 if plastic else dynamics.restitution(closed, approach))
+    rebound = -approach * (0.0 if plastic else dynamics.restitution_at(closed, approach))
     free = rows @ v
     free[:k] -= rebound
     if len(rows) == k:
@@ -195,7 +195,7 @@ def impact_derivatives(
         forces = row_values(phase, result)
         directions, mix, turning, select, system = linearised(phase, mass, rows, after, forces)
         e = np.zeros(len(rows))
-        e[: len(closed)] = dynamics.restitution(closed, rows[: len(closed)] @ v)
+        e[: len(closed)] = dynamics.restitution_at(closed, rows[: len(closed)] @ v)
         rest = np.zeros(nv)
         d_after = phase.contacts.derivatives(q, after, rest)
         d_before = phase.contacts.derivatives(q, v, rest)

@@ -108,7 +108,7 @@ def _slack(
         state, mu, tangents = d.states[i], dynamics.friction[i], all_rows.tangents[i]
         pressed = result.impulses[i] > SEPARATION_SPEED * max(1.0, float(result.impulses.max()))
         if state == OPEN:
-            e = float(dynamics.restitution([i], before.rate[[i]])[0])
+            e = float(dynamics.restitution_at([i], before.rate[[i]])[0])
             slack.append(rates_z[i] + e * bounce_z[i])
         elif not pressed:
             slack.append(normal_z[i])

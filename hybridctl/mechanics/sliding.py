@@ -40,7 +40,7 @@ def _beginnings(
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
     The first guess is against the friction that would hold them: at the border of breaking
-    away it is the direction itself.
+    away it is the direction itself. Where less than kinetic friction holds all, none moves.
     """
     modes = [phase.modes[i] for i in phase.closed]
     held = list(phase.modes)
@@ -48,23 +48,22 @@ def _beginnings(
         held[phase.closed[k]] = STICK
     sticking = dynamics.solve(dynamics.phase(tuple(held)), q, v, u)
     forces = sticking.mix @ sticking.multipliers
+    tangents, closed = phase.contacts.tangents, list(phase.closed)
+    limit = (1.0 - _BORDER) * dynamics.friction[closed] * forces[: len(modes)]
+    stays = [k for k in starting if np.linalg.norm(forces[tangents[k]]) < limit[k]]
+    if len(stays) == len(starting):
+        return {}
     guesses = [
-        unit(-forces[tangents], None) if k in starting else None
-        for k, tangents in enumerate(phase.contacts.tangents)
+        unit(-forces[rows], None) if k in starting else None for k, rows in enumerate(tangents)
     ]
-    mass, drive = (
-        dynamics.robot.mass_matrix(q),
-        dynamics.robot.actuation @ u - dynamics.robot.bias(q, v),
-    )
+    mass = dynamics.robot.mass_matrix(q)
+    drive = dynamics.robot.actuation @ u - dynamics.robot.bias(q, v)
     problem = dynamics.problem(phase, sticking.rows, mass, drive, dynamics.targets(sticking.rows))
     solution = polish(problem, tuple(modes), guesses, np.zeros(len(forces)))
     if solution is not None:
         guesses = list(solution.directions)
     else:
-        limit = (1.0 - _BORDER) * problem.kinetic * forces[: len(modes)]
-        for k in starting:
-            if np.linalg.norm(forces[problem.tangents[k]]) < limit[k]:
-                guesses[k] = None
+        guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
     return {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
 
 
