@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, member, number, vector
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.checks import Array, count, member, number
+from hybridctl.errors import InputError
 from hybridctl.estimation.admit import admit
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
@@ -18,9 +18,10 @@ from hybridctl.estimation.jumps import STRATEGIES, Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
-from hybridctl.estimation.predict import Prediction, carry_alternative, extend, predict
+from hybridctl.estimation.predict import Prediction, carry_alternative, predict
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.recovery import Beginning, Doubt, inflation
+from hybridctl.estimation.restart import Row, restarted
 from hybridctl.estimation.result import Admission, Correction, FilterResult, Step, over_record
 from hybridctl.estimation.update import Innovation, correct, present
 from hybridctl.hybrid.mode import InputLaw, ModeKey
@@ -28,7 +29,6 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
 Constant = ArrayLike | Mapping[ModeKey, ArrayLike]
-_Row = tuple[Estimate, Sample]  # a value that was there, and the estimate after it
 
 
 class SaltedKalmanFilter:
@@ -116,7 +116,7 @@ class SaltedKalmanFilter:
             raise InputError(
                 f"time must not be before that of the estimate, {estimate.time} s, got {end}"
             )
-        law = self._law(estimate.mode, input)
+        law = self.model.law(estimate.mode, input)
         prediction = self._predicted(estimate, end, law)
         carried = carry_alternative(self.model, estimate, prediction, self.window, law)
         return replace(prediction, estimate=carried)
@@ -137,7 +137,7 @@ class SaltedKalmanFilter:
         known = [*self.measurements, *self.signals]
         member("channel", channel, known)
         measured = np.atleast_1d(np.asarray(value, dtype=np.float64))
-        law = self._law(estimate.mode, input)
+        law = self.model.law(estimate.mode, input)
         if channel in self.signals:
             if measured.shape != (1,):
                 raise InputError(f"a row of {channel!r} must have one value, got {measured.shape}")
@@ -183,16 +183,16 @@ class SaltedKalmanFilter:
         beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
         doubt = Doubt(self.patience)
         window = max(self.patience or 0, 2)
-        last = {name: deque[_Row](maxlen=window) for name in self.measurements}
+        last = {name: deque[Row](maxlen=window) for name in self.measurements}
 
         def take(sample: Sample) -> Step:
             nonlocal estimate
             channel = sample.channel
-            step = self._step(record, estimate, sample, doubt.of_estimate(channel))
+            step = self.advance(record, estimate, sample, reopen=doubt.of_estimate(channel))
             if step.innovation is not None:
                 last[channel].append((step.estimate, sample))
             if doubt.of_mode(step):
-                anew = self._restarted(record, beginning, last[channel], step)
+                anew = restarted(self, record, beginning, last[channel], step)
                 if anew is None and doubt.of_estimate(channel):
                     note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
                     step = replace(step, notes=(*step.notes, note))
@@ -204,10 +204,10 @@ class SaltedKalmanFilter:
         channels = [*self.measurements, *self.signals]
         return over_record(record, estimate, channels, take, progress)
 
-    def _step(
-        self, record: Record, estimate: Estimate, sample: Sample, reopen: bool = False
+    def advance(
+        self, record: Record, estimate: Estimate, sample: Sample, *, reopen: bool = False
     ) -> Step:
-        """Prediction to a sample, over the changes of the input, and the correction."""
+        """One step of `run`: prediction to a sample, over changes of the input, and correction."""
         events, notes = list[Event](), list[str]()
         transition: Array | None = np.eye(len(estimate.covariance))
         if estimate.alternative is not None:
@@ -244,79 +244,17 @@ class SaltedKalmanFilter:
             reopened,
         )
 
-    def _restarted(
-        self, record: Record, beginning: Beginning, rows: Sequence[_Row], step: Step
-    ) -> Step | None:
-        """The last step of an estimate made anew from some of the last rows of its channel.
-
-        step: the one that is replaced. None where there is no such estimate.
-        """
-        for k in range(len(rows) - 1):
-            try:
-                steps = self._anew(record, beginning, list(rows)[k:])
-            except (SimulationError, np.linalg.LinAlgError):
-                continue
-            taken = sum(s.innovation is not None and s.innovation.accepted for s in steps)
-            if not steps or 2 * (1 + taken) <= len(rows):
-                continue
-            left = step.estimate.mode
-            note = f"{step.channel!r} is believed, and mode {left!r} is not: begun anew"
-            return replace(
-                steps[-1],
-                predicted=replace(steps[-1].predicted, alternative=None),
-                innovation=step.innovation,
-                events=tuple(event for s in steps for event in s.events),
-                undone=rows[k][1].time,
-                notes=(note, *(note for s in steps for note in s.notes)),
-                transition=None,
-                admission=None,
-                reopened=True,
-            )
-        return None
-
-    def _anew(self, record: Record, beginning: Beginning, rows: list[_Row]) -> list[Step]:
-        """Steps from the second of these rows to the last, made from the first two.
-
-        Empty where they do not tell the state, or it has another size in the mode of the beginning.
-        """
-        (earlier, first), (_, second), *others = rows
-        sizes = [self.model.system.mode(e.mode).space.nx for e in (earlier, beginning)]
-        if sizes[0] != sizes[1]:
-            return []
-        now = Estimate(beginning.mode, first.time, earlier.mean, beginning.covariance)
-        for sample in (first, second):
-            onward = self._past_guards(record, now, sample.time)
-            taken = None if onward is None else self._taken(record, onward, sample)
-            if taken is None:
-                return []
-            predicted, now, innovation = taken
-        found = admit(self.model, now, self._law(now.mode, record.input(second.time)))
-        given = second.time, second.channel, predicted, found.estimate, innovation
-        steps = [Step(*given, found.events, None, found.notes, None)]
-        for _, sample in others:
-            steps.append(self._step(record, steps[-1].estimate, sample))
-        return steps
-
-    def _past_guards(self, record: Record, estimate: Estimate, end: float) -> Estimate | None:
-        """The estimate at a later time in the same mode; None where there is no way."""
-        for t in (*record.input_changes(estimate.time, end).tolist(), end):
-            if t > estimate.time:
-                law = self._law(estimate.mode, record.input(estimate.time))
-                onward = extend(self.model, estimate, t, law, None)
-                if onward is None:
-                    return None
-                estimate = onward.estimate
-        return estimate
-
-    def _taken(
-        self, record: Record, estimate: Estimate, sample: Sample
+    def believe(
+        self, estimate: Estimate, channel: str, value: Array, law: InputLaw
     ) -> tuple[Estimate, Estimate, Innovation] | None:
-        """The estimate before and after a value that must be taken, None where it cannot be."""
-        law = self._law(estimate.mode, record.input(sample.time))
-        found = self._corrected(estimate, sample.channel, sample.value, law)
+        """The estimate before and after a value that must be taken, None where it cannot be.
+
+        Before it is as uncertain as it takes.
+        """
+        found = self._corrected(estimate, channel, value, law)
         if found is None or found[1].accepted:
             return None if found is None else (estimate, *found)
-        return self._believed(estimate, found[1], sample.channel, sample.value, law)
+        return self._believed(estimate, found[1], channel, value, law)
 
     def _believed(
         self, estimate: Estimate, rejected: Innovation, channel: str, value: Array, law: InputLaw
@@ -364,13 +302,6 @@ class SaltedKalmanFilter:
             return rival[0], rival[1], other.since
         alternative = replace(other, estimate=rival[0], log_odds=odds)
         return replace(after, alternative=alternative), innovation, None
-
-    def _law(self, mode: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:
-        if callable(given):
-            return given
-        nu = self.model.system.mode(mode).nu
-        u = np.zeros(nu) if given is None else vector("input", given, nu)
-        return lambda t, x: u
 
 
 def _since_sample(prediction: Prediction, before: Array | None) -> Estimate:

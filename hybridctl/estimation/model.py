@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, vector
 from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDefinitionError
 from hybridctl.estimation.jumps import Jumped, Strategy, jumped
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
@@ -138,6 +138,14 @@ class Model:
         raise NoContactSolutionError(
             f"no mode after {tuple(guards)} at t = {t:.9g} s is consistent"
         )
+
+    def law(self, key: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:
+        """The input of a mode as u(t, x): from a constant (nu,), a function, or None, zero."""
+        if callable(given):
+            return given
+        nu = self.system.mode(key).nu
+        u = np.zeros(nu) if given is None else vector("input", given, nu)
+        return lambda t, x: u
 
     def quiet(self) -> Model:
         """The same without process noise, for times whose noise has been counted already."""
