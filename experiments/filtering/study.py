@@ -150,7 +150,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     folder.write_json("summary.json", summary)
     print_tables(console, summary)
     with console.status("drawing figures"):
-        figures.draw(folder / "figures/nees.png", summary)
+        for model, found in summary["models"].items():
+            figures.draw(folder / f"figures/nees_{model}.png", model, found)
     return summary
 
 
@@ -280,36 +281,32 @@ def stated_noise(model: str) -> dict[str, float]:
 def print_tables(console: Console, summary: dict[str, Any]) -> None:
     """NEES per degree of freedom at each time, for each filter; then over the noise."""
     for model, found in summary["models"].items():
-        times = [f"t = {t:g} s" for t in SETUPS[model].times]
-        columns = [
-            "filter",
-            "runs",
-            *times,
-            "diverged",
-            "failed",
-            "not PSD",
-            "modes",
-            "ms per step",
-        ]
-        rows = [_row(name, values) for name, values in found["filters"].items()]
-        rows += [_row(f"salted, noise x {v['scale']:g}", v) for v in found["sweep"]]
+        names = [*found["filters"], *(f"salted, noise x {v['scale']:g}" for v in found["sweep"])]
+        values = [*found["filters"].values(), *found["sweep"]]
+        both = list(zip(names, values, strict=True))
         title = f"{model}: NEES per degree (* outside its 99 % band; runs in another mode)"
-        console.print(table(title, columns, rows))
+        columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
+        console.print(table(title, columns, [_squares(*row) for row in both]))
+        columns = ["filter", "diverged", "failed", "not PSD", "modes right", "ms per step"]
+        console.print(table(f"{model}: runs", columns, [_runs(*row) for row in both]))
         first = found["out_of_band_from"]
         where = "inside at all scales tried" if first is None else f"leaves it at noise x {first:g}"
         console.print(f"{model}: the salted filter {where}")
 
 
-def _row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
-    cells = [
-        f"{r['nees_per_degree']:.3g}{'' if r['inside'] else '*'} ({r['other_mode']})"
-        for r in values["nees"]
-    ]
+def _squares(name: str, values: dict[str, Any]) -> tuple[str, ...]:
+    cells = []
+    for row in values["nees"]:
+        square = row["nees_per_degree"]
+        digits = f"{square:.3g}" if square < 1e3 else f"{square:.0f}"
+        cells.append(f"{digits}{'' if row['inside'] else '*'} ({row['other_mode']})")
+    return name, str(values["runs"]), *cells
+
+
+def _runs(name: str, values: dict[str, Any]) -> tuple[str, ...]:
     step, agreement = values["seconds_per_step"], values["mode_agreement"]
     return (
         name,
-        str(values["runs"]),
-        *cells,
         str(values["diverged"]),
         str(values["failed"]),
         str(values["indefinite"]),

@@ -1,4 +1,4 @@
-"""The figure of the filter study: NEES over the time of the run, and over the noise."""
+"""The figures of the filter study: NEES over the time of the runs, one for each model."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from hybridctl.experiments.filtering.figures import COLORS
 from hybridctl.plots import Line, Panel, series
 
 
-def draw(path: Path, summary: Mapping[str, Any]) -> None:
-    """One row for each model; NEES per degree of freedom of every filter, beside the band."""
-    rows = []
-    for model, found in summary["models"].items():
-        lines = []
-        for (name, values), color in zip(found["filters"].items(), COLORS, strict=False):
-            lines.append(_curve(values, "nees_per_degree", name, color, ".-"))
-        salted = found["filters"]["salted"]
-        lines += [
-            _curve(salted, "low", "99 % band", "black", "--"),
-            _curve(salted, "high", None, "black", "--"),
-        ]
-        rows.append([Panel(f"{model}: NEES / degree", lines, log=True)])
-    series(path, rows, title="Consistency at the stated noise; 1 is right", xlabel="checkpoint")
+def draw(path: Path, model: str, found: Mapping[str, Any]) -> None:
+    """NEES per degree of freedom of every filter, beside the band; the salted one below all."""
+    filters = found["filters"]
+    lines = [
+        _curve(values, "nees_per_degree", name, color, ".-", 3.5 if name == "salted" else 1.2)
+        for (name, values), color in zip(filters.items(), COLORS, strict=False)
+    ]
+    for key, label in (("low", "99 % band"), ("high", None)):
+        lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))
+    panel = Panel("NEES / degree", lines, log=True, legend="upper left")
+    title = f"{model}, {filters['salted']['runs']} runs at the stated noise: 1 is right"
+    series(path, [[panel]], title=title)
 
 
-def _curve(values: Mapping[str, Any], key: str, label: str | None, color: str, style: str) -> Line:
-    points = np.array([row[key] for row in values["nees"]])
-    return Line(np.arange(1.0, len(points) + 1.0), points, label, color, style)
+def _curve(
+    values: Mapping[str, Any], key: str, label: str | None, color: str, style: str, width: float
+) -> Line:
+    rows = values["nees"]
+    times, points = (np.array([row[k] for row in rows]) for k in ("time", key))
+    return Line(times, points, label, color, style, width)
