@@ -41,7 +41,7 @@ class Panel:
     lines: Sequence[Line]
     log: bool = False
     zero: bool = False
-    legend: Literal["best", "lower left", "upper left"] = "best"
+    legend: Literal["best", "lower left"] = "best"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def draw(path: Path, model: str, found: Mapping[str, Any]) -> None:
     ]
     for key, label in (("low", "99 % band"), ("high", None)):
         lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))
-    panel = Panel("NEES / degree", lines, log=True, legend="upper left")
+    panel = Panel("NEES / degree", lines, log=True)
     title = f"{model}, {filters['salted']['runs']} runs at the stated noise: 1 is right"
     series(path, [[panel]], title=title)
 
