@@ -139,7 +139,7 @@ class Settings:
     longest_gap: float = 2.0
     tolerance: float = 1e-8
     particles: int = 200
-    smoothing: float = 0.1
+    smoothing: float = 0.4
     duration: float = 1.0
     rate: float = 100.0
     noise: float = 1.0

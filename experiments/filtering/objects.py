@@ -48,7 +48,6 @@ class BallSettings(Settings):
 
     duration: float = 1.2
     particles: int = 2000
-    smoothing: float = 0.4
     mass: float = 1.0
     slope: float = 0.2
     restitution: float = 0.7
