@@ -11,7 +11,7 @@ hypothesis that has won is followed back to where it began.
 
 On a manifold :math:`P_{k+1}^s` belongs to the tangent space at the smoothed mean. In that at
 :math:`\hat x_{k+1}^-` it is :math:`J^{-1} P_{k+1}^s J^{-T}`, with J the derivative of the change
-between the two, :math:`\varphi_1(T)` of the way there (see `moved`).
+between the two, :math:`\varphi_1(T)` of the way there (see `turning`).
 """
 
 from __future__ import annotations
