@@ -93,7 +93,8 @@ def test_values_and_shapes_are_those_of_the_expressions(kind):
     np.testing.assert_allclose(jump.state, [x[0] * t, x[1] * u[0]], rtol=1e-15)
     np.testing.assert_array_equal(out.edge(("side", "down")).reset(*POINT).state, x[:2])
     assert (mode.nu, mode.space.nx, system.mode("slide").space.nx) == (2, 3, 2)
-    assert [a.shape for a in mode.jacobian(*POINT)] == [(3, 3), (3, 2)]
+    derivative = mode.jacobian(*POINT)
+    assert (derivative.state.shape, derivative.input.shape) == ((3, 3), (3, 2))
     assert [a.shape for a in out.guards.jacobian(*POINT)] == [(2,), (2, 3), (2, 2)]
     jacobian = out.edge(("down",)).reset.jacobian(*POINT)
     assert [a.shape for a in jacobian] == [(2,), (2, 3), (2, 2)]
