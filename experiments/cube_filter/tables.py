@@ -176,12 +176,11 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
     """What was found, and how sure that is."""
     filters = summary["filters"]
     title = f"Held-out {summary['data']} tosses; NIS should be {DIMENSION}"
-    columns = ("filter", "noise", "NIS", "median", "rejected", "log L", "tosses", "bursts", "lost")
+    columns = ("filter", "noise", "NIS", "median", "rejected", "log L", "tosses", "lost")
     console.print(table(title, columns, [_likelihoods(f) for f in filters]))
     console.print(
         "noise: of events. NIS: mean of what is not rejected; median: of all. log L: per row; "
-        "tosses: the median of their means. bursts: rows that claim more than "
-        f"{1e3 * BURST:.0f} mm. *: at the levels of the salted filter"
+        "tosses: the median of their means. *: at the levels of the salted filter"
     )
     after = ("filter", "noise", "mm", "mrad", "contact")
     console.print(table("After impacts", after, [_predictions(f) for f in filters]))
@@ -217,7 +216,7 @@ def phase_table(found: Mapping[str, Any]) -> Table:
 
 def _likelihoods(f: Mapping[str, Any]) -> tuple[str, ...]:
     if "steps" not in f:
-        return (*_label(f), *["-"] * 6, str(f["lost"]))
+        return (*_label(f), *["-"] * 5, str(f["lost"]))
     error = "" if f["nis_error"] is None else f"\u00b1{f['nis_error']:.1f}"
     return (
         *_label(f),
@@ -226,7 +225,6 @@ def _likelihoods(f: Mapping[str, Any]) -> tuple[str, ...]:
         f"{100.0 * f['rejected'] / f['steps']:.1f} %",
         f"{f['log_likelihood_per_row']:.2f}",
         f"{f['median_log_likelihood_of_tosses']:.2f}",
-        str(f["bursts"]),
         str(f["lost"]),
     )
 
