@@ -122,7 +122,7 @@ def _rewound(
     longest = min(model.rewind, e.time - e.since)
     if longest < _INSTANT:
         return _fired_there(model, present, falling, law)
-    now = outgoing.values(e.time, e.mean, law(e.time, e.mean))[falling].min()
+    now = _values(model, e, law)[falling].min()
     first = 2.0 * float(now) / min(rate, -1e-300)
     for length in sorted({min(first, longest), longest}):
         try:
@@ -132,15 +132,7 @@ def _rewound(
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
             then = _taken_back(model, present, mode, replace(arc, end=back))
-            inside = (
-                model.guards(
-                    e.mode,
-                    then.estimate.time,
-                    then.estimate.mean,
-                    law(then.estimate.time, then.estimate.mean),
-                )
-                >= -GUARD_TOLERANCE
-            )
+            inside = _values(model, then.estimate, law) >= -GUARD_TOLERANCE
             return then if inside.all() else _fired_there(model, then, falling, law)
     if longest < e.time - e.since:
         return None
@@ -158,10 +150,15 @@ def _taken_back(model: Model, present: Prediction, mode: Mode, arc: Arc) -> Pred
     return replace(present, estimate=earlier, transition=whole)
 
 
+def _values(model: Model, e: Estimate, law: InputLaw) -> Array:
+    """The guards at the mean."""
+    return model.guards(e.mode, e.time, e.mean, law(e.time, e.mean))
+
+
 def _lowest(model: Model, now: Prediction, falling: Indices, law: InputLaw) -> str:
     """The name of the guard with the lowest value of some."""
     e = now.estimate
-    g = model.guards(e.mode, e.time, e.mean, law(e.time, e.mean))[falling]
+    g = _values(model, e, law)[falling]
     return model.system.outgoing(e.mode).guards.names[int(falling[g.argmin()])]
 
 

@@ -272,7 +272,8 @@ class ContactDynamics:
             e_q, e_v = robot.bias_derivatives(q, v, a, {})
             both = np.hstack([-e_q, -e_v, robot.actuation])
             a_z = np.linalg.solve(robot.mass_matrix(q), both)
-            f_z, t_z = np.zeros((len(modes), len(both.T))), np.zeros((len(modes), 2, len(both.T)))
+            columns = both.shape[1]
+            f_z, t_z = np.zeros((len(modes), columns)), np.zeros((len(modes), 2, columns))
         else:
             a, a_z, f_z, t_z = self._closed_derivatives(phase, q, v, u)
         parts = slice(nv), slice(nv, 2 * nv), slice(2 * nv, None)

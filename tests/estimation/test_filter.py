@@ -22,6 +22,7 @@ from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, moved
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import configuration, coordinates
+from hybridctl.estimation.points import integrated
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import ContactDynamics
@@ -275,3 +276,18 @@ def test_the_band_is_that_of_chi_square():
         band([], [])
     with pytest.raises(InputError, match="level must be below 1"):
         band([1.0], [1], level=1.0)
+
+
+def test_scattered_states_stay_on_what_contacts_hold():
+    """Sigma points and particles, 0.1 rad and more from the mean of a cube on its edge."""
+    key = tuple("slip" if name in ("---", "-+-") else "open" for name in cube.CORNERS)
+    mode, rng = cube.system().mode(key), np.random.default_rng(11)
+    dynamics = ContactDynamics(cube.robot(), cube.contacts())
+    attitude = Rotation.from_euler("xyz", [0.0, -0.4, 0.3]).as_quat()
+    x = mode.project(np.array([0, 0, 0.07, *attitude, *rng.normal(size=6)]))
+    states = integrated(mode, x, 0.1 * rng.normal(size=(5, 12)))
+    assert states.shape == (5, 13)
+    for state in states:
+        assert np.abs(mode.space.difference(x, state)[3:6]).max() > 0.02
+        assert np.abs(dynamics.gaps(state[:7])[[0, 2]]).max() <= 1e-11
+        assert np.abs(dynamics.gap_rates(state[:7], state[7:])[[0, 2]]).max() <= 1e-12
