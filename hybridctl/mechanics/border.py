@@ -145,9 +145,9 @@ def _left(
     if SLIP in (brief[i] for i in moving):
         raise InputError(_unstopped(names))
     phase = dynamics.phase(brief)
-    rows = phase.contacts.motion(dynamics.robot.motion(q, v, phase.contacts.joints), v)
-    tangents = np.array([phase.contacts.tangents[phase.closed.index(i)][0] for i in moving])
-    jacobian, target = rows.jacobian[tangents], dynamics.targets(rows)[tangents]
+    rows = dynamics.rows(phase, q, v, u)
+    tangents = np.array([phase.tangents[phase.closed.index(i)][0] for i in moving])
+    jacobian, target = rows.jacobian[tangents], rows.target[tangents]
     acceleration = dynamics.acceleration(q, v, u, brief).acceleration
     later = dynamics.acceleration(q, v, u, after).acceleration
     slip, slowing = jacobian @ push, jacobian @ acceleration - target
@@ -161,7 +161,7 @@ def _left(
 
 
 def _velocity(piece: ImpactPiece) -> Array:
-    return np.hstack([piece.derivatives.velocity_q, piece.derivatives.velocity_v])
+    return piece.derivatives.velocity_z
 
 
 def _reset(velocity: Array, u: Array) -> ResetJacobian:

@@ -6,14 +6,14 @@ Sign conventions: a contact force pushes, :math:`\lambda_n \ge 0`, and friction 
           \lambda_t = -\mu \lambda_n v_t / |v_t| \text{ in slip}.
 
 Methods take q (nq,), v (nv,), u (nu,) and the mode of every contact (see `phase`). They do not
-validate: that is done where a simulation starts.
+validate: that is done where a simulation starts. A `ContactDynamics` does not change once made, so
+that threads can share it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,22 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import (
-    OPEN,
-    CoulombProblem,
-    Modes,
+from hybridctl.mechanics.coulomb.law import CoulombProblem, Modes
+from hybridctl.mechanics.equations import (
+    Rows,
+    Solution,
+    along_rows,
+    closed_rows,
+    moved_multipliers,
+    problem,
+    solve,
 )
-from hybridctl.mechanics.coulomb.memory import SolutionMemory
-from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
-from hybridctl.mechanics.joints import skew
+from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import STANDSTILL, Phase
-from hybridctl.mechanics.robot import Robot, coulomb_iterations
-from hybridctl.mechanics.sharing import along_rows, friction_weights, moved_multipliers
-from hybridctl.mechanics.sliding import sliding_directions
+from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sliding import beginnings, sliding_directions
+from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms
 
 _SLOWEST = 1e-7
 _CLOSED, _PROJECTIONS = 1e-11, 20
@@ -41,52 +44,36 @@ _CLOSED, _PROJECTIONS = 1e-11, 20
 
 @dataclass(frozen=True)
 class ContactAcceleration:
-    """Acceleration (nv,), and forces in N and sliding velocities in m/s of all contacts.
+    """A point of a mode: acceleration (nv,), and forces in N, speeds in m/s, gaps in m of contacts.
 
-    `forces` (c,) are normal, `friction` (c, 2) tangential and `slip` (c, 2) v_t along the
-    tangents of each surface (in a plane of motion the second is zero); zero where open.
+    Of all contacts: `forces` (c,) are normal, `friction` (c, 2) tangential and `slip` (c, 2) v_t
+    along the tangents of each surface (in a plane of motion the second is zero); zero where open.
+    `gaps` (c,) are positive where open. `solution`: the equations behind it, None
+    where all are open.
     """
 
     acceleration: Array
     forces: Array
     friction: Array
     slip: Array
+    gaps: Array
+    solution: Solution | None
 
 
 @dataclass(frozen=True)
 class AccelerationDerivatives:
-    """Derivatives of acceleration (nv, .), normal (c, .) and friction forces (c, 2, .).
+    """Derivatives by z = (q, v, u), n = 2 nv + nu columns, and the point itself.
 
-    The acceleration (nv,) itself besides.
+    acceleration_z (nv, n), forces_z (c, n), friction_z (c, 2, n), slip_z (c, 2, n), gaps_z (c, n);
+    slip and gaps of all contacts.
     """
 
-    acceleration: Array
-    acceleration_q: Array
-    acceleration_v: Array
-    acceleration_u: Array
-    forces_q: Array
-    forces_v: Array
-    forces_u: Array
-    friction_q: Array
-    friction_v: Array
-    friction_u: Array
-
-
-class Solution(NamedTuple):
-    """One solve: rows, sliding directions, mix E, system, acceleration, multipliers.
-
-    residual: what the constraints still want of C a, where they contradict each other. even: the
-    solve of equal weights, whose normal forces are the weights of friction in this one.
-    """
-
-    rows: RowMotion
-    directions: dict[int, Array]
-    mix: Array
-    kkt: KKT
-    acceleration: Array
-    multipliers: Array
-    residual: Array
-    even: Solution | None
+    point: ContactAcceleration
+    acceleration_z: Array
+    forces_z: Array
+    friction_z: Array
+    slip_z: Array
+    gaps_z: Array
 
 
 class ContactDynamics:
@@ -121,8 +108,10 @@ class ContactDynamics:
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         self.all = ContactSet(robot, self.contacts)
-        self.impact_law = SolutionMemory(coulomb_iterations)
+        self.terms: Terms = PinocchioTerms(robot, self.all)
         self._phases: dict[Modes, Phase] = {}
+
+    # Kinematics of all contacts
 
     def gaps(self, q: Array) -> Array:
         """Signed distances h of all contacts (c,), in m, positive when open."""
@@ -138,11 +127,7 @@ class ContactDynamics:
 
     def tangent_jacobian(self, q: Array) -> Array:
         """J_t of all contacts (c, 2, nv); zero where there is no friction or no such motion."""
-        rows = self.all.jacobian(q)
-        result = np.zeros((len(self.contacts), 2, self.robot.nv))
-        for i, tangents in enumerate(self.all.tangents):
-            result[i, : len(tangents)] = rows[tangents]
-        return result
+        return self._tangential(self.all.jacobian(q))
 
     def slip_velocities(self, q: Array, v: Array) -> Array:
         """Sliding velocities v_t of all contacts (c, 2), in m/s, closed or not."""
@@ -153,6 +138,15 @@ class ContactDynamics:
         motion = self.all.motion(self.robot.motion(q, v, self.all.joints), v)
         return motion.drift[: len(self.contacts)]
 
+    def _tangential(self, rows: Array) -> Array:
+        """Values of all rows (r, ...) along the tangents of every contact (c, 2, ...)."""
+        result = np.zeros((len(self.contacts), 2, *rows.shape[1:]))
+        for i, tangents in enumerate(self.all.tangents):
+            result[i, : len(tangents)] = rows[tangents]
+        return result
+
+    # Restitution
+
     def rebounds(self, contacts: Sequence[int], rates: Array) -> NDArray[np.bool_]:
         """Which contacts (k,) do not approach too slowly to rebound, at normal rates (k,)."""
         least = self._slowest_rebound[contacts]
@@ -162,11 +156,14 @@ class ContactDynamics:
         """e of some contacts (k,) that hit with normal rates (k,), 0 for those too slow."""
         return np.asarray(self.restitution[contacts] * self.rebounds(contacts, rates))
 
+    # Modes
+
     def phase(self, modes: Modes) -> Phase:
         """The meaning of these modes of all contacts, made once."""
-        if modes not in self._phases:
-            self._phases[modes] = Phase(self.robot, self.contacts, modes)
-        return self._phases[modes]
+        known = self._phases.get(modes)
+        if known is None:
+            known = self._phases.setdefault(modes, Phase(self.all.tangents, self.friction, modes))
+        return known
 
     def acceleration(self, q: Array, v: Array, u: Array, modes: Modes) -> ContactAcceleration:
         """Acceleration and forces in the given modes, [RS] (2.38)-(2.41)."""
@@ -174,40 +171,34 @@ class ContactDynamics:
         forces, friction, slip = np.zeros(count), np.zeros((count, 2)), np.zeros((count, 2))
         if not phase.closed:
             a = self.robot.free_acceleration(q, v, u)
-            return ContactAcceleration(a, forces, friction, slip)
-        solution = self.solve(phase, q, v, u)
-        m = solution.multipliers
-        rows = m if phase.identity else solution.mix @ m
+            return ContactAcceleration(a, forces, friction, slip, self.gaps(q), None)
+        values = self.terms.values(q, v, u)
+        now = self._solved(phase, closed_rows(phase, values, self.stabilization))
         closed = list(phase.closed)
-        forces[closed] = rows[: len(closed)]
-        if len(rows) > len(closed):
-            friction[closed] = phase.spread(rows)[1]
-            slip[closed] = phase.spread(solution.rows.rate)[1]
-        return ContactAcceleration(solution.acceleration, forces, friction, slip)
+        forces[closed], friction[closed] = phase.spread(now.forces)
+        if len(phase.owner) > len(closed):
+            slip[closed] = phase.spread(now.rows.rates)[1]
+        return ContactAcceleration(now.acceleration, forces, friction, slip, values.gaps, now)
+
+    def rows(self, phase: Phase, q: Array, v: Array, u: Array) -> Rows:
+        """Terms of the closed contacts of a phase."""
+        return closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
 
     def solve(self, phase: Phase, q: Array, v: Array, u: Array) -> Solution:
         """Acceleration and multipliers of a phase with at least one closed contact."""
-        contacts, robot = phase.contacts, self.robot
-        rows = contacts.motion(robot.motion(q, v, contacts.joints), v)
-        mass = robot.mass_matrix(q)
-        drive = robot.actuation @ u - robot.bias(q, v)
-        target = self.targets(rows)
-        directions = sliding_directions(self, phase, q, v, u, rows)
-        mix = phase.mix(directions)
-        force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
-        constraint = rows.jacobian if phase.identity else rows.jacobian[phase.constrained]
-        lower = target if phase.identity else target[phase.constrained]
+        return self._solved(phase, self.rows(phase, q, v, u))
 
-        def solved(weights: Array | None, even: Solution | None) -> Solution:
-            kkt = KKT(mass, force, constraint, weights)
-            a, multipliers = kkt.solve(drive, lower)
-            left = lower - constraint @ a
-            return Solution(rows, directions, mix, kkt, a, multipliers, left, even)
+    def problem(self, phase: Phase, rows: Rows) -> CoulombProblem:
+        """Coulomb's law for the accelerations of the closed contacts of a phase."""
+        closed = list(phase.closed)
+        return problem(phase, rows, self.static_friction[closed], self.friction[closed])
 
-        now = solved(None, None)
-        if not (now.kkt.redundant and len(phase.sticking)):
-            return now
-        return solved(friction_weights(phase, now.multipliers), now)
+    def _solved(self, phase: Phase, rows: Rows) -> Solution:
+        directions, starting = sliding_directions(phase, rows)
+        if starting:
+            law = self.problem(phase, rows)
+            directions.update(beginnings(phase, rows, directions, starting, self.phase, law))
+        return solve(phase, rows, directions)
 
     def projected(self, phase: Phase, q: Array, v: Array) -> tuple[Array, Array]:
         """The state near (q, v) with the contacts of a phase closed and sticking, by least energy.
@@ -216,46 +207,22 @@ class ContactDynamics:
         Raises `NoContactSolutionError` where gaps do not close.
         """
         robot, none = self.robot, np.zeros(self.robot.nv)
+        closed, held = list(phase.closed), phase.all_rows[phase.constrained]
         for _ in range(_PROJECTIONS):
-            gap = phase.contacts.gaps(q)
-            rows = phase.contacts.jacobian(q)[phase.constrained]
+            gap = self.gaps(q)[closed]
+            rows = self.all.jacobian(q)
             if np.abs(gap).max() <= _CLOSED:
+                rows = rows[held]
                 dv, _ = KKT(robot.mass_matrix(q), rows.T, rows).solve(none, -rows @ v)
                 return q, v + dv
-            normals = rows[: len(gap)]
+            normals = rows[closed]
             dq, _ = KKT(robot.mass_matrix(q), normals.T, normals).solve(none, -gap)
             q = robot.normalize(robot.integrate(q, dq))
         raise NoContactSolutionError(
             f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
         )
 
-    def targets(self, rows: RowMotion) -> Array:
-        """The part of J a (r,) that keeps contacts closed and sticking, stabilisation included."""
-        s, count = self.stabilization, len(rows.gap)
-        target = -rows.drift - 2.0 * s * rows.rate
-        target[:count] -= s * s * rows.gap
-        return np.asarray(target)
-
-    def problem(
-        self, phase: Phase, rows: RowMotion, mass: Array, drive: Array, target: Array
-    ) -> CoulombProblem:
-        """Coulomb's law for the accelerations of the closed contacts of a phase."""
-        both = np.linalg.solve(mass, np.column_stack((rows.jacobian.T, drive)))
-        sliding = []
-        for tangents in phase.contacts.tangents:
-            speed = float(np.linalg.norm(rows.rate[tangents]))
-            moves = len(tangents) > 0 and speed > STANDSTILL
-            sliding.append(rows.rate[tangents] / speed if moves else None)
-        closed = list(phase.closed)
-        return CoulombProblem(
-            rows.jacobian @ both[:, :-1],
-            rows.jacobian @ both[:, -1] - target,
-            phase.contacts.tangents,
-            self.static_friction[closed],
-            self.friction[closed],
-            tuple(sliding),
-            float((np.abs(rows.jacobian) @ np.abs(both[:, -1]) + np.abs(target)).max()),
-        )
+    # Derivatives
 
     def acceleration_derivatives(
         self, q: Array, v: Array, u: Array, modes: Modes
@@ -266,105 +233,61 @@ class ContactDynamics:
         across its direction vanish as it stops or begins to slide. Below 1e-7 m/s they stay as
         they are there: those perturbations vanish as well, and the equations remain solvable.
         """
-        robot, nv, phase = self.robot, self.robot.nv, self.phase(modes)
-        if not phase.closed:
-            a = robot.free_acceleration(q, v, u)
-            e_q, e_v = robot.bias_derivatives(q, v, a, {})
-            both = np.hstack([-e_q, -e_v, robot.actuation])
-            a_z = np.linalg.solve(robot.mass_matrix(q), both)
-            columns = both.shape[1]
-            f_z, t_z = np.zeros((len(modes), columns)), np.zeros((len(modes), 2, columns))
+        phase, c = self.phase(modes), len(self.contacts)
+        point = self.acceleration(q, v, u, modes)
+        nv, columns = len(v), 2 * len(v) + len(u)
+        now, size = point.solution, len(self.all.owner)
+        forces_z, friction_z = np.zeros((c, columns)), np.zeros((c, 2, columns))
+        if now is None:
+            d = self.terms.derivatives(q, v, point.acceleration, np.zeros(size))
+            both = np.hstack([-d.equations, self.robot.actuation])
+            a_z = np.asarray(np.linalg.solve(self.robot.mass_matrix(q), both))
         else:
-            a, a_z, f_z, t_z = self._closed_derivatives(phase, q, v, u)
-        parts = slice(nv), slice(nv, 2 * nv), slice(2 * nv, None)
-        return AccelerationDerivatives(
-            a, *[np.asarray(by_z[..., part]) for by_z in (a_z, f_z, t_z) for part in parts]
-        )
-
-    def _closed_derivatives(
-        self, phase: Phase, q: Array, v: Array, u: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """Acceleration (nv,); by z = (q, v, u): it, normal forces (c, .), friction (c, 2, .)."""
-        now = self.solve(phase, q, v, u)
-        a_z, m_z, own = self._linearised(phase, q, v, now)
-        closed = list(phase.closed)
-        f_z = np.zeros((len(self.contacts), a_z.shape[1]))
-        t_z = np.zeros((len(self.contacts), 2, a_z.shape[1]))
-        f_z[closed], t_z[closed] = phase.spread(now.mix @ m_z + own)
-        return now.acceleration, a_z, f_z, t_z
+            a_z, m_z, own, d = self._linearised(phase, q, v, now)
+            closed = list(phase.closed)
+            forces_z[closed], friction_z[closed] = phase.spread(now.mix @ m_z + own)
+        rates_z, gaps_z = np.zeros((size, columns)), np.zeros((c, columns))
+        rates_z[:, : 2 * nv] = d.rates
+        gaps_z[:, :nv] = d.rates[:c, nv:]
+        slip_z = self._tangential(rates_z)
+        return AccelerationDerivatives(point, a_z, forces_z, friction_z, slip_z, gaps_z)
 
     def _linearised(
         self, phase: Phase, q: Array, v: Array, now: Solution
-    ) -> tuple[Array, Array, Array]:
-        """By z: acceleration (nv, .), multipliers (m, .), forces at fixed multipliers (r, .)."""
-        robot, s = self.robot, self.stabilization
-        d = phase.contacts.derivatives(q, v, now.acceleration)
-        forces = now.mix @ now.multipliers
-        e_q, e_v = robot.bias_derivatives(
-            q, v, now.acceleration, wrenches(phase.contacts, d.wrench, forces)
-        )
-        e_q = e_q - turning_wrenches(d, forces)
-        turning = phase.turning(now.directions, now.rows.rate, now.multipliers, _SLOWEST)
-        own = -turning @ np.hstack([d.rate_q, d.jacobian, np.zeros((len(forces), robot.nu))])
-        upper = d.jacobian.T @ own + np.hstack([-e_q, -e_v, robot.actuation])
-        c_q = d.acceleration_q + 2.0 * s * d.rate_q
-        c_q[: len(phase.closed)] += s * s * d.jacobian[: len(phase.closed)]
-        c_v = d.acceleration_v + 2.0 * s * d.jacobian
-        held = phase.constrained
-        lower = np.hstack([-c_q[held], -c_v[held], np.zeros((len(held), robot.nu))])
+    ) -> tuple[Array, Array, Array, Derivatives]:
+        """By z: acceleration (nv, .), multipliers (m, .), forces at fixed multipliers (r, .).
+
+        And the derivatives of the terms.
+        """
+        nv, nu, s = self.robot.nv, self.robot.nu, self.stabilization
+        rows, jacobian, k = phase.all_rows, now.rows.jacobian, len(phase.closed)
+        along = phase.scattered(now.forces, len(self.all.owner))
+        d = self.terms.derivatives(q, v, now.acceleration, along)
+        turning = phase.turning(now.directions, now.rows.rates, now.multipliers, _SLOWEST)
+        rates_z, no_input = d.rates[rows], np.zeros((len(rows), nu))
+        own = -turning @ np.hstack([rates_z, no_input])
+        upper = jacobian.T @ own + np.hstack([-d.equations, self.robot.actuation])
+        change = d.accelerations[rows] + 2.0 * s * rates_z
+        change[:k, :nv] += s * s * jacobian[:k]
+        lower = -np.hstack([change, no_input])[phase.constrained]
         a_z, m_z = now.kkt.solve(upper, lower)
         if now.kkt.redundant:
             even = None if now.even is None else self._linearised(phase, q, v, now.even)[1]
             moved = moved_multipliers(
-                phase, now, lambda y: self._turned(phase, q, now, d.rate_q, y), even
+                phase, now, lambda y: self._turned(phase, q, now, rates_z, y), even
             )
-            m_z, a_z = m_z + moved, a_z + now.kkt.by_mass(d.jacobian.T @ now.mix @ moved)
-        return a_z, m_z, own
+            m_z, a_z = m_z + moved, a_z + now.kkt.push @ moved
+        return a_z, m_z, own, d
 
-    def _turned(self, phase: Phase, q: Array, now: Solution, rate_q: Array, y: Array) -> Array:
+    def _turned(self, phase: Phase, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
         """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""
-        nv, kkt = self.robot.nv, now.kkt
+        nv = self.robot.nv
         rows, z = along_rows(phase, now, y)
-        d = phase.contacts.derivatives(q, z, np.zeros(nv))
-        inertia = self.robot.impulse_derivative(q, z, wrenches(phase.contacts, d.wrench, rows))
-        inertia = inertia - turning_wrenches(d, rows)
-        force = d.jacobian.T @ now.mix
+        d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
-        change[:, :nv] = now.mix.T @ d.rate_q - force.T @ kkt.by_mass(inertia)
-        along = phase.turning(now.directions, now.rows.rate, np.ones(len(phase.constrained)))
+        change[:, :nv] = now.mix.T @ d.rates[phase.all_rows] - now.kkt.push.T @ d.momentum
+        along = phase.turning(now.directions, now.rows.rates, np.ones(len(phase.constrained)))
         for slide in phase.spatial:
-            pull = (d.rate @ along)[slide.rows]
-            change[slide.contact, :nv] -= pull @ rate_q[slide.rows]
-            change[slide.contact, nv : 2 * nv] -= pull @ d.jacobian[slide.rows]
+            pull = (now.rows.jacobian @ z @ along)[slide.rows]
+            change[slide.contact, : 2 * nv] -= pull @ rates_z[slide.rows]
         return change
-
-
-def wrenches(contacts: ContactSet, wrench: Array, force: Array) -> dict[int, Array]:
-    """Total spatial force on the body of each joint, in the world."""
-    total: dict[int, Array] = {}
-    for a, b, w in zip(contacts.joint_a, contacts.joint_b, force[:, None] * wrench, strict=True):
-        for joint, part in ((a, w), (b, -w)):
-            if joint != 0:
-                total[joint] = total.get(joint, 0.0) + part
-    return total
-
-
-def turning_wrenches(d: RowDerivatives, force: Array) -> Array:
-    r"""What D_q (J^T lambda) has beyond wrenches that are fixed in the frames of their bodies.
-
-    A wrench held fixed in a body turns with it, by J x* w; the true one changes by D_q w. So
-    each body adds J^T (lambda D_q w - J x* lambda w), the one with the surface negatively.
-    """
-    total = np.zeros((d.jacobian.shape[1], d.jacobian.shape[1]))
-    fx, mx = skew(d.wrench[:, :3]), skew(d.wrench[:, 3:])
-    for sign, jacobian in ((1.0, d.jacobian_a), (-1.0, d.jacobian_b)):
-        linear, angular = jacobian[:, :3], jacobian[:, 3:]
-        turned = np.concatenate((-fx @ angular, -mx @ angular - fx @ linear), axis=1)
-        change = force[:, None, None] * (d.wrench_q - turned)
-        total += sign * np.einsum("cki,ckj->ij", jacobian, change)
-    return total
-
-
-def closed_modes(modes: Modes) -> tuple[int, ...]:
-    """Indices of the contacts that are not open."""
-    return tuple(i for i, mode in enumerate(modes) if mode != OPEN)

@@ -9,7 +9,7 @@ with friction can gain energy when e > 0; `energy_loss` tells.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.complementarity import least_constraint
-from hybridctl.mechanics.coulomb import CoulombProblem
+from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
     OPEN,
@@ -25,14 +25,10 @@ from hybridctl.mechanics.coulomb.law import (
     STICK,
     Modes,
 )
-from hybridctl.mechanics.dynamics import (
-    ContactDynamics,
-    closed_modes,
-    turning_wrenches,
-    wrenches,
-)
+from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import STANDSTILL, Phase, default_slip
+from hybridctl.mechanics.terms import Values
 
 SEPARATION_SPEED = 1e-9
 _FIXED = 1e-8
@@ -49,6 +45,7 @@ class ImpactResult:
     M (v+ - v-) - J^T Lambda; law_residual: largest violation of the other equations, relative
     to their scale; energy_loss: kinetic energy lost in J. family: redundant contacts leave the
     velocity undetermined, and this is the solution whose impulses have the least norm.
+    terms: those of the equations of motion at (q, v-), from which derivatives go on.
     """
 
     velocity_after: Array
@@ -61,22 +58,20 @@ class ImpactResult:
     law_residual: float
     energy_loss: float
     family: bool
+    terms: Values = field(repr=False)
 
 
 @dataclass(frozen=True)
 class ImpactDerivatives:
-    """Derivatives of the velocity after an impact (nv, nv) and of all impulses by q and v-.
+    """Derivatives by z = (q, v-) of the velocity after an impact (nv, 2 nv) and of all impulses.
 
-    impulses (c, nv), friction_impulses (c, 2, nv), while each contact does what `states` say.
+    impulses_z (c, 2 nv), friction_impulses_z (c, 2, 2 nv); each contact does what `states` say.
     """
 
     states: Modes
-    velocity_q: Array
-    velocity_v: Array
-    impulses_q: Array
-    impulses_v: Array
-    friction_impulses_q: Array
-    friction_impulses_v: Array
+    velocity_z: Array
+    impulses_z: Array
+    friction_impulses_z: Array
 
 
 def impact(
@@ -89,14 +84,15 @@ def impact(
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
-    robot, count = dynamics.robot, len(dynamics.contacts)
+    count = len(dynamics.contacts)
     touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
     phase = dynamics.phase(touching)
-    mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
+    terms = dynamics.terms.values(q, v, np.zeros(dynamics.robot.nu))
+    mass, rows = terms.mass, terms.jacobian[phase.all_rows]
     k, closed = len(phase.closed), list(phase.closed)
-    approach = rows[:k] @ v
+    free = terms.rates[phase.all_rows]
+    approach = free[:k].copy()
     rebound = -approach * (0.0 if plastic else dynamics.restitution_at(closed, approach))
-    free = rows @ v
     free[:k] -= rebound
     if len(rows) == k:
         law = least_constraint(mass, v, rows, rebound)
@@ -105,14 +101,16 @@ def impact(
         states = tuple(CLOSED if i in acting else OPEN for i in range(k))
     else:
         friction = dynamics.friction[closed]
-        delassus = rows @ np.linalg.solve(mass, rows.T)
-        tangents = phase.contacts.tangents
+        system = KKT(mass, rows.T, rows)
         size = float((np.abs(rows) @ np.abs(v)).max())
-        problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * k, size)
-        solution = dynamics.impact_law.solve(problem)
+        solution = solve(
+            CoulombProblem(
+                system.response, free, phase.tangents, friction, friction, (None,) * k, size
+            )
+        )
         forces, states, border = solution.forces, solution.modes, solution.border
         residual, family = solution.residual, solution.family
-        after = v + np.linalg.solve(mass, rows.T @ forces)
+        after = v + system.push @ forces
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.spread(forces)
@@ -120,7 +118,7 @@ def impact(
     rates = rows @ after
     for j, i in enumerate(closed):
         all_states[i] = states[j]
-        slip = rates[phase.contacts.tangents[j]] * (states[j] != STICK)
+        slip = rates[phase.tangents[j]] * (states[j] != STICK)
         parting = rates[j] if states[j] == OPEN else rebound[j]
         modes[i] = _mode_after(parting, slip)
     result = ImpactResult(
@@ -134,8 +132,9 @@ def impact(
         residual,
         float(-0.5 * momentum @ (after + v)),
         family,
+        terms,
     )
-    return result if family else replace(result, family=_undetermined(dynamics, q, result))
+    return result if family else replace(result, family=_undetermined(dynamics, result))
 
 
 def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
@@ -147,10 +146,9 @@ def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -
     Raises what `impact` raises.
     """
     first = impact(dynamics, q, v, at, plastic=True)
-    rows = dynamics.all.jacobian(q)
+    mass, rows = first.terms.mass, first.terms.jacobian
     stuck = [row for i in at if first.modes[i] == STICK for row in dynamics.all.tangents[i]]
     held = rows[np.array([*at, *stuck], dtype=np.intp)]
-    mass = dynamics.robot.mass_matrix(q)
     after, rest = KKT(mass, held.T, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
     impulses = first.impulses.copy()
     impulses[list(at)] += rest[: len(at)]
@@ -184,47 +182,37 @@ def impact_derivatives(
     surface turns with the velocity after the impact, which adds mu Lambda_n / |v_t+| J_t' (I -
     s s') J_t to the mass matrix; at v_t+ = 0 that holds the perpendicular velocity at zero.
     """
-    robot, nv, count = dynamics.robot, dynamics.robot.nv, len(dynamics.contacts)
+    nv, count = dynamics.robot.nv, len(dynamics.contacts)
     states = result.states if states is None else states
-    w_z = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
-    f_z, t_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
-    if closed_modes(states):
-        phase, after = dynamics.phase(states), result.velocity_after
-        closed = list(phase.closed)
-        mass, rows = robot.mass_matrix(q), phase.contacts.jacobian(q)
+    velocity_z = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
+    impulses_z, friction_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
+    phase = dynamics.phase(states)
+    if phase.closed:
+        closed, size = list(phase.closed), len(dynamics.all.owner)
+        mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
         forces = row_values(phase, result)
-        directions, mix, turning, select, system = linearised(phase, mass, rows, after, forces)
+        eq = linearised(phase, mass, rows, result.velocity_after, forces)
         e = np.zeros(len(rows))
-        e[: len(closed)] = dynamics.restitution_at(closed, rows[: len(closed)] @ v)
-        rest = np.zeros(nv)
-        d_after = phase.contacts.derivatives(q, after, rest)
-        d_before = phase.contacts.derivatives(q, v, rest)
-        e_q = robot.impulse_derivative(
-            q, after - v, wrenches(phase.contacts, d_after.wrench, forces)
-        ) - turning_wrenches(d_after, forces)
-        turn_q = -turning @ d_after.rate_q
-        c_q = select @ (d_after.rate_q + e[:, None] * d_before.rate_q)
-        w_z, m_z = system.solve(
-            np.hstack([rows.T @ turn_q - e_q, mass]),
-            np.hstack([-c_q, -select @ (e[:, None] * rows)]),
+        e[: len(closed)] = dynamics.restitution_at(closed, result.terms.rates[closed])
+        change = result.velocity_after - v
+        d = dynamics.terms.impulse_derivatives(q, change, phase.scattered(forces, size))
+        before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
+        after_q = d.rates[phase.all_rows] + before_q
+        turn_q = -eq.turning @ after_q
+        velocity_z, m_z = eq.system.solve(
+            np.hstack([rows.T @ turn_q - d.momentum, mass]),
+            -eq.select @ np.hstack([after_q + e[:, None] * before_q, e[:, None] * rows]),
         )
-        if system.redundant:
-            rates_z = rows @ w_z
-            rates_z[:, :nv] += d_after.rate_q
-            turns = -phase.turning(directions, rows @ after, np.ones(len(closed))) @ rates_z
-            m_z += _redundant_change(phase, q, system, mix, select, forces, turns)
-        rows_z = mix @ m_z - turning @ rows @ w_z
+        if eq.system.redundant:
+            rates_z = rows @ velocity_z
+            rates_z[:, :nv] += after_q
+            speeds = rows @ result.velocity_after
+            turns = -phase.turning(eq.directions, speeds, np.ones(len(closed))) @ rates_z
+            m_z += _redundant_change(dynamics, phase, q, rows, eq, forces, turns)
+        rows_z = eq.mix @ m_z - eq.turning @ rows @ velocity_z
         rows_z[:, :nv] += turn_q
-        f_z[closed], t_z[closed] = phase.spread(rows_z)
-    return ImpactDerivatives(
-        states,
-        w_z[:, :nv],
-        w_z[:, nv:],
-        f_z[:, :nv],
-        f_z[:, nv:],
-        t_z[:, :, :nv],
-        t_z[:, :, nv:],
-    )
+        impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
+    return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
 
 
 class Linearised(NamedTuple):
@@ -254,14 +242,14 @@ def linearised(phase: Phase, mass: Array, rows: Array, after: Array, forces: Arr
     return Linearised(directions, mix, turning, select, system)
 
 
-def _undetermined(dynamics: ContactDynamics, q: Array, result: ImpactResult) -> bool:
+def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     """Whether impulses of redundant contacts that slide can change together with the velocity."""
     if result.border or not set(SLIPS).intersection(result.states):
         return False
     phase = dynamics.phase(result.states)
-    mass, rows = dynamics.robot.mass_matrix(q), phase.contacts.jacobian(q)
+    rows = result.terms.jacobian[phase.all_rows]
     forces = row_values(phase, result)
-    equations = linearised(phase, mass, rows, result.velocity_after, forces)
+    equations = linearised(phase, result.terms.mass, rows, result.velocity_after, forces)
     if not equations.system.redundant:
         return False
     push = rows.T @ equations.mix
@@ -270,27 +258,35 @@ def _undetermined(dynamics: ContactDynamics, q: Array, result: ImpactResult) -> 
 
 
 def _redundant_change(
-    phase: Phase, q: Array, system: KKT, mix: Array, select: Array, forces: Array, turns: Array
+    dynamics: ContactDynamics,
+    phase: Phase,
+    q: Array,
+    rows: Array,
+    eq: Linearised,
+    forces: Array,
+    turns: Array,
 ) -> Array:
     """How impulses of least norm move within what the equations leave open.
 
     With the multipliers m = W E' f and G' y = W^-1 m they change by P W D(E' J z), where
     z = A^-1 C' y: the rows turn, and friction per normal impulse by `turns` (r, .).
     """
-    multipliers = system.weights * (mix.T @ forces)
-    z = system.by_mass(phase.contacts.jacobian(q).T @ select.T @ system.adjoint(multipliers))
-    d = phase.contacts.derivatives(q, z, np.zeros(len(z)))
+    weights = eq.system.weights
+    multipliers = weights * (eq.mix.T @ forces)
+    z = eq.system.by_mass(rows.T @ eq.select.T @ eq.system.adjoint(multipliers))
+    nothing = np.zeros(len(dynamics.all.owner))
+    turned = dynamics.terms.impulse_derivatives(q, z, nothing).rates[phase.all_rows]
     change = np.zeros((len(multipliers), turns.shape[1]))
-    change[:, : len(z)] = mix.T @ d.rate_q
+    change[:, : len(z)] = eq.mix.T @ turned
     for slide in phase.spatial:
-        change[slide.contact] += d.rate[slide.rows] @ turns[slide.rows]
-    return np.asarray(system.indeterminate() @ (system.weights[:, None] * change))
+        change[slide.contact] += (rows @ z)[slide.rows] @ turns[slide.rows]
+    return np.asarray(eq.system.indeterminate() @ (weights[:, None] * change))
 
 
 def row_values(phase: Phase, result: ImpactResult) -> Array:
     """Impulses along the rows of a phase (r,)."""
-    values = np.zeros(len(phase.contacts.owner))
-    for k, (i, tangents) in enumerate(zip(phase.closed, phase.contacts.tangents, strict=True)):
+    values = np.zeros(len(phase.owner))
+    for k, (i, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
         values[k] = result.impulses[i]
         values[tangents] = result.friction_impulses[i, : len(tangents)]
     return values

@@ -60,7 +60,7 @@ def impact_pieces(
     not piecewise linear: a contact that slides in a surface from rest without an impulse.
     """
     choices = [
-        _alternatives(dynamics, q, result, i) if i in result.border else (state,)
+        _alternatives(dynamics, result, i) if i in result.border else (state,)
         for i, state in enumerate(result.states)
     ]
     pieces = []
@@ -71,12 +71,12 @@ def impact_pieces(
     return tuple(pieces)
 
 
-def _alternatives(dynamics: ContactDynamics, q: Array, result: ImpactResult, i: int) -> Modes:
+def _alternatives(dynamics: ContactDynamics, result: ImpactResult, i: int) -> Modes:
     """The states that a contact at a border may take."""
     if not dynamics.contacts[i].rough:
         return (OPEN, CLOSED)
     tangents = dynamics.all.tangents[i]
-    slip = (dynamics.all.jacobian(q) @ result.velocity_after)[tangents]
+    slip = (result.terms.jacobian @ result.velocity_after)[tangents]
     friction = result.friction_impulses[i, : len(tangents)]
     moves = np.linalg.norm(slip) > STANDSTILL
     if moves:
@@ -95,20 +95,20 @@ def _slack(
     dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult, d: ImpactDerivatives
 ) -> tuple[Array, tuple[tuple[float, Array], ...]]:
     """What must not decrease for a piece to hold, and cones that its friction must not leave."""
-    rest, all_rows = np.zeros(dynamics.robot.nv), dynamics.all
-    after = all_rows.derivatives(q, result.velocity_after, rest)
-    before = all_rows.derivatives(q, v, rest)
-    rates_z = np.hstack([after.rate_q, np.zeros_like(after.rate_q)])
-    rates_z += after.jacobian @ np.hstack([d.velocity_q, d.velocity_v])
-    bounce_z = np.hstack([before.rate_q, before.jacobian])
-    normal_z = np.hstack([d.impulses_q, d.impulses_v])
-    friction_z = np.concatenate([d.friction_impulses_q, d.friction_impulses_v], axis=2)
+    nv, rows = dynamics.robot.nv, result.terms.jacobian
+    nothing = np.zeros(len(rows))
+    before_q = dynamics.terms.impulse_derivatives(q, v, nothing).rates
+    after_q = dynamics.terms.impulse_derivatives(q, result.velocity_after, nothing).rates
+    rates = rows @ result.velocity_after
+    rates_z = np.hstack([after_q, np.zeros_like(after_q)]) + rows @ d.velocity_z
+    bounce_z = np.hstack([before_q, rows])
+    normal_z, friction_z = d.impulses_z, d.friction_impulses_z
     slack, cones = [], []
     for i in result.border:
-        state, mu, tangents = d.states[i], dynamics.friction[i], all_rows.tangents[i]
+        state, mu, tangents = d.states[i], dynamics.friction[i], dynamics.all.tangents[i]
         pressed = result.impulses[i] > SEPARATION_SPEED * max(1.0, float(result.impulses.max()))
         if state == OPEN:
-            e = float(dynamics.restitution_at([i], before.rate[[i]])[0])
+            e = float(dynamics.restitution_at([i], result.terms.rates[[i]])[0])
             slack.append(rates_z[i] + e * bounce_z[i])
         elif not pressed:
             slack.append(normal_z[i])
@@ -117,10 +117,10 @@ def _slack(
             slack.append(mu * normal_z[i] - direction @ friction_z[i])
         elif state == STICK:
             cones.append((float(mu), np.vstack([normal_z[i], friction_z[i]])))
-        elif state in SLIPS and np.linalg.norm(after.rate[tangents]) <= STANDSTILL:
+        elif state in SLIPS and np.linalg.norm(rates[tangents]) <= STANDSTILL:
             s = np.array([SLIPS[state]]) if len(tangents) == 1 else None
             if s is None:
                 against = -result.friction_impulses[i]
                 s = against / np.linalg.norm(against)
             slack.append(s @ rates_z[tangents])
-    return np.array(slack).reshape(len(slack), 2 * dynamics.robot.nv), tuple(cones)
+    return np.array(slack).reshape(len(slack), 2 * nv), tuple(cones)

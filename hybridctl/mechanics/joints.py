@@ -88,11 +88,15 @@ def _circle_rate(q: Array, v: Array) -> Array:
     return np.array([-q[1] * v[0], q[0] * v[0]])
 
 
+def _circle_adjoint(v: Array) -> Array:
+    return np.zeros((1, 1))
+
+
 KINDS = {
     "JointModelFreeFlyer": JointKind(_free_flyer_rate, _free_flyer_adjoint, slice(3, 7)),
     "JointModelSpherical": JointKind(_quaternion_rate, skew, slice(0, 4)),
     "JointModelPlanar": JointKind(_planar_rate, _planar_adjoint, slice(2, 4)),
-    "circle": JointKind(_circle_rate, lambda v: np.zeros((1, 1)), slice(0, 2)),
+    "circle": JointKind(_circle_rate, _circle_adjoint, slice(0, 2)),
 }
 
 

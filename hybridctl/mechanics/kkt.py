@@ -1,72 +1,81 @@
-r"""The equations of motion and constraints together, factorised once for all right-hand sides."""
+r"""Equations of motion and constraints together, factorised once for all right-hand sides.
+
+.. math::
+    \begin{bmatrix} M & -F \\ C & 0 \end{bmatrix}
+    \begin{bmatrix} a \\ \lambda \end{bmatrix} = \begin{bmatrix} b \\ c \end{bmatrix}
+    \quad\text{by}\quad G \lambda = c - C M^{-1} b, \quad G = C M^{-1} F.
+
+The same system serves accelerations and forces, velocities and impulses, and the derivatives of
+both by state, input and parameters.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dgetrs
+from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs
 
 from hybridctl.checks import Array
 
-_SINGULAR = 1e-12
-_RANK = 1e-10
+# Pivots or singular values of G below this, relative to the largest, are those of contacts that
+# hold each other: what rounding leaves of zero is below 1e-14 times the condition of M, and
+# distinct contacts of robots have stood above 1e-6.
+RANK = 1e-10
 
 
 class KKT:
-    r"""Factorisation of :math:`\begin{bmatrix} M & -F \\ C & 0 \end{bmatrix}`.
+    """The factorised equations for M (nv, nv), symmetric and positive, F (nv, k), C (k, nv).
 
-    M (nv, nv), F (nv, k) the force directions, C (k, nv) the constraints; F = C^T without
-    sliding friction, so LU is used, which does not need the symmetry. Where contacts are
-    `redundant` the matrix is singular, which a pivot below 1e-12 of the largest shows. Forces
-    lambda are then those that satisfy G lambda = c, G = C M^-1 F, with the least sum of
+    F = C^T without sliding friction; otherwise G is not symmetric. Where contacts are `redundant`
+    G is singular. Forces are then those that satisfy G lambda = c with the least sum of
     lambda_i^2 / weights_i, where `weights` (k,) are positive, by default one.
     """
 
     def __init__(
         self, mass: Array, force: Array, constraint: Array, weights: Array | None = None
     ) -> None:
-        n, k = force.shape
-        matrix = np.zeros((n + k, n + k), order="F")
-        matrix[:n, :n] = mass
-        matrix[:n, n:] = -force
-        matrix[n:, :n] = constraint
-        self._size = n
-        self._matrix = matrix
-        self._factors, self._pivots, _ = dgetrf(matrix)
+        self._root, _ = dpotrf(mass, lower=1)
+        self._constraint = constraint
+        self.push: Array = self.by_mass(force)
+        self.response: Array = constraint @ self.push
+        self._factors, self._pivots, _ = dgetrf(self.response)
         pivots = np.abs(self._factors.diagonal())
-        self.redundant = bool(pivots.min() < _SINGULAR * pivots.max())
-        self.weights: Array = np.ones(k) if weights is None else weights
+        self.redundant = bool(pivots.min() <= RANK * pivots.max())
+        self.weights: Array = np.ones(force.shape[1]) if weights is None else weights
+
+    def weighted(self, weights: Array) -> KKT:
+        """The same equations with other weights."""
+        other = object.__new__(KKT)
+        other.__dict__.update(self.__dict__)
+        other.__dict__.pop("_inverse", None)
+        other.weights = weights
+        return other
 
     def solve(self, upper: Array, lower: Array) -> tuple[Array, Array]:
         """Accelerations and forces for right-hand sides (nv,) and (k,), or with m columns."""
-        n = self._size
-        if not self.redundant:
-            x, _ = dgetrs(self._factors, self._pivots, np.concatenate((upper, lower)))
-            return x[:n], x[n:]
         free = self.by_mass(upper)
-        force = self._inverse @ (lower - self._matrix[n:, :n] @ free)
-        return free + self._by_force @ force, force
+        wanted = lower - self._constraint @ free
+        if self.redundant:
+            force = self._inverse @ wanted
+        else:
+            force, _ = dgetrs(self._factors, self._pivots, wanted)
+        return free + self.push @ force, force
 
     def by_mass(self, b: Array) -> Array:
         """M^-1 b."""
-        return np.asarray(np.linalg.solve(self._matrix[: self._size, : self._size], b))
-
-    @cached_property
-    def _by_force(self) -> Array:
-        return -self.by_mass(self._matrix[: self._size, self._size :])
+        x, _ = dpotrs(self._root, b, lower=1)
+        return np.asarray(x)
 
     @cached_property
     def _inverse(self) -> Array:
         """G^+ (k, k) in the metric of the weights."""
         root = np.sqrt(self.weights)
-        g = self._matrix[self._size :, : self._size] @ self._by_force
-        return np.asarray(root[:, None] * np.linalg.pinv(g * root, rcond=_RANK))
+        return np.asarray(root[:, None] * np.linalg.pinv(self.response * root, rcond=RANK))
 
     def indeterminate(self) -> Array:
         """P (k, k): forces that change nothing, along the weighted least-norm ones."""
-        g = self._matrix[self._size :, : self._size] @ self._by_force
-        return np.asarray(np.eye(len(g)) - self._inverse @ g)
+        return np.asarray(np.eye(len(self.response)) - self._inverse @ self.response)
 
     def adjoint(self, force: Array) -> Array:
         """y (k,) with G^T y = W^-1 lambda, for forces that are of least norm."""

@@ -24,6 +24,7 @@ same with v+ - v- for a, without gravity and springs, and C D_p v+ = -D_p(e) v_n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,19 +33,14 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import Modes
-from hybridctl.mechanics.dynamics import (
-    ContactAcceleration,
-    ContactDynamics,
-    Solution,
-    closed_modes,
-)
-from hybridctl.mechanics.guards import guard_parameter_derivatives
+from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics
+from hybridctl.mechanics.equations import Solution, along_rows, moved_multipliers
+from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.impact import ImpactResult, linearised, row_values
 from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
-from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.sharing import along_rows, moved_multipliers
-from hybridctl.mechanics.system import contact_system
+from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.sensitivity.beside import ParameterDerivatives
 
 _OF_CONTACT = ("restitution", "friction", "static_friction")
@@ -65,32 +61,47 @@ def parameter_derivatives(
     derivative: the friction of a contact without friction, which has no tangential motion in
     the model, and a restitution of zero, as the least bounce changes the order of modes.
     """
-    options = {} if stabilization is None else {"stabilization": stabilization}
-    dynamics = ContactDynamics(robot, contacts, **options)
-    columns = _Columns(dynamics, names)
     system = contact_system(robot, contacts, stabilization=stabilization)
-    n, nv = robot.nq, robot.nv
+    by = _Derivatives(system, _Columns(system.dynamics, names))
+    return ParameterDerivatives(tuple(names), by.field, by.guards, by.reset)
 
-    def field(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        a_p = _acceleration(dynamics, columns, x[:n], x[n:], u, _modes(key)).acceleration
+
+@dataclass(frozen=True)
+class _Derivatives:
+    """What `ParameterDerivatives` wants of a contact system."""
+
+    system: ContactSystem
+    columns: _Columns
+
+    def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """D_p of the field (2 nv, np)."""
+        a_p, _, _ = self._accelerated(x, u, key)[1]
         return np.vstack([np.zeros_like(a_p), a_p])
 
-    def guards(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        modes = _modes(key)
-        d = _acceleration(dynamics, columns, x[:n], x[n:], u, modes)
-        now = dynamics.acceleration(x[:n], x[n:], u, modes)
-        return guard_parameter_derivatives(
-            dynamics, modes, now, d.forces, d.friction, columns.static_friction
-        )
+    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """D_p of the guards (n, np)."""
+        point, (_, forces, friction) = self._accelerated(x, u, key)
+        guards = ContactGuards.of(self.system.dynamics, contact_modes(key))
+        return guards.by_parameters(point, forces, friction, self.columns.static_friction)
 
-    def reset(key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
-        result, edge = np.zeros((2 * nv, columns.count)), system.outgoing(key).edge(fired)
+    def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
+        """D_p of the reset (2 nv, np)."""
+        n, nv = self.system.robot.nq, self.system.robot.nv
+        edge = self.system.outgoing(key).edge(fired)
         report = None if edge is None else edge.reset(t, x, u).report
+        result = np.zeros((2 * nv, self.columns.count))
         if isinstance(report, ImpactResult):
-            result[nv:] = _velocity_after(dynamics, columns, x[:n], x[n:], report)
+            dynamics = self.system.dynamics
+            result[nv:] = _velocity_after(dynamics, self.columns, x[:n], x[n:], report)
         return result
 
-    return ParameterDerivatives(tuple(names), field, guards, reset)
+    def _accelerated(
+        self, x: Array, u: Array, key: ModeKey
+    ) -> tuple[ContactAcceleration, tuple[Array, Array, Array]]:
+        n = self.system.robot.nq
+        return _acceleration(
+            self.system.dynamics, self.columns, x[:n], x[n:], u, contact_modes(key)
+        )
 
 
 class _Columns:
@@ -158,28 +169,22 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
         raise InputError(f"parameter {name!r}: contact {contact.name!r} must have friction above 0")
 
 
-def _modes(key: ModeKey) -> Modes:
-    if not isinstance(key, tuple):
-        raise UnknownNameError(f"mode {key!r} is no tuple of contact modes")
-    return key
-
-
 def _acceleration(
     dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, u: Array, modes: Modes
-) -> ContactAcceleration:
-    """D_p of what `ContactDynamics.acceleration` returns, with a last axis np; slip is zero."""
+) -> tuple[ContactAcceleration, tuple[Array, Array, Array]]:
+    """The point, and D_p of acceleration (nv, np), forces (c, np) and friction (c, 2, np)."""
     phase, count = dynamics.phase(modes), len(modes)
     forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
-    none = np.zeros_like(friction)
-    if not phase.closed:
-        a = dynamics.robot.free_acceleration(q, v, u)
-        a_p = np.linalg.solve(dynamics.robot.mass_matrix(q), columns.torque(q, v, a))
-        return ContactAcceleration(np.asarray(-a_p), forces, friction, none)
-    now = dynamics.solve(phase, q, v, u)
+    point = dynamics.acceleration(q, v, u, modes)
+    now = point.solution
+    if now is None:
+        torque = columns.torque(q, v, point.acceleration)
+        a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
+        return point, (a_p, forces, friction)
     a_p, m_p, own = _linearised(columns, phase, q, v, now)
     closed = list(phase.closed)
     forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
-    return ContactAcceleration(a_p, forces, friction, none)
+    return point, (a_p, forces, friction)
 
 
 def _linearised(
@@ -194,30 +199,28 @@ def _linearised(
     a_p, m_p = now.kkt.solve(upper, np.zeros((len(phase.constrained), columns.count)))
     if not now.kkt.redundant:
         return a_p, m_p, own
-    force = now.rows.jacobian.T @ now.mix
 
     def turned(y: Array) -> Array:
         _, z = along_rows(phase, now, y)
-        change: Array = -force.T @ now.kkt.by_mass(columns.momentum(q, z))
+        change: Array = -now.kkt.push.T @ columns.momentum(q, z)
         for slide, by_p in zip(phase.sliding, per_normal, strict=True):
             change[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ by_p
         return change
 
     even = None if now.even is None else _linearised(columns, phase, q, v, now.even)[1]
     moved = moved_multipliers(phase, now, turned, even)
-    return a_p + now.kkt.by_mass(force @ moved), m_p + moved, own
+    return a_p + now.kkt.push @ moved, m_p + moved, own
 
 
 def _velocity_after(
     dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, result: ImpactResult
 ) -> Array:
     """D_p v+ (nv, np) of an impact, while every contact does what it did."""
-    if not closed_modes(result.states):
-        return np.zeros((len(v), columns.count))
     phase, after = dynamics.phase(result.states), result.velocity_after
-    mass, rows = dynamics.robot.mass_matrix(q), phase.contacts.jacobian(q)
-    impulses = row_values(phase, result)
-    equations = linearised(phase, mass, rows, after, impulses)
+    if not phase.closed:
+        return np.zeros((len(v), columns.count))
+    rows, impulses = result.terms.jacobian[phase.all_rows], row_values(phase, result)
+    equations = linearised(phase, result.terms.mass, rows, after, impulses)
     own = np.zeros((len(rows), columns.count))
     changes = columns.friction_per_normal(phase, equations.directions)
     for slide, change in zip(phase.sliding, changes, strict=True):

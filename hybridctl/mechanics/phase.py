@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array, Indices
-from hybridctl.mechanics.contacts import Contact
+from hybridctl.errors import UnknownNameError
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
-from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.robot import Robot
 
 STANDSTILL = 2e-8
 STOPPED = 1e-9
@@ -39,26 +38,38 @@ class Sliding:
 class Phase:
     """The closed contacts of one mode: which rows are constrained, which forces act.
 
-    Rows are those of `contacts`, the set of the closed ones. `constrained` are all normals and
-    the tangents of sticking contacts; each has a multiplier.
+    tangents: for each of all c contacts its rows among all rows; friction (c,) is kinetic.
+
+    `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
+    What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
+    row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
+    multiplier.
     """
 
-    def __init__(self, robot: Robot, contacts: Sequence[Contact], modes: Modes) -> None:
+    def __init__(self, tangents: Sequence[Indices], friction: Array, modes: Modes) -> None:
         self.modes = modes
         self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
-        self.contacts = ContactSet(robot, [contacts[i] for i in self.closed])
-        tangents = self.contacts.tangents
-        held = [k for k, i in enumerate(self.closed) if modes[i] == STICK]
-        self.sticking = np.array([row for k in held for row in tangents[k]], dtype=np.intp)
-        self.normals = np.arange(len(self.closed))
-        self.constrained = np.concatenate((self.normals, self.sticking))
+        k = len(self.closed)
+        sizes = [len(tangents[i]) for i in self.closed]
+        self.all_rows: Indices = np.array(
+            [*self.closed, *(row for i in self.closed for row in tangents[i])], dtype=np.intp
+        )
+        ends = np.cumsum([k, *sizes])
+        self.tangents = tuple(
+            np.arange(end - m, end) for m, end in zip(sizes, ends[1:], strict=True)
+        )
+        self.owner: Indices = np.concatenate((np.arange(k), np.repeat(np.arange(k), sizes)))
+        held = [j for j, i in enumerate(self.closed) if modes[i] == STICK]
+        self.sticking = np.array([row for j in held for row in self.tangents[j]], dtype=np.intp)
+        self.constrained: Indices = np.concatenate((np.arange(k), self.sticking))
         self.sliding = tuple(
-            Sliding(k, tangents[k], contacts[i].friction, SLIPS[modes[i]])
-            for k, i in enumerate(self.closed)
+            Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])
+            for j, i in enumerate(self.closed)
             if modes[i] in SLIPS
         )
-        self.identity = not self.sliding and len(self.constrained) == len(self.contacts.owner)
-        self._mix: Array = np.eye(len(self.contacts.owner))[:, self.constrained]
+        self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        self.identity = not self.sliding and len(self.constrained) == len(self.owner)
+        self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
         for slide in self.sliding:
             if slide.sign:
                 self._mix[slide.rows, slide.contact] = -slide.friction * slide.sign
@@ -68,9 +79,8 @@ class Phase:
         if not directions:
             return self._mix
         mix: Array = self._mix.copy()
-        for slide in self.sliding:
-            if not slide.sign:
-                mix[slide.rows, slide.contact] = -slide.friction * directions[slide.contact]
+        for slide in self.spatial:
+            mix[slide.rows, slide.contact] = -slide.friction * directions[slide.contact]
         return mix
 
     def turning(
@@ -85,28 +95,36 @@ class Phase:
         f_t changes by -mu f_n / max(|v_t|, slowest) (I - s s') dv_t, not at all at a standstill,
         where there is no s.
         """
-        size = len(self.contacts.owner)
+        size = len(self.owner)
         result = np.zeros((size, size))
-        for slide in self.sliding:
+        for slide in self.spatial:
             speed = float(np.linalg.norm(speeds[slide.rows]))
-            if slide.sign == 0.0 and speed > NO_DIRECTION:
+            if speed > NO_DIRECTION:
                 s = directions[slide.contact]
                 ratio = slide.friction * multipliers[slide.contact] / max(speed, slowest)
                 result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))
         return result
 
-    @property
-    def spatial(self) -> list[Sliding]:
-        """The contacts that slide in a surface."""
-        return [slide for slide in self.sliding if slide.sign == 0.0]
-
     def spread(self, rows: Array) -> tuple[Array, Array]:
-        """Values of all rows (r, ...) as normal (k, ...) and tangential (k, 2, ...) parts."""
+        """Values of the rows (r, ...) as normal (k, ...) and tangential (k, 2, ...) parts."""
         k = len(self.closed)
         tangential = np.zeros((k, 2, *rows.shape[1:]))
-        for i, tangents in enumerate(self.contacts.tangents):
-            tangential[i, : len(tangents)] = rows[tangents]
+        for j, tangents in enumerate(self.tangents):
+            tangential[j, : len(tangents)] = rows[tangents]
         return rows[:k], tangential
+
+    def scattered(self, rows: Array, total: int) -> Array:
+        """Values of the rows (r, ...) among all `total` rows, zero elsewhere."""
+        result = np.zeros((total, *rows.shape[1:]))
+        result[self.all_rows] = rows
+        return result
+
+
+def contact_modes(key: ModeKey) -> Modes:
+    """A mode key as the modes of contacts; `UnknownNameError` for one that is no tuple."""
+    if not isinstance(key, tuple):
+        raise UnknownNameError(f"mode {key!r} is no tuple of contact modes")
+    return key
 
 
 def default_slip(dimension: int, velocity: Array) -> str:

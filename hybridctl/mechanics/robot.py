@@ -1,13 +1,14 @@
 r"""The Pinocchio adapter: the only file that imports `pinocchio`.
 
 Pinocchio's functions write into a `Data` object and return views of it, and take indices and
-configurations on trust. `Robot` owns that scratch memory, resolves names once, checks
-configurations at the border, and returns arrays that belong to the caller.
+configurations on trust. `Robot` owns that scratch memory, one for each thread, resolves names
+once, checks configurations at the border, and returns arrays that belong to the caller.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +25,15 @@ from hybridctl.mechanics.passive import Passive
 
 Root = Literal["fixed", "floating", "sagittal"]
 
-_ITERATIONS = 5000
-_ITERATION_TOLERANCE = 1e-10
 _SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 _ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
+
+
+class _Scratch(threading.local):
+    """What Pinocchio writes into while it evaluates a model, for each thread its own."""
+
+    def __init__(self, model: Any) -> None:
+        self.data = model.createData()
 
 
 class Robot:
@@ -52,10 +58,9 @@ class Robot:
     ) -> None:
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
-        self._data = self._model.createData()
         self._weightless = self._model.copy()
         self._weightless.gravity.linear = np.zeros(3)
-        self._weightless_data = self._weightless.createData()
+        self._scratch, self._weightless_scratch = self._scratches()
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
@@ -112,6 +117,17 @@ class Robot:
             damping=damping,
             gravity=gravity,
         )
+
+    def _scratches(self) -> tuple[_Scratch, _Scratch]:
+        return _Scratch(self._model), _Scratch(self._weightless)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the scratch memory, which every process and thread makes anew."""
+        return {k: v for k, v in self.__dict__.items() if not k.endswith("scratch")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._scratch, self._weightless_scratch = self._scratches()
 
     def _joint_kinds(self) -> list[tuple[slice, slice, JointKind]]:
         kinds = []
@@ -225,11 +241,11 @@ class Robot:
 
     def mass_matrix(self, q: Array) -> Array:
         """M(q), symmetric (nv, nv), with armature."""
-        return self._square(pin.crba(self._model, self._data, q))
+        return self._square(pin.crba(self._model, self._scratch.data, q))
 
     def bias(self, q: Array, v: Array) -> Array:
         """h(q, v) (nv,), springs and dampers included."""
-        h = np.array(pin.nonLinearEffects(self._model, self._data, q, v))
+        h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
         return h + self.passive.torque(q, v) if self.passive.any else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
@@ -237,12 +253,12 @@ class Robot:
         tau = self.actuation @ u
         if self.passive.any:
             tau -= self.passive.torque(q, v)
-        return np.array(pin.aba(self._model, self._data, q, v, tau))
+        return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
         """Kinetic and potential energy in J; the potential of springs is included."""
-        kinetic = float(pin.computeKineticEnergy(self._model, self._data, q, v))
-        potential = float(pin.computePotentialEnergy(self._model, self._data, q))
+        kinetic = float(pin.computeKineticEnergy(self._model, self._scratch.data, q, v))
+        potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q))
         return kinetic, potential + self.passive.energy(q)
 
     def bias_derivatives(
@@ -253,14 +269,14 @@ class Robot:
         `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
         held constant in the frame of their body, as Pinocchio does.
         """
-        d_q, d_v = self._rnea_derivatives(self._model, self._data, q, v, a, wrenches)
+        d_q, d_v = self._rnea_derivatives(self._model, self._scratch.data, q, v, a, wrenches)
         return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
         """D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity, springs or velocity."""
         at_rest = np.zeros(self.nv)
         return self._rnea_derivatives(
-            self._weightless, self._weightless_data, q, at_rest, dv, wrenches
+            self._weightless, self._weightless_scratch.data, q, at_rest, dv, wrenches
         )[0]
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
@@ -269,13 +285,13 @@ class Robot:
         pi has ten entries for each of the n joints: m, m c (3), and xx, xy, yy, xz, yz, zz of the
         inertia about the origin, of the body of the joint and in its frame.
         """
-        return np.array(pin.computeJointTorqueRegressor(self._model, self._data, q, v, a))
+        return np.array(pin.computeJointTorqueRegressor(self._model, self._scratch.data, q, v, a))
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
         return np.array(
             pin.computeJointTorqueRegressor(
-                self._weightless, self._weightless_data, q, np.zeros(self.nv), dv
+                self._weightless, self._weightless_scratch.data, q, np.zeros(self.nv), dv
             )
         )
 
@@ -302,12 +318,12 @@ class Robot:
 
     def poses(self, q: Array, joints: Sequence[int]) -> Array:
         """Homogeneous transforms (k, 4, 4) from joint frames to the world."""
-        pin.forwardKinematics(self._model, self._data, q)
+        pin.forwardKinematics(self._model, self._scratch.data, q)
         return self._poses(joints)
 
     def motion(self, q: Array, v: Array, joints: Sequence[int]) -> Motion:
         """Jacobians of all joints at once (see `Motion`), and the poses of `joints`."""
-        data = self._data
+        data = self._scratch.data
         pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
         return Motion(
             np.array(data.J).reshape(6, self.nv),
@@ -316,7 +332,7 @@ class Robot:
         )
 
     def _poses(self, joints: Sequence[int]) -> Array:
-        poses = self._data.oMi
+        poses = self._scratch.data.oMi
         return np.array([poses[j].homogeneous for j in joints])
 
     def motion_derivatives(
@@ -328,7 +344,7 @@ class Robot:
         world here: its own derivative of the acceleration in world coordinates is wrong for
         joints of several degrees of freedom.
         """
-        model, data, nv = self._model, self._data, self.nv
+        model, data, nv = self._model, self._scratch.data, self.nv
         pin.computeForwardKinematicsDerivatives(model, data, q, v, a)
         parts = []
         for j in joints:
@@ -368,25 +384,6 @@ def _on_sagittal_base(model: Any) -> Any:
         base.addJointFrame(parent)
     frame = base.getFrameId(_SAGITTAL_JOINTS[-1])
     return pin.appendModel(base, model, frame, pin.SE3.Identity())
-
-
-def coulomb_iterations(delassus: Array, free: Array, friction: Array) -> Array:
-    """f (3k,) of Coulomb's law with w = W f + c, two tangents and a normal each, by ADMM."""
-    model = pin.Model()
-    models, datas = pin.StdVec_ConstraintModel(), pin.StdVec_ConstraintData()
-    for mu in friction:
-        point = pin.PointContactConstraintModel(model, 0, pin.SE3.Identity())
-        point.setFriction(float(mu))
-        models.append(pin.ConstraintModel(point))
-        datas.append(models[-1].createData())
-    settings, result = pin.ADMMSolverSettings(), pin.ADMMSolverResult()
-    settings.max_iterations = _ITERATIONS
-    for tolerance in ("feasibility", "complementarity"):
-        setattr(settings, f"absolute_{tolerance}_tol", _ITERATION_TOLERANCE)
-        setattr(settings, f"relative_{tolerance}_tol", 0.0)
-    solver = pin.ADMMConstraintSolver(len(free))
-    solver.solve(pin.DelassusOperatorDense(delassus), free, models, datas, settings, result)
-    return np.array(result.retrieveConstraintImpulses()).reshape(-1)
 
 
 def _urdf_text(urdf: str | os.PathLike[str]) -> str:

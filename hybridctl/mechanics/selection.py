@@ -28,7 +28,6 @@ from hybridctl.mechanics.coulomb.law import (
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.phase import STANDSTILL, default_slip
-from hybridctl.mechanics.robot import coulomb_iterations
 
 _TOLERANCE = 1e-8
 
@@ -44,35 +43,32 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
     """
     phase = dynamics.phase(proposed)
     holds = consistent(dynamics, q, v, u, proposed)
-    if holds and len(phase.contacts.owner) == len(phase.closed):
+    smooth = len(phase.owner) == len(phase.closed)
+    if holds and smooth:
         return proposed
-    robot = dynamics.robot
-    rows = phase.contacts.motion(robot.motion(q, v, phase.contacts.joints), v)
-    target, mass = dynamics.targets(rows), robot.mass_matrix(q)
-    drive = robot.actuation @ u - robot.bias(q, v)
+    rows = dynamics.rows(phase, q, v, u)
     result = [OPEN] * len(proposed)
-    k = len(phase.closed)
-    if len(rows.jacobian) == k:
-        free = np.asarray(np.linalg.solve(mass, drive), dtype=np.float64)
-        solution = least_constraint(mass, free, rows.jacobian, target)
-        for j in (*solution.active, *solution.weakly_active):
+    if smooth:
+        free = np.asarray(np.linalg.solve(rows.mass, rows.drive), dtype=np.float64)
+        least = least_constraint(rows.mass, free, rows.jacobian, rows.target)
+        for j in (*least.active, *least.weakly_active):
             result[phase.closed[j]] = CLOSED
         return tuple(result)
-    problem = dynamics.problem(phase, rows, mass, drive, target)
+    problem = dynamics.problem(phase, rows)
     if holds:
         _check_unique(problem)
         return proposed
     found = _solved(problem)
     scale = max(1.0, float(np.abs(found.rates).max()))
     for j, i in enumerate(phase.closed):
-        tangents = phase.contacts.tangents[j]
+        tangents = phase.tangents[j]
         rates = found.rates[tangents]
         if found.rates[j] > _TOLERANCE * scale:
             continue
         if len(tangents) == 0:
             result[i] = CLOSED
         elif problem.sliding[j] is not None:
-            result[i] = default_slip(len(tangents), rows.rate[tangents])
+            result[i] = default_slip(len(tangents), rows.rates[tangents])
         elif np.linalg.norm(rates) <= _TOLERANCE * scale:
             result[i] = STICK
         else:
@@ -82,26 +78,26 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
 
 def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:
     """Whether contacts in these modes push, hold, and begin to slide as the modes say."""
-    phase = dynamics.phase(modes)
-    now = dynamics.acceleration(q, v, u, modes)
-    rows = phase.contacts.motion(dynamics.robot.motion(q, v, phase.contacts.joints), v)
-    relative = rows.jacobian @ now.acceleration - dynamics.targets(rows)
-    scale = _TOLERANCE * max(1.0, float(np.abs(now.forces).max()))
+    phase, point = dynamics.phase(modes), dynamics.acceleration(q, v, u, modes)
+    if point.solution is None:
+        return True
+    rows = point.solution.rows
+    relative = rows.jacobian @ point.acceleration - rows.target
+    scale = _TOLERANCE * max(1.0, float(np.abs(point.forces).max()))
     fast = _TOLERANCE * max(1.0, float(np.abs(relative).max(initial=0.0)))
     for k, i in enumerate(phase.closed):
-        tangents = phase.contacts.tangents[k]
-        slip, change = rows.rate[tangents], relative[tangents]
-        if now.forces[i] < -scale:
+        slip, change = rows.rates[phase.tangents[k]], relative[phase.tangents[k]]
+        if point.forces[i] < -scale:
             return False
         if modes[i] == STICK:
-            limit = dynamics.static_friction[i] * now.forces[i]
-            if np.linalg.norm(now.friction[i]) > limit + scale:
+            limit = dynamics.static_friction[i] * point.forces[i]
+            if np.linalg.norm(point.friction[i]) > limit + scale:
                 return False
         elif modes[i] in SLIPS and np.linalg.norm(slip) <= STANDSTILL:
             sign = SLIPS[modes[i]]
             if sign and sign * change[0] < -fast:
                 return False
-            if sign == 0.0 and now.friction[i] @ change > fast * scale / _TOLERANCE:
+            if sign == 0.0 and point.friction[i] @ change > fast * scale / _TOLERANCE:
                 return False
         elif modes[i] in SLIPS and SLIPS[modes[i]] * float(slip.sum()) < 0.0:
             return False
@@ -128,7 +124,7 @@ def _solved(problem: CoulombProblem) -> CoulombSolution:
     both be possible.
     """
     try:
-        return solve(problem, coulomb_iterations)
+        return solve(problem)
     except SeveralContactSolutionsError as error:
         count = [solution.modes.count(STICK) for solution in error.solutions]
         most = max(count)

@@ -10,9 +10,6 @@ forces; in between the weight is a smooth function of the normal force.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.special import expit
 
@@ -20,11 +17,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.mechanics.phase import Phase
 
-if TYPE_CHECKING:
-    from hybridctl.mechanics.dynamics import Solution
-
 _LEAST_WEIGHT = 1e-6
-_CONSISTENT = 1e-12
 
 
 def friction_weights(phase: Phase, even: Array) -> Array:
@@ -35,13 +28,13 @@ def friction_weights(phase: Phase, even: Array) -> Array:
     """
     weights, normal = np.ones(len(even)), even[: len(phase.closed)]
     least = _least(normal)
-    owner = phase.contacts.owner[phase.sticking]
+    owner = phase.owner[phase.sticking]
     if least > 0.0:
         weights[len(normal) :] = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0)[owner])
     return weights
 
 
-def _weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
+def weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
     """The change (m, .) of `friction_weights` for changes even_z (m, .) of their multipliers."""
     count = len(phase.closed)
     normal, normal_z = even[:count], even_z[:count]
@@ -57,42 +50,9 @@ def _weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
     weights_z = slope[:, None] * normal_z
     weights_z += np.outer(1.0 + np.logaddexp(0.0, x - 1.0) - slope * x, least_z)
     change = np.zeros_like(even_z)
-    change[count:] = weights_z[phase.contacts.owner[phase.sticking]]
+    change[count:] = weights_z[phase.owner[phase.sticking]]
     return change
 
 
 def _least(normal: Array) -> float:
     return _LEAST_WEIGHT * float(np.linalg.norm(normal))
-
-
-def moved_multipliers(
-    phase: Phase, now: Solution, turned: Callable[[Array], Array], even_z: Array | None
-) -> Array:
-    """What derivatives (m, .) of multipliers have beyond those of the equations themselves.
-
-    With G^T y = W^-1 lambda and the residual r = c - G lambda,
-
-        P (W D(G^T) y + D(W) W^-1 lambda) + G^+ (G^+)^T D(G^T) r,
-
-    P and the pseudo-inverse G^+ being those of the metric of the weights. turned(y): D(G^T) y
-    (m, .). even_z (m, .): derivatives of the multipliers of the solve of equal weights, None where
-    `now` is one. Raises `SimulationError` where contacts share friction but carry no load.
-    """
-    kkt = now.kkt
-    change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
-    if now.even is not None and even_z is not None:
-        share = now.multipliers / kkt.weights
-        change += share[:, None] * _weights_derivative(phase, now.even.multipliers, even_z)
-    moved = kkt.indeterminate() @ change
-    wanted = now.rows.jacobian[phase.constrained] @ now.acceleration
-    scale = np.abs(wanted).max() + np.abs(now.rows.jacobian).max() * np.abs(now.acceleration).max()
-    if np.abs(now.residual).max() > _CONSISTENT * scale:
-        moved += kkt.least_squares(turned(now.residual))
-    return np.asarray(moved)
-
-
-def along_rows(phase: Phase, now: Solution, y: Array) -> tuple[Array, Array]:
-    """y (m,) along all rows (r,), and z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z) at fixed y."""
-    rows = np.zeros(len(phase.contacts.owner))
-    rows[phase.constrained] = y
-    return rows, now.kkt.by_mass(now.rows.jacobian.T @ rows)

@@ -2,64 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import STICK, Modes, polish, unit
-from hybridctl.mechanics.geometry import RowMotion
+from hybridctl.mechanics.coulomb.law import STICK, CoulombProblem, Modes, polish, unit
+from hybridctl.mechanics.equations import Rows, Solution, solve
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
-
-if TYPE_CHECKING:
-    from hybridctl.mechanics.dynamics import ContactDynamics
 
 _BORDER = 1e-6
 
 
-def sliding_directions(
-    dynamics: ContactDynamics, phase: Phase, q: Array, v: Array, u: Array, rows: RowMotion
-) -> dict[int, Array]:
-    """Unit sliding velocities of contacts that slide in a surface, by closed contact."""
+def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
+    """Unit sliding velocities of contacts that slide in a surface, by closed contact.
+
+    Besides, which of them stand still: what is found for those is a guess.
+    """
     found: dict[int, Array] = {}
     starting = []
     for slide in phase.spatial:
-        velocity = rows.rate[slide.rows]
+        velocity = rows.rates[slide.rows]
         speed = float(np.linalg.norm(velocity))
         if speed <= STANDSTILL:
             starting.append(slide.contact)
         found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
-    if starting:
-        found.update(_beginnings(dynamics, phase, q, v, u, starting))
-    return found
+    return found, starting
 
 
-def _beginnings(
-    dynamics: ContactDynamics, phase: Phase, q: Array, v: Array, u: Array, starting: list[int]
+def beginnings(
+    phase: Phase,
+    rows: Rows,
+    directions: dict[int, Array],
+    starting: list[int],
+    phase_of: Callable[[Modes], Phase],
+    problem: CoulombProblem,
 ) -> dict[int, Array]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
     The first guess is against the friction that would hold them: at the border of breaking
     away it is the direction itself. Where less than kinetic friction holds all, none moves.
+    problem: Coulomb's law for the accelerations of the phase.
     """
-    modes = [phase.modes[i] for i in phase.closed]
     held = list(phase.modes)
     for k in starting:
         held[phase.closed[k]] = STICK
-    sticking = dynamics.solve(dynamics.phase(tuple(held)), q, v, u)
-    forces = sticking.mix @ sticking.multipliers
-    tangents, closed = phase.contacts.tangents, list(phase.closed)
-    limit = (1.0 - _BORDER) * dynamics.friction[closed] * forces[: len(modes)]
-    stays = [k for k in starting if np.linalg.norm(forces[tangents[k]]) < limit[k]]
+    sticking = phase_of(tuple(held))
+    moving = {k: s for k, s in directions.items() if k not in starting}
+    forces = solve(sticking, rows, moving).forces
+    limit = (1.0 - _BORDER) * problem.kinetic * forces[: len(phase.closed)]
+    stays = [k for k in starting if np.linalg.norm(forces[phase.tangents[k]]) < limit[k]]
     if len(stays) == len(starting):
         return {}
     guesses = [
-        unit(-forces[rows], None) if k in starting else None for k, rows in enumerate(tangents)
+        unit(-forces[tangents], None) if k in starting else None
+        for k, tangents in enumerate(phase.tangents)
     ]
-    mass = dynamics.robot.mass_matrix(q)
-    drive = dynamics.robot.actuation @ u - dynamics.robot.bias(q, v)
-    problem = dynamics.problem(phase, sticking.rows, mass, drive, dynamics.targets(sticking.rows))
-    solution = polish(problem, tuple(modes), guesses, np.zeros(len(forces)))
+    modes = tuple(phase.modes[i] for i in phase.closed)
+    solution = polish(problem, modes, guesses, np.zeros(len(forces)))
     if solution is not None:
         guesses = list(solution.directions)
     else:
@@ -67,28 +67,23 @@ def _beginnings(
     return {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
 
 
-def sliding_times(
-    dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes
-) -> tuple[float, float]:
-    r"""Least times in s of contacts that slide in a surface, infinity where there are none.
+def sliding_times(phase: Phase, now: Solution) -> tuple[float, float]:
+    r"""Least times in s of contacts that slide in a surface.
 
     When the first one stops if it goes on slowing down so, :math:`|v_t| / (-d|v_t|/dt)`;
     and the time in which friction turns a sliding velocity into its own direction,
     :math:`1 / |K J M^{-1} J^T|` with K of `Phase.turning`, from a standstill as at `STANDSTILL`.
     """
-    phase = dynamics.phase(modes)
-    if not phase.spatial:
-        return np.inf, np.inf
-    now = dynamics.solve(phase, q, v, u)
-    change = now.rows.jacobian @ now.acceleration + now.rows.drift
-    stops, rates = [np.inf], now.rows.rate.copy()
+    rows = now.rows
+    change = rows.jacobian @ now.acceleration - rows.target
+    stops, rates = [np.inf], rows.rates.copy()
     for slide in phase.spatial:
-        speed = float(np.linalg.norm(now.rows.rate[slide.rows]))
+        speed = float(np.linalg.norm(rows.rates[slide.rows]))
         if speed < STANDSTILL:
             rates[slide.rows] = STANDSTILL * now.directions[slide.contact]
         slowing = -float(now.directions[slide.contact] @ change[slide.rows])
         if slowing > 0.0:
             stops.append(max(speed, STOPPED) / slowing)
     turning = phase.turning(now.directions, rates, now.multipliers)
-    fastest = np.abs(turning @ now.rows.jacobian @ now.kkt.by_mass(now.rows.jacobian.T)).max()
+    fastest = np.abs(turning @ rows.jacobian @ now.kkt.by_mass(rows.jacobian.T)).max()
     return min(stops), 1.0 / float(fastest) if fastest > 0.0 else np.inf

@@ -18,27 +18,11 @@ stick or slip is decided at acceleration level with the post-event input ([RS] 2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
-
-from hybridctl.checks import Array
 from hybridctl.errors import UnknownNameError
-from hybridctl.hybrid.mode import (
-    Edge,
-    FieldJacobian,
-    Jump,
-    Mode,
-    ModeKey,
-    Outgoing,
-    Pace,
-    Reset,
-    ResetBorder,
-    ResetJacobian,
-)
+from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
@@ -46,28 +30,89 @@ from hybridctl.mechanics.coulomb.law import (
     SLIP,
     SLIP_MINUS,
     SLIP_PLUS,
-    SLIPS,
     STICK,
     Modes,
 )
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.guards import contact_guards
-from hybridctl.mechanics.impact import impact, impact_derivatives, settle
-from hybridctl.mechanics.phase import STANDSTILL
+from hybridctl.mechanics.flow import ContactFlow
+from hybridctl.mechanics.guards import ContactGuards
+from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.selection import select_modes
-from hybridctl.mechanics.sliding import sliding_times
 from hybridctl.mechanics.state import RobotStateSpace
 
-_TOUCH = 2e-8
-_OF_STOP = 0.9
-_RESTING_SPEED = 1e-4
-_AFTER = {"slips": SLIP, "slips+": SLIP_PLUS, "slips-": SLIP_MINUS, "sticks": STICK, "opens": OPEN}
+_KNOWN: dict[int, Modes] = {
+    0: (OPEN, CLOSED),
+    1: (OPEN, STICK, SLIP_PLUS, SLIP_MINUS),
+    2: (OPEN, STICK, SLIP),
+}
+
+
+class ContactSystem(HybridSystem):
+    """The hybrid system of a robot with unilateral contacts with friction.
+
+    It has its `robot`, `contacts`, `dynamics` and state `space`. Threads can share it, and it can
+    be pickled.
+    """
+
+    def __init__(self, dynamics: ContactDynamics) -> None:
+        super().__init__(self._mode, self._ways_out)
+        self.dynamics = dynamics
+        self.space = RobotStateSpace(dynamics.robot)
+
+    @property
+    def robot(self) -> Robot:
+        """The robot."""
+        return self.dynamics.robot
+
+    @property
+    def contacts(self) -> tuple[Contact, ...]:
+        """Its contacts, in the order of the mode keys."""
+        return self.dynamics.contacts
+
+    def _mode(self, key: ModeKey) -> Mode:
+        modes = self._checked(key)
+        flow = ContactFlow(self.dynamics, modes)
+        if not closed_contacts(modes):
+            return Mode(key, self.space, flow.field, self.robot.nu, flow.jacobian, flow.outputs)
+        return Mode(
+            key,
+            self.space,
+            flow.field,
+            self.robot.nu,
+            flow.jacobian,
+            flow.outputs,
+            flow.select,
+            flow.pace,
+            flow.project,
+        )
+
+    def _ways_out(self, key: ModeKey) -> Outgoing:
+        modes = self._checked(key)
+        guards = ContactGuards.of(self.dynamics, modes)
+        edges = ContactEdges(self.dynamics, modes, guards.guards)
+        return Outgoing(
+            GuardSet(guards.names, guards.values, guards.jacobian), edges.edge, edges.rest
+        )
+
+    def _checked(self, key: ModeKey) -> Modes:
+        known = [_KNOWN[len(tangents)] for tangents in self.dynamics.all.tangents]
+        if (
+            not isinstance(key, tuple)
+            or len(key) != len(known)
+            or any(mode not in modes for mode, modes in zip(key, known, strict=True))
+        ):
+            each = zip(self.contacts, known, strict=True)
+            raise UnknownNameError(
+                f"mode {key!r} is unknown, expected a tuple with one of these for each contact: "
+                + ", ".join(f"{contact.name} {modes}" for contact, modes in each)
+            )
+        return key
 
 
 def contact_system(
     robot: Robot, contacts: Sequence[Contact], *, stabilization: float | None = None
-) -> HybridSystem:
+) -> ContactSystem:
     """The hybrid system of a robot with unilateral contacts with friction.
 
     State x = (q, v), input u the actuated joint torques or forces. Mode keys and guards are
@@ -80,197 +125,9 @@ def contact_system(
     Raises `InputError` for contacts that do not fit the robot.
     """
     options = {} if stabilization is None else {"stabilization": stabilization}
-    assembly = _Assembly(ContactDynamics(robot, contacts, **options), RobotStateSpace(robot))
-    return HybridSystem(assembly.mode, assembly.outgoing)
-
-
-@dataclass(frozen=True)
-class _Assembly:
-    """Modes, guards and edges of the system, made on demand."""
-
-    dynamics: ContactDynamics
-    space: RobotStateSpace
-
-    def mode(self, key: ModeKey) -> Mode:
-        modes = self._checked(key)
-        dynamics, n = self.dynamics, self.dynamics.robot.nq
-
-        def field(t: float, x: Array, u: Array) -> Array:
-            v = x[n:]
-            return np.concatenate((v, dynamics.acceleration(x[:n], v, u, modes).acceleration))
-
-        def jacobian(t: float, x: Array, u: Array) -> FieldJacobian:
-            v = x[n:]
-            d = dynamics.acceleration_derivatives(x[:n], v, u, modes)
-            nv = len(v)
-            state, input = np.zeros((2 * nv, 2 * nv)), np.zeros((2 * nv, len(u)))
-            state[:nv, nv:] = np.eye(nv)
-            state[nv:, :nv], state[nv:, nv:] = d.acceleration_q, d.acceleration_v
-            input[nv:] = d.acceleration_u
-            return FieldJacobian(state, input, np.concatenate((v, d.acceleration)))
-
-        def outputs(t: float, x: Array, u: Array) -> Mapping[str, Array]:
-            q, v = x[:n], x[n:]
-            now = dynamics.acceleration(q, v, u, modes)
-            return {
-                "gap": dynamics.gaps(q),
-                "normal_force": now.forces,
-                "friction_force": now.friction,
-                "slip_velocity": now.slip,
-            }
-
-        def select(t: float, x: Array, u: Array) -> ModeKey:
-            return select_modes(dynamics, x[:n], x[n:], u, modes)
-
-        def pace(t: float, x: Array, u: Array) -> Pace:
-            """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""
-            decay = 1.0 / dynamics.stabilization if dynamics.stabilization > 0.0 else np.inf
-            stop, turn = sliding_times(dynamics, x[:n], x[n:], u, modes)
-            return Pace(min(decay, _OF_STOP * stop), turn)
-
-        def project(x: Array) -> Array:
-            return np.concatenate(dynamics.projected(dynamics.phase(modes), x[:n], x[n:]))
-
-        free = not closed_contacts(modes)
-        return Mode(
-            key,
-            self.space,
-            field,
-            self.dynamics.robot.nu,
-            jacobian,
-            outputs,
-            None if free else select,
-            None if free else pace,
-            None if free else project,
-        )
-
-    def outgoing(self, key: ModeKey) -> Outgoing:
-        modes = self._checked(key)
-        guards = contact_guards(self.dynamics, modes)
-        return Outgoing(
-            guards,
-            lambda fired: self._edge(modes, fired),
-            lambda fired: self._rest(modes, fired),
-        )
-
-    def _rest(self, modes: Modes, fired: tuple[str, ...]) -> Edge | None:
-        """Contacts whose impacts accumulate close without bouncing."""
-        hit = {i for i, what in self._events(fired) if what == "closes"}
-        if not hit:
-            return None
-        dynamics, n = self.dynamics, self.dynamics.robot.nq
-        known = hit.union(closed_contacts(modes))
-
-        def jump(t: float, x: Array, u: Array) -> Jump:
-            settled = settle(dynamics, x[:n], x[n:], self._touching(x[:n], x[n:], known))
-            after = np.concatenate([x[:n], settled.velocity_after])
-            return Jump(after, settled.modes, settled.impulses, settled)
-
-        return Edge(Reset(jump))
-
-    def _events(self, fired: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-        """Contact and event of guards."""
-        names = [contact.name for contact in self.dynamics.contacts]
-        for name in fired:
-            contact, what = name.rsplit(" ", 1)
-            yield names.index(contact), what
-
-    def _edge(self, modes: Modes, fired: tuple[str, ...]) -> Edge:
-        after, hit = list(modes), []
-        events = list(self._events(fired))
-        stops = any(what == "sticks" for _, what in events)
-        for i, what in events:
-            if what == "closes":
-                hit.append(i)
-            elif after[i] != OPEN and (what == "sticks" or not stops):
-                after[i] = _AFTER[what]
-        if not hit:
-            return Edge(self._change(tuple(after), stops))
-        return Edge(self._impact({*closed_contacts(modes), *hit}))
-
-    def _change(self, modes: Modes, stops: bool) -> Reset:
-        """Contacts open, stick or slip without an impulse.
-
-        Where one stops sliding, those that stand still with it stick too. What other guards say
-        at that instant was seen beyond the stop, where friction has no direction; the selection
-        by accelerations decides about them.
-        """
-        dynamics, n = self.dynamics, self.dynamics.robot.nq
-        none = np.zeros(len(dynamics.contacts))
-
-        def jump(t: float, x: Array, u: Array) -> Jump:
-            if not stops:
-                return Jump(x, modes, none)
-            slow = np.linalg.norm(dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
-            stand = [STICK if m in SLIPS and s else m for m, s in zip(modes, slow, strict=True)]
-            return Jump(x, tuple(stand), none)
-
-        def border(t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
-            clearly_held(dynamics, x[:n], x[n:], u_after, self._checked(key))
-
-        return Reset(jump, Reset.identity(self.space.ndx).jacobian, border if stops else None)
-
-    def _touching(self, q: Array, v: Array, known: set[int]) -> tuple[int, ...]:
-        """These contacts, and all others that rest on their surface without a force.
-
-        One whose gap closes at the same instant, but that moves, has an event of its own.
-        """
-        near = np.abs(self.dynamics.gaps(q)) <= _TOUCH
-        resting = near & (np.abs(self.dynamics.gap_rates(q, v)) <= _RESTING_SPEED)
-        return tuple(sorted(known.union(np.flatnonzero(resting).tolist())))
-
-    def _impact(self, known: set[int]) -> Reset:
-        """Impact of the closing contacts with those that touch already."""
-        dynamics, n = self.dynamics, self.dynamics.robot.nq
-
-        def jump(t: float, x: Array, u: Array) -> Jump:
-            q = x[:n]
-            result = impact(dynamics, q, x[n:], self._touching(q, x[n:], known))
-            after = np.concatenate([q, result.velocity_after])
-            return Jump(after, result.modes, result.impulses, result)
-
-        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            q, v = x[:n], x[n:]
-            result = impact(dynamics, q, v, self._touching(q, v, known))
-            d = impact_derivatives(dynamics, q, v, result)
-            nv = len(v)
-            state = np.block([[np.eye(nv), np.zeros((nv, nv))], [d.velocity_q, d.velocity_v]])
-            return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
-
-        def border(
-            t: float, x: Array, u: Array, key: ModeKey, u_after: Array
-        ) -> ResetBorder | None:
-            q, v, after = x[:n], x[n:], self._checked(key)
-            result = impact(dynamics, q, v, self._touching(q, v, known))
-            clearly_held(dynamics, q, result.velocity_after, u_after, after)
-            return impact_border(dynamics, q, v, result, after, u_after)
-
-        return Reset(jump, jacobian, border)
-
-    def _checked(self, key: ModeKey) -> Modes:
-        contacts = self.dynamics.contacts
-        known = [self._known(i) for i in range(len(contacts))]
-        if (
-            not isinstance(key, tuple)
-            or len(key) != len(contacts)
-            or any(mode not in modes for mode, modes in zip(key, known, strict=True))
-        ):
-            raise UnknownNameError(
-                f"mode {key!r} is unknown, expected a tuple with one of these for each contact: "
-                + ", ".join(f"{c.name} {modes}" for c, modes in zip(contacts, known, strict=True))
-            )
-        return key
-
-    def _known(self, i: int) -> Modes:
-        """The modes of contact i."""
-        tangents = len(self.dynamics.all.tangents[i])
-        return {0: (OPEN, CLOSED), 1: (OPEN, STICK, SLIP_PLUS, SLIP_MINUS)}.get(
-            tangents, (OPEN, STICK, SLIP)
-        )
+    return ContactSystem(ContactDynamics(robot, contacts, **options))
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
     """Indices of the contacts that are closed in a mode of a contact system."""
-    if not isinstance(mode, tuple):
-        raise UnknownNameError(f"mode {mode!r} is no tuple of contact modes")
-    return tuple(i for i, contact in enumerate(mode) if contact in (CLOSED, STICK, *SLIPS))
+    return tuple(i for i, contact in enumerate(contact_modes(mode)) if contact != OPEN)

@@ -38,8 +38,8 @@ def test_contacts_are_closed_at_least_energy(closed, mode):
     x = cube_state(rng, 1e-2)
     projected = cube.system().mode(key).project(x)
     q, v = projected[:7], projected[7:]
-    rows = phase.contacts.jacobian(q)[phase.constrained]
-    assert np.abs(phase.contacts.gaps(q)).max() <= 1e-11
+    rows = dynamics.all.jacobian(q)[phase.all_rows[phase.constrained]]
+    assert np.abs(dynamics.gaps(q)[list(phase.closed)]).max() <= 1e-11
     assert np.abs(rows @ v).max() <= 1e-12
     free = null_space(rows, rcond=1e-9)
     mass = dynamics.robot.mass_matrix(q)
@@ -57,7 +57,7 @@ def test_first_step_is_of_least_energy_too():
         x = cube_state(np.random.default_rng(1), size)
         q = cube.system().mode(key).project(x)[:7]
         way = dynamics.robot.difference(x[:7], q)
-        free = null_space(phase.contacts.jacobian(x[:7])[:2], rcond=1e-9)
+        free = null_space(dynamics.gap_jacobian(x[:7])[list(phase.closed)], rcond=1e-9)
         left.append(np.abs(free.T @ dynamics.robot.mass_matrix(x[:7]) @ way).max())
     assert left[1] < 0.02 * left[0]
 

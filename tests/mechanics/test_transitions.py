@@ -160,9 +160,9 @@ def _tangent(dynamics, mode, x0):
         return np.eye(n)
     nv = n // 2
     held = dynamics.phase(mode)
-    rows = held.contacts.jacobian(x0[:nv])
+    rows = dynamics.all.jacobian(x0[:nv])
     normal, constrained = rows[:1], rows[held.constrained]
-    d = held.contacts.derivatives(x0[:nv], x0[nv:], np.zeros(nv))
+    d = dynamics.all.derivatives(x0[:nv], x0[nv:], np.zeros(nv))
     constraint = np.vstack(
         [
             np.hstack([normal, np.zeros_like(normal)]),

@@ -35,7 +35,7 @@ _PROJECTIONS = 500
 _ACTIVE = (1e-6, 1e-4, 1e-8, 1e-3)
 
 
-def solve(problem: CoulombProblem, iterative: IterativeSolver) -> CoulombSolution:
+def solve(problem: CoulombProblem, iterative: IterativeSolver | None = None) -> CoulombSolution:
     """The one solution of the problem.
 
     Sets of states are all tried where they are few; otherwise, and where the impulses of least
@@ -52,7 +52,7 @@ def solve(problem: CoulombProblem, iterative: IterativeSolver) -> CoulombSolutio
             found = [least_of_family(problem, found)]
         if found:
             return found[0]
-    solution = from_iterations(problem, iterative)
+    solution = from_iterations(problem, iterative) if iterative else None
     if solution is None:
         raise NoContactSolutionError(
             "Coulomb's law has no solution here" + describe(problem), problem=problem

@@ -1,0 +1,76 @@
+"""The flow of one mode of a contact system, as the callables of a `hybrid.mode.Mode`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.mode import FieldJacobian, ModeKey, Pace
+from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.sliding import sliding_times
+
+_OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
+
+
+@dataclass(frozen=True)
+class ContactFlow:
+    """Field, derivatives, outputs, selection, pace and projection of a mode; x = (q, v)."""
+
+    dynamics: ContactDynamics
+    modes: Modes
+
+    def field(self, t: float, x: Array, u: Array) -> Array:
+        """(v, a), (2 nv,)."""
+        q, v = self._parts(x)
+        dynamics, phase = self.dynamics, self.dynamics.phase(self.modes)
+        if phase.closed:
+            return np.concatenate((v, dynamics.solve(phase, q, v, u).acceleration))
+        return np.concatenate((v, dynamics.robot.free_acceleration(q, v, u)))
+
+    def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
+        """D_x (2 nv, 2 nv) and D_u (2 nv, nu) of the field, and the field itself."""
+        q, v = self._parts(x)
+        d = self.dynamics.acceleration_derivatives(q, v, u, self.modes)
+        nv = len(v)
+        both = np.zeros((2 * nv, 2 * nv + len(u)))
+        both[:nv, nv : 2 * nv] = np.eye(nv)
+        both[nv:] = d.acceleration_z
+        value = np.concatenate((v, d.point.acceleration))
+        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :], value)
+
+    def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
+        """Gaps, forces and sliding velocities of all contacts."""
+        point = self.dynamics.acceleration(*self._parts(x), u, self.modes)
+        return {
+            "gap": point.gaps,
+            "normal_force": point.forces,
+            "friction_force": point.friction,
+            "slip_velocity": point.slip,
+        }
+
+    def select(self, t: float, x: Array, u: Array) -> ModeKey:
+        """The mode that flows on."""
+        return select_modes(self.dynamics, *self._parts(x), u, self.modes)
+
+    def pace(self, t: float, x: Array, u: Array) -> Pace:
+        """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""
+        dynamics, phase = self.dynamics, self.dynamics.phase(self.modes)
+        longest = 1.0 / dynamics.stabilization if dynamics.stabilization > 0.0 else np.inf
+        if not phase.spatial:
+            return Pace(longest)
+        stop, turn = sliding_times(phase, dynamics.solve(phase, *self._parts(x), u))
+        return Pace(min(longest, _OF_STOP * stop), turn)
+
+    def project(self, x: Array) -> Array:
+        """The state nearby with closed contacts closed and sticking ones at rest."""
+        phase = self.dynamics.phase(self.modes)
+        return np.concatenate(self.dynamics.projected(phase, *self._parts(x)))
+
+    def _parts(self, x: Array) -> tuple[Array, Array]:
+        n = self.dynamics.robot.nq
+        return x[:n], x[n:]

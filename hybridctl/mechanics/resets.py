@@ -1,0 +1,144 @@
+"""What happens when guards of a contact system fire: impacts, changes without one, and rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.mode import Edge, Jump, ModeKey, Reset, ResetBorder, ResetJacobian
+from hybridctl.mechanics.border import clearly_held, impact_border
+from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.guards import ContactGuard
+from hybridctl.mechanics.impact import ImpactResult, impact, impact_derivatives, settle
+from hybridctl.mechanics.phase import STANDSTILL, contact_modes
+
+_TOUCH = 2e-8  # m, a gap that is closed: above what event times leave of it
+_RESTING_SPEED = 1e-4  # m/s, below which an open contact on its surface takes part in an impact
+
+
+@dataclass(frozen=True)
+class ContactEdges:
+    """The edges behind the guards of a mode."""
+
+    dynamics: ContactDynamics
+    modes: Modes
+    guards: tuple[ContactGuard, ...]
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """The edge of guards that fire together; None for names that are none of this mode."""
+        events = self._named(fired)
+        if events is None:
+            return None
+        after, hit = list(self.modes), set()
+        stops = any(guard.kind == "sticks" for guard in events)
+        for guard in events:
+            if guard.kind == "closes":
+                hit.add(guard.contact)
+            elif after[guard.contact] != OPEN and (guard.kind == "sticks" or not stops):
+                after[guard.contact] = guard.mode_after
+        if hit:
+            return Edge(_Impact(self.dynamics, frozenset(hit.union(self._closed))).reset())
+        return Edge(_Change(self.dynamics, tuple(after), stops).reset())
+
+    def rest(self, fired: tuple[str, ...]) -> Edge | None:
+        """Contacts whose impacts accumulate close without bouncing."""
+        hit = {guard.contact for guard in self._named(fired) or () if guard.kind == "closes"}
+        if not hit:
+            return None
+        return Edge(Reset(_Impact(self.dynamics, frozenset(hit.union(self._closed))).settled))
+
+    @property
+    def _closed(self) -> tuple[int, ...]:
+        return self.dynamics.phase(self.modes).closed
+
+    def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
+        known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
+        return [known[name] for name in fired] if known.keys() >= set(fired) else None
+
+
+@dataclass(frozen=True)
+class _Impact:
+    """Impact of contacts known to touch with all others that touch."""
+
+    dynamics: ContactDynamics
+    known: frozenset[int]
+
+    def reset(self) -> Reset:
+        return Reset(self.jump, self.jacobian, self.border)
+
+    def jump(self, t: float, x: Array, u: Array) -> Jump:
+        return self._jump(x, self._hit(*self._parts(x)))
+
+    def settled(self, t: float, x: Array, u: Array) -> Jump:
+        """The limit of bounces that accumulate."""
+        q, v = self._parts(x)
+        return self._jump(x, settle(self.dynamics, q, v, self._touching(q, v)))
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        q, v = self._parts(x)
+        d = impact_derivatives(self.dynamics, q, v, self._hit(q, v))
+        nv = len(v)
+        state = np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
+
+    def border(
+        self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array
+    ) -> ResetBorder | None:
+        q, v = self._parts(x)
+        after, result = contact_modes(key), self._hit(q, v)
+        clearly_held(self.dynamics, q, result.velocity_after, u_after, after)
+        return impact_border(self.dynamics, q, v, result, after, u_after)
+
+    def _hit(self, q: Array, v: Array) -> ImpactResult:
+        return impact(self.dynamics, q, v, self._touching(q, v))
+
+    def _touching(self, q: Array, v: Array) -> tuple[int, ...]:
+        """The known contacts, and all others that rest on their surface without a force.
+
+        One whose gap closes at the same instant, but that moves, has an event of its own.
+        """
+        near = np.abs(self.dynamics.gaps(q)) <= _TOUCH
+        resting = near & (np.abs(self.dynamics.gap_rates(q, v)) <= _RESTING_SPEED)
+        return tuple(sorted(self.known.union(np.flatnonzero(resting).tolist())))
+
+    def _parts(self, x: Array) -> tuple[Array, Array]:
+        n = self.dynamics.robot.nq
+        return x[:n], x[n:]
+
+    def _jump(self, x: Array, result: ImpactResult) -> Jump:
+        after = np.concatenate([self._parts(x)[0], result.velocity_after])
+        return Jump(after, result.modes, result.impulses, result)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Contacts open, stick or slip without an impulse, and go on in `modes`.
+
+    Where one `stops` sliding, those that stand still with it stick too. What other guards say
+    at that instant was seen beyond the stop, where friction has no direction; the selection
+    by accelerations decides about them.
+    """
+
+    dynamics: ContactDynamics
+    modes: Modes
+    stops: bool
+
+    def reset(self) -> Reset:
+        identity = Reset.identity(2 * self.dynamics.robot.nv).jacobian
+        return Reset(self.jump, identity, self.border if self.stops else None)
+
+    def jump(self, t: float, x: Array, u: Array) -> Jump:
+        n, none = self.dynamics.robot.nq, np.zeros(len(self.modes))
+        if not self.stops:
+            return Jump(x, self.modes, none)
+        slow = np.linalg.norm(self.dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
+        stand = (STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True))
+        return Jump(x, tuple(stand), none)
+
+    def border(self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
+        n = self.dynamics.robot.nq
+        clearly_held(self.dynamics, x[:n], x[n:], u_after, contact_modes(key))
