@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import CoulombProblem, Modes
@@ -31,12 +32,17 @@ from hybridctl.mechanics.equations import (
     problem,
     solve,
 )
+from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import beginnings, sliding_directions
-from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms
+from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
+
+TermsChoice = Literal["auto", "generated", "pinocchio"]
+_CHOICES = ("auto", "generated", "pinocchio")
+_GENERATED = 7  # velocities of a robot up to which generated functions are faster
 
 _SLOWEST = 1e-7
 _CLOSED, _PROJECTIONS = 1e-11, 20
@@ -84,6 +90,9 @@ class ContactDynamics:
     decays with rate s = `stabilization` (in 1/s) and does not grow; on the constraint itself
     this changes nothing. s = 0 switches it off.
 
+    terms: where mass, rows and their derivatives come from: functions "generated" from the robot
+    for robots of up to 7 velocities, or "pinocchio"; "auto" takes what is faster.
+
     Redundant contacts share loads as `sharing` says: by least norm, friction of those that stick
     in proportion to their normal forces, so that they reach their limits together.
 
@@ -91,7 +100,12 @@ class ContactDynamics:
     """
 
     def __init__(
-        self, robot: Robot, contacts: Sequence[Contact], *, stabilization: float = 20.0
+        self,
+        robot: Robot,
+        contacts: Sequence[Contact],
+        *,
+        stabilization: float = 20.0,
+        terms: TermsChoice = "auto",
     ) -> None:
         self.robot = robot
         self.contacts = tuple(contacts)
@@ -108,7 +122,7 @@ class ContactDynamics:
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         self.all = ContactSet(robot, self.contacts)
-        self.terms: Terms = PinocchioTerms(robot, self.all)
+        self.terms = _chosen(member("terms", terms, _CHOICES), robot, self.all)
         self._phases: dict[Modes, Phase] = {}
 
     # Kinematics of all contacts
@@ -179,6 +193,10 @@ class ContactDynamics:
         if len(phase.owner) > len(closed):
             slip[closed] = phase.spread(now.rows.rates)[1]
         return ContactAcceleration(now.acceleration, forces, friction, slip, values.gaps, now)
+
+    def kept_values(self, q: Array, v: Array) -> Values:
+        """Terms at (q, v) and zero input, in arrays that last."""
+        return Values(*(a.copy() for a in self.terms.values(q, v, np.zeros(self.robot.nu))))
 
     def rows(self, phase: Phase, q: Array, v: Array, u: Array) -> Rows:
         """Terms of the closed contacts of a phase."""
@@ -291,3 +309,15 @@ class ContactDynamics:
             pull = (now.rows.jacobian @ z @ along)[slide.rows]
             change[slide.contact, : 2 * nv] -= pull @ rates_z[slide.rows]
         return change
+
+
+def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
+    """The terms asked for; "auto" generates those of small robots on surfaces it knows."""
+    if choice == "pinocchio" or (choice == "auto" and robot.nv > _GENERATED):
+        return PinocchioTerms(robot, rows)
+    try:
+        return GeneratedTerms(robot, rows)
+    except InputError:
+        if choice == "generated":
+            raise
+        return PinocchioTerms(robot, rows)

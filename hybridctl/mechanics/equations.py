@@ -70,7 +70,7 @@ def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
         target -= 2.0 * stabilization * rates
         target[: len(gaps)] -= stabilization**2 * gaps
     jacobian = values.jacobian[phase.all_rows]
-    return Rows(values.mass, values.drive, jacobian, rates, target, gaps)
+    return Rows(values.mass.copy(), values.drive.copy(), jacobian, rates, target, gaps)
 
 
 def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:

@@ -58,6 +58,23 @@ class RowDerivatives(NamedTuple):
     jacobian_b: Array
 
 
+class Place(NamedTuple):
+    """Where a contact is: `point` (3,) in joint a, its surface in joint b, and its tangents.
+
+    rotation (3, 3) and position (3,) place the surface; `directions` is the number of tangents,
+    `axis` that of the plane of motion where there is one.
+    """
+
+    joint_a: int
+    point: Array
+    joint_b: int
+    rotation: Array
+    position: Array
+    surface: Surface
+    directions: int
+    axis: Array | None
+
+
 class ContactSet:
     """Contacts of a robot with their names resolved to joints.
 
@@ -254,6 +271,24 @@ class ContactSet:
         for mask, part in parts:
             result[mask] = part
         return result
+
+    def places(self) -> tuple[Place, ...]:
+        """The constants of all contacts, from which their motion follows."""
+        surfaces = {i: s for s, mask in self._surfaces for i in np.flatnonzero(mask).tolist()}
+        count = len(surfaces)
+        return tuple(
+            Place(
+                self.joint_a[i],
+                self._local[i, :3, 3],
+                self.joint_b[i],
+                self._local[count + i, :3, :3],
+                self._local[count + i, :3, 3],
+                surfaces[i],
+                len(self.tangents[i]),
+                self._frames.axes[i],
+            )
+            for i in range(count)
+        )
 
     def curvature(self, r: Array) -> Array:
         """Hessians of the surfaces at points in their frames, (c, 3, 3)."""

@@ -87,7 +87,7 @@ def impact(
     count = len(dynamics.contacts)
     touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
     phase = dynamics.phase(touching)
-    terms = dynamics.terms.values(q, v, np.zeros(dynamics.robot.nu))
+    terms = dynamics.kept_values(q, v)
     mass, rows = terms.mass, terms.jacobian[phase.all_rows]
     k, closed = len(phase.closed), list(phase.closed)
     free = terms.rates[phase.all_rows]
@@ -196,11 +196,12 @@ def impact_derivatives(
         e[: len(closed)] = dynamics.restitution_at(closed, result.terms.rates[closed])
         change = result.velocity_after - v
         d = dynamics.terms.impulse_derivatives(q, change, phase.scattered(forces, size))
+        change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
         before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
-        after_q = d.rates[phase.all_rows] + before_q
+        after_q = change_q + before_q
         turn_q = -eq.turning @ after_q
         velocity_z, m_z = eq.system.solve(
-            np.hstack([rows.T @ turn_q - d.momentum, mass]),
+            np.hstack([rows.T @ turn_q - momentum_q, mass]),
             -eq.select @ np.hstack([after_q + e[:, None] * before_q, e[:, None] * rows]),
         )
         if eq.system.redundant:

@@ -97,7 +97,7 @@ def _slack(
     """What must not decrease for a piece to hold, and cones that its friction must not leave."""
     nv, rows = dynamics.robot.nv, result.terms.jacobian
     nothing = np.zeros(len(rows))
-    before_q = dynamics.terms.impulse_derivatives(q, v, nothing).rates
+    before_q = dynamics.terms.impulse_derivatives(q, v, nothing).rates.copy()
     after_q = dynamics.terms.impulse_derivatives(q, result.velocity_after, nothing).rates
     rates = rows @ result.velocity_after
     rates_z = np.hstack([after_q, np.zeros_like(after_q)]) + rows @ d.velocity_z

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.errors import InputError
 
 UNIT_TOLERANCE = 1e-6
 
@@ -100,16 +102,31 @@ KINDS = {
 }
 
 
-def kind_of(shortname: str, nq: int, nv: int) -> JointKind | None:
-    """The kind of a joint, or None where coordinates are integrated velocities.
+_REFUSED = tuple(
+    f"JointModel{name}" for name in ("Composite", "Ellipsoid", "Mimic", "SphericalZYX", "Universal")
+)
 
-    Raises `KeyError` for a type that is not covered. Composite joints are not: Pinocchio gives
-    wrong Jacobian rates for them (a chain of simple joints does the same).
+
+def kinds_of(model: Any) -> list[tuple[slice, slice, JointKind]]:
+    """Coordinates, velocities and kind of joints whose coordinates are not integrated velocities.
+
+    Raises `InputError` for a joint whose axes turn with its own coordinates, for which Pinocchio
+    gives wrong Jacobian rates and derivatives (a chain of simple joints does the same), and where
+    joints are not numbered depth first, without which its mass matrix is wrong.
     """
-    if shortname == "JointModelComposite":
-        raise KeyError(shortname)
-    if nq == nv:
-        return None
-    if (nq, nv) == (2, 1):
-        return KINDS["circle"]
-    return KINDS[shortname]
+    kinds = []
+    for i in range(1, model.njoints):
+        joint, name = model.joints[i], model.names[i]
+        shortname = joint.shortname()
+        if shortname in _REFUSED:
+            raise InputError(f"joint {name!r} has type {shortname}, which is not supported")
+        if model.parents[i] not in list(model.supports[i - 1]):
+            raise InputError(
+                f"joints must be numbered depth first, but {name!r} comes after "
+                f"{model.names[i - 1]!r} and moves with {model.names[model.parents[i]]!r}"
+            )
+        if joint.nq != joint.nv:
+            kind = KINDS["circle" if (joint.nq, joint.nv) == (2, 1) else shortname]
+            q = slice(joint.idx_q, joint.idx_q + joint.nq)
+            kinds.append((q, slice(joint.idx_v, joint.idx_v + joint.nv), kind))
+    return kinds

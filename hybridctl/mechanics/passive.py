@@ -33,10 +33,10 @@ class Passive:
     ) -> None:
         nv = len(default)
         self._joints = joints
-        self._coordinate = np.zeros(nv, dtype=np.intp)
+        self.coordinate = np.zeros(nv, dtype=np.intp)
         for indices in joints.values():
             if indices is not None:
-                self._coordinate[indices[1]] = indices[0]
+                self.coordinate[indices[1]] = indices[0]
         self.stiffness, self.rest, self.damping = np.zeros(nv), np.zeros(nv), default.copy()
         for what, values, where in (
             ("stiffness", stiffness, self.stiffness),
@@ -61,7 +61,7 @@ class Passive:
 
     def stretch(self, q: Array) -> Array:
         """q - q_rest (nv,), without meaning where there is no spring."""
-        return np.asarray(q[self._coordinate] - self.rest)
+        return np.asarray(q[self.coordinate] - self.rest)
 
     def torque(self, q: Array, v: Array) -> Array:
         """k (q - q_rest) + d v (nv,)."""

@@ -19,9 +19,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, member, vector
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.mechanics.joints import UNIT_TOLERANCE, JointKind, kind_of
+from hybridctl.mechanics.joints import UNIT_TOLERANCE, kinds_of
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
+from hybridctl.mechanics.tree import Tree, tree_of
 
 Root = Literal["fixed", "floating", "sagittal"]
 
@@ -64,7 +65,7 @@ class Robot:
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
-        self._kinds = self._joint_kinds()
+        self._kinds = kinds_of(self._model)
         names = self.joint_names if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self._velocity_indices(name)]
         self.nu = len(columns)
@@ -128,20 +129,6 @@ class Robot:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._scratch, self._weightless_scratch = self._scratches()
-
-    def _joint_kinds(self) -> list[tuple[slice, slice, JointKind]]:
-        kinds = []
-        for name, joint in zip(self.joint_names, list(self._model.joints)[1:], strict=True):
-            try:
-                kind = kind_of(joint.shortname(), joint.nq, joint.nv)
-            except KeyError as error:
-                raise InputError(
-                    f"joint {name!r} has type {joint.shortname()}, which is not supported"
-                ) from error
-            if kind is not None:
-                q = slice(joint.idx_q, joint.idx_q + joint.nq)
-                kinds.append((q, slice(joint.idx_v, joint.idx_v + joint.nv), kind))
-        return kinds
 
     def _velocity_indices(self, name: str) -> list[int]:
         joint = self._model.joints[self._joint_id(name)]
@@ -370,6 +357,10 @@ class Robot:
                 )
             )
         return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
+
+    def tree(self) -> Tree:
+        """The constants of the dynamics; springs and dampers are in `passive`."""
+        return tree_of(self._model)
 
 
 def _on_sagittal_base(model: Any) -> Any:

@@ -20,10 +20,11 @@ _ZERO = 1e-9
 class TangentFrames:
     """The tangents of some contacts: one where `axes` has an axis for it, otherwise two.
 
-    `owner` is the contact of each tangent.
+    `owner` is the contact of each tangent; `axes` are kept.
     """
 
     def __init__(self, contacts: Sequence[int], axes: Sequence[Array | None]) -> None:
+        self.axes = tuple(axes)
         self.owner: list[int] = []
         numbers: list[int] = []
         planar: list[Array] = []

@@ -55,7 +55,10 @@ class ImpulseDerivatives(NamedTuple):
 
 
 class Terms(Protocol):
-    """What gives the terms of a robot with contacts. Arrays belong to the caller."""
+    """What gives the terms of a robot with contacts.
+
+    Arrays may be views that hold until the same method is called again in the same thread.
+    """
 
     def values(self, q: Array, v: Array, u: Array) -> Values:
         """All terms at a point."""

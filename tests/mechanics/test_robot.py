@@ -167,3 +167,30 @@ def test_composite_joints_are_refused():
     model.addJoint(0, joint, pin.SE3.Identity(), "both")
     with pytest.raises(InputError, match="JointModelComposite, which is not supported"):
         Robot(model)
+
+
+@pytest.mark.parametrize(
+    "joint",
+    [
+        pin.JointModelSphericalZYX(),
+        pin.JointModelUniversal(np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])),
+        pin.JointModelEllipsoid(1.0, 1.0, 2.0),
+    ],
+    ids=lambda joint: joint.shortname(),
+)
+def test_joints_whose_axes_turn_with_their_coordinates_are_refused(joint):
+    """Pinocchio's Jacobian rates and derivatives are wrong for them."""
+    model = pin.Model()
+    model.addJoint(0, joint, pin.SE3.Identity(), "turning")
+    with pytest.raises(InputError, match=f"{joint.shortname()}, which is not supported"):
+        Robot(model)
+
+
+def test_joints_that_are_not_numbered_depth_first_are_refused():
+    """Pinocchio's mass matrix is wrong for them: this one's entry of trunk and leaf would be 0."""
+    model = pin.Model()
+    for name, parent in (("trunk", 0), ("branch", 1), ("other", 0), ("leaf", 1)):
+        joint = model.addJoint(parent, pin.JointModelRX(), pin.SE3.Identity(), name)
+        model.appendBodyToJoint(joint, pin.Inertia.Random(), pin.SE3.Identity())
+    with pytest.raises(InputError, match="depth first, but 'leaf' comes after 'other'"):
+        Robot(model)

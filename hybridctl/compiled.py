@@ -1,0 +1,122 @@
+"""CasADi functions that are called often, and kept on disk between runs.
+
+They are kept in the user's cache directory, or in the directory that `HYBRIDCTL_CACHE` names;
+`HYBRIDCTL_CACHE=off` keeps none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import casadi as ca
+import numpy as np
+import platformdirs
+
+from hybridctl.checks import Array
+from hybridctl.files import atomic
+
+_SETTING = "HYBRIDCTL_CACHE"
+
+
+class Compiled(threading.local):
+    """A CasADi function of columns, on memory of its own in each thread.
+
+    Its results are dense matrices, written in the transposed form that `transposed` gives them,
+    so that they are arrays of `shapes` in the order of C. A call returns read-only views of them,
+    which hold until the next call in the same thread.
+    """
+
+    def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._function, self._shapes = function, tuple(shapes)
+        self._buffer, self._evaluate = function.buffer()
+        self._arguments = tuple(np.zeros(function.numel_in(i)) for i in range(function.n_in()))
+        results = [np.zeros(shape) for shape in shapes]
+        for i, a in enumerate(self._arguments):
+            if a.size:
+                self._buffer.set_arg(i, a.data)
+        for i, a in enumerate(results):
+            if a.size:
+                self._buffer.set_res(i, a.reshape(-1).data)
+            a.flags.writeable = False
+        self.results: tuple[Array, ...] = tuple(results)
+
+    def __reduce__(self) -> tuple[type[Compiled], tuple[Any, ...]]:
+        return Compiled, (self._function, self._shapes)
+
+    def __call__(self, *columns: Array) -> tuple[Array, ...]:
+        """All results; numpy raises `ValueError` for a column of the wrong size."""
+        for own, column in zip(self._arguments, columns, strict=True):
+            own[:] = column
+        self._evaluate()
+        return self.results
+
+
+def transposed(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+    """The function of these symbols for `Compiled`; what results have in common is made once."""
+    return ca.Function(name, arguments, ca.cse([ca.densify(result.T) for result in results]))
+
+
+def kept(key: str, build: Callable[[], Any]) -> Any:
+    """The function that `build` makes, from disk if it was kept there under this key.
+
+    A file that was damaged is made anew; where none can be written the function is not kept.
+    """
+    place = _directory()
+    if place is None:
+        return build()
+    path = place / f"{key}.casadi"
+    text = _intact(path)
+    if text is not None:
+        return ca.Function.deserialize(text)
+    function = build()
+    text = function.serialize()
+    try:
+        with atomic(path) as temporary:
+            temporary.write_text(f"{_digest(text)}\n{text}", encoding="ascii")
+    except OSError:
+        pass
+    return function
+
+
+def key_of(*parts: Any) -> str:
+    """A name for what is made from these strings, numbers, arrays, Nones, and tuples of them."""
+    digest = hashlib.sha256()
+    _feed(digest, (ca.CasadiMeta.version(), *parts))
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, part: Any) -> None:
+    if isinstance(part, tuple | list):
+        digest.update(f"({len(part)}".encode())
+        for one in part:
+            _feed(digest, one)
+    elif isinstance(part, np.ndarray):
+        digest.update(f"{part.dtype}{part.shape}".encode())
+        digest.update(np.ascontiguousarray(part).tobytes())
+    else:
+        digest.update(f"{type(part).__name__} {part!r};".encode())
+
+
+def _directory() -> Path | None:
+    setting = os.environ.get(_SETTING)
+    if setting == "off":
+        return None
+    return Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
+
+
+def _intact(path: Path) -> str | None:
+    """The text of a function, None where there is none as it was written."""
+    try:
+        digest, _, text = path.read_text(encoding="ascii").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if digest == _digest(text) else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

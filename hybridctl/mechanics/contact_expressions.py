@@ -1,0 +1,174 @@
+r"""Contacts as CasADi expressions: gaps, rates, accelerations, Jacobians and forces of their rows.
+
+A contact is followed in the frame of its surface: with r the point there, and its velocity and
+acceleration relative to the surface,
+
+.. math:: h = \phi(r), \quad \dot h = n \cdot \dot r, \quad
+          \ddot h = n \cdot \ddot r + \dot r^T \nabla^2 \phi\, \dot r, \quad
+          v_t = t \cdot \dot r, \quad \dot v_t = t \cdot \ddot r,
+
+the tangents t being held in the surface (see `geometry`). Rows are in the order of `ContactSet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import casadi as ca
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.mechanics.expressions import Bodies, Expression, Motion, Spatial
+from hybridctl.mechanics.geometry import Place
+from hybridctl.mechanics.surfaces import Plane, Sphere, Surface
+
+
+class Rows(NamedTuple):
+    """gaps (c, 1); rates and accelerations (r, 1) of a motion."""
+
+    gaps: Expression
+    rates: Expression
+    accelerations: Expression
+
+
+class ContactPoints:
+    """Some contacts of a robot, at the configuration of its bodies."""
+
+    def __init__(self, bodies: Bodies, places: Sequence[Place]) -> None:
+        self._bodies = bodies
+        self._points = [_Point(bodies, place) for place in places]
+
+    def gaps(self) -> Expression:
+        """h (c, 1)."""
+        return _column([point.distance for point in self._points])
+
+    def rows(self, motion: Motion) -> Rows:
+        """Rates and accelerations of a motion."""
+        normals, tangents = [], []
+        for point in self._points:
+            velocity, acceleration = point.relative(motion)
+            bend = point.bend(velocity)
+            normals.append((_dot(point.normal, velocity), _dot(point.normal, acceleration) + bend))
+            tangents += [(_dot(t, velocity), _dot(t, acceleration)) for t in point.tangents]
+        rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
+        return Rows(self.gaps(), _column(rates), _column(accelerations))
+
+    def jacobian(self) -> Expression:
+        """J (r, nv): rates = J v."""
+        columns = self._bodies.columns()
+        rows = [point.row(columns, point.normal) for point in self._points]
+        rows += [point.row(columns, t) for point in self._points for t in point.tangents]
+        return ca.vertcat(*rows) if rows else ca.SX(0, self._bodies.nv)
+
+    def pushes(self, forces: Expression) -> list[Spatial]:
+        """The spatial force on each body, in its frame, of forces (r, 1) along the rows."""
+        zero = ca.DM.zeros(3, 1)
+        total = [Spatial(zero, zero) for _ in self._bodies.tree.bodies]
+        k = len(self._points)
+        for i, point in enumerate(self._points):
+            force = point.normal * forces[i]
+            for t in point.tangents:
+                force, k = force + t * forces[k], k + 1
+            for body, push in point.pushes(force):
+                total[body] = total[body].plus(push)
+        return total
+
+
+class _Point:
+    """One contact: distance, normal (3, 1) and tangents in the frame of its surface."""
+
+    def __init__(self, bodies: Bodies, place: Place) -> None:
+        self._bodies = bodies
+        self._a, self._b = place.joint_a - 1, place.joint_b - 1
+        self._point = ca.DM(place.point)
+        self._turn = ca.DM(place.rotation)
+        pose_a, pose_b = bodies.world[self._a], bodies.world[self._b]
+        self._across = pose_b.rotation.T @ pose_a.rotation
+        self._world = pose_a.position + pose_a.rotation @ self._point
+        self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
+        r = self._turn.T @ (self._on_b - ca.DM(place.position))
+        self._surface = _surface(place.surface, r)
+        self.distance, self.normal = self._surface.distance, self._surface.normal
+        self.tangents = _tangents(self.normal, place.directions, place.axis)
+
+    def relative(self, motion: Motion) -> tuple[Expression, Expression]:
+        """Velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
+        va, vb = motion.velocities[self._a], motion.velocities[self._b]
+        aa, ab = motion.accelerations[self._a], motion.accelerations[self._b]
+        speed_a, speed_b = va.at(self._point), vb.at(self._on_b)
+        velocity = self._across @ speed_a - speed_b
+        acceleration = self._across @ (aa.at(self._point) + ca.cross(va.angular, speed_a))
+        acceleration -= ab.at(self._on_b) + ca.cross(vb.angular, speed_b)
+        acceleration -= 2.0 * ca.cross(vb.angular, velocity)
+        return self._turn.T @ velocity, self._turn.T @ acceleration
+
+    def bend(self, velocity: Expression) -> Expression:
+        """What the curvature of the surface adds to the acceleration of the gap."""
+        along = _dot(self.normal, velocity)
+        return self._surface.curvature * (_dot(velocity, velocity) - along * along)
+
+    def row(self, columns: dict[int, list[Spatial]], direction: Expression) -> Expression:
+        """The row (1, nv) of a direction (3, 1) in the frame of the surface."""
+        bodies = self._bodies
+        d = bodies.world[self._b].rotation @ (self._turn @ direction)
+        moment = ca.cross(self._world, d)
+        row = ca.SX.zeros(1, bodies.nv)
+        of_a, of_b = set(bodies.ancestors(self._a)), set(bodies.ancestors(self._b))
+        for body in of_a ^ of_b:
+            sign = 1.0 if body in of_a else -1.0
+            for k, column in enumerate(columns[body], start=bodies.tree.bodies[body].v):
+                row[k] = sign * (_dot(d, column.linear) + _dot(moment, column.angular))
+        return row
+
+    def pushes(self, force: Expression) -> list[tuple[int, Spatial]]:
+        """What a force (3, 1) in the frame of the surface does to both bodies, by their index."""
+        on_b = self._turn @ force
+        on_a = self._across.T @ on_b
+        both = [
+            (self._a, Spatial(on_a, ca.cross(self._point, on_a))),
+            (self._b, Spatial(-on_b, -ca.cross(self._on_b, on_b))),
+        ]
+        return [(body, push) for body, push in both if body >= 0]
+
+
+class _SurfaceAt(NamedTuple):
+    """Signed distance, normal (3, 1), and the curvature, the same in all directions."""
+
+    distance: Expression
+    normal: Expression
+    curvature: Expression
+
+
+def check_surface(surface: Surface) -> None:
+    """Raise `InputError` for a surface for which no expression is known."""
+    if not isinstance(surface, Plane | Sphere):
+        raise InputError(f"surface must be a Plane or a Sphere to be generated, got {surface!r}")
+
+
+def _surface(surface: Plane | Sphere, r: Expression) -> _SurfaceAt:
+    """A surface at the point r (3, 1) in its frame."""
+    if isinstance(surface, Plane):
+        normal = ca.DM(surface.unit_normal)
+        return _SurfaceAt(_dot(normal, r - ca.DM(surface.point)), normal, ca.DM(0.0))
+    side = -1.0 if surface.inside else 1.0
+    e = r - ca.DM(surface.center)
+    rho = ca.sqrt(_dot(e, e))
+    return _SurfaceAt(side * (rho - surface.radius), side * e / rho, side / rho)
+
+
+def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:
+    """The tangents of `tangents` at the normal n (3, 1)."""
+    if axis is not None:
+        return [ca.cross(ca.DM(axis), n)]
+    sign = ca.if_else(n[2] < 0.0, -1.0, 1.0)
+    third = ca.vertcat(0.0, 0.0, sign)
+    return [ca.DM.eye(3)[:, k] - n[k] / (1.0 + sign * n[2]) * (n + third) for k in range(count)]
+
+
+def _dot(a: Expression, b: Expression) -> Expression:
+    return ca.dot(a, b)
+
+
+def _column(entries: Sequence[Expression]) -> Expression:
+    return ca.vertcat(*entries) if len(entries) else ca.SX(0, 1)

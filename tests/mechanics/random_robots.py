@@ -1,0 +1,88 @@
+"""Random robots with contacts: chains and trees of all joint kinds, planes and spheres."""
+
+import numpy as np
+import pinocchio as pin
+
+from hybridctl.mechanics import Contact, Plane, Robot, Sphere
+from hybridctl.mechanics.geometry import ContactSet
+
+_ONE = ("RX", "RY", "RZ", "PX", "PY", "PZ", "RUBX", "RUBY", "RUBZ", "HX")
+_ALONG = ("RevoluteUnaligned", "PrismaticUnaligned", "RevoluteUnboundedUnaligned")
+_SEVERAL = ("Spherical", "Planar", "Translation")
+_BASES = ((), ("FreeFlyer",), ("PX", "PZ", "RY"))
+
+
+def random_robot(rng, most_joints: int = 6) -> tuple[Robot, ContactSet]:
+    """A robot on a fixed, floating or sagittal base, with one to four contacts."""
+    model = pin.Model()
+    path = [0]
+    base = _BASES[rng.integers(len(_BASES))]
+    for name in base:
+        path = [_add(model, rng, path[-1], _joint(rng, name), pin.SE3.Identity())]
+    serial = rng.random() < 0.5
+    for _ in range(rng.integers(1 if not base else 0, most_joints)):
+        if not serial:  # Pinocchio numbers joints depth first
+            path = path[: 1 + rng.integers(len(path))]
+        joint = _joint(rng, str(rng.choice(_ONE + _ALONG + _SEVERAL)))
+        path.append(_add(model, rng, path[-1], joint, pin.SE3.Random()))
+    model.armature = np.where(rng.random(model.nv) < 0.3, rng.random(model.nv), 0.0)
+    springs = [
+        name
+        for name, joint in zip(list(model.names)[1:], list(model.joints)[1:], strict=True)
+        if (joint.nq, joint.nv) == (1, 1) and rng.random() < 0.5
+    ]
+    robot = Robot(
+        model,
+        actuated=[name for name in list(model.names)[1:] if rng.random() < 0.7],
+        stiffness={name: 10.0 * rng.random() for name in springs},
+        rest={name: rng.normal() for name in springs},
+        damping={name: rng.random() for name in springs},
+        gravity=rng.normal(size=3),
+    )
+    return robot, ContactSet(robot, [_contact(robot, rng, i) for i in range(rng.integers(1, 5))])
+
+
+def _joint(rng, name: str):
+    kind = getattr(pin, f"JointModel{name}")
+    axis = _direction(rng)
+    if name == "RevoluteUnboundedUnaligned":
+        joint = kind()
+        joint.axis = axis
+        return joint
+    if name in _ALONG:
+        return kind(axis)
+    if name == "HX":
+        return kind(0.3)
+    return kind()
+
+
+def _add(model, rng, parent: int, joint, placement) -> int:
+    number = model.addJoint(parent, joint, placement, f"joint{model.njoints}")
+    root = rng.normal(size=(3, 3))
+    inertia = pin.Inertia(0.5 + rng.random(), 0.3 * rng.normal(size=3), root @ root.T + np.eye(3))
+    model.appendBodyToJoint(number, inertia, pin.SE3.Identity())
+    name, place = f"body{number}", pin.SE3.Random()
+    model.addFrame(pin.Frame(name, number, 0, place, pin.FrameType.BODY))
+    return number
+
+
+def _contact(robot: Robot, rng, i: int) -> Contact:
+    frame, *others = rng.permutation(robot.link_names).tolist()
+    on_world = not others or rng.random() < 0.5
+    if rng.random() < 0.5:
+        surface = Plane(rng.normal(size=3), _direction(rng))
+    else:
+        surface = Sphere(3.0 * _direction(rng), 1.0 + rng.random(), inside=rng.random() < 0.5)
+    return Contact(
+        f"contact{i}",
+        frame,
+        surface,
+        body="universe" if on_world else others[0],
+        offset=rng.normal(size=3),
+        friction=0.5 if rng.random() < 0.7 else 0.0,
+    )
+
+
+def _direction(rng):
+    vector = rng.normal(size=3)
+    return vector / np.linalg.norm(vector)
