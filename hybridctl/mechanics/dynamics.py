@@ -26,12 +26,11 @@ from hybridctl.mechanics.coulomb.law import (
     CoulombProblem,
     Modes,
 )
-from hybridctl.mechanics.coulomb.memory import SolutionMemory
 from hybridctl.mechanics.geometry import ContactSet, RowDerivatives, RowMotion
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import STANDSTILL, Phase
-from hybridctl.mechanics.robot import Robot, coulomb_iterations
+from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sharing import along_rows, friction_weights, moved_multipliers
 from hybridctl.mechanics.sliding import sliding_directions
 
@@ -121,7 +120,6 @@ class ContactDynamics:
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         self.all = ContactSet(robot, self.contacts)
-        self.impact_law = SolutionMemory(coulomb_iterations)
         self._phases: dict[Modes, Phase] = {}
 
     def gaps(self, q: Array) -> Array:

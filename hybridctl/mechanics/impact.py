@@ -17,7 +17,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.complementarity import least_constraint
-from hybridctl.mechanics.coulomb import CoulombProblem
+from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
     OPEN,
@@ -109,7 +109,7 @@ def impact(
         tangents = phase.contacts.tangents
         size = float((np.abs(rows) @ np.abs(v)).max())
         problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * k, size)
-        solution = dynamics.impact_law.solve(problem)
+        solution = solve(problem)
         forces, states, border = solution.forces, solution.modes, solution.border
         residual, family = solution.residual, solution.family
         after = v + np.linalg.solve(mass, rows.T @ forces)

@@ -24,8 +24,6 @@ from hybridctl.mechanics.passive import Passive
 
 Root = Literal["fixed", "floating", "sagittal"]
 
-_ITERATIONS = 5000
-_ITERATION_TOLERANCE = 1e-10
 _SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 _ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
 
@@ -368,25 +366,6 @@ def _on_sagittal_base(model: Any) -> Any:
         base.addJointFrame(parent)
     frame = base.getFrameId(_SAGITTAL_JOINTS[-1])
     return pin.appendModel(base, model, frame, pin.SE3.Identity())
-
-
-def coulomb_iterations(delassus: Array, free: Array, friction: Array) -> Array:
-    """f (3k,) of Coulomb's law with w = W f + c, two tangents and a normal each, by ADMM."""
-    model = pin.Model()
-    models, datas = pin.StdVec_ConstraintModel(), pin.StdVec_ConstraintData()
-    for mu in friction:
-        point = pin.PointContactConstraintModel(model, 0, pin.SE3.Identity())
-        point.setFriction(float(mu))
-        models.append(pin.ConstraintModel(point))
-        datas.append(models[-1].createData())
-    settings, result = pin.ADMMSolverSettings(), pin.ADMMSolverResult()
-    settings.max_iterations = _ITERATIONS
-    for tolerance in ("feasibility", "complementarity"):
-        setattr(settings, f"absolute_{tolerance}_tol", _ITERATION_TOLERANCE)
-        setattr(settings, f"relative_{tolerance}_tol", 0.0)
-    solver = pin.ADMMConstraintSolver(len(free))
-    solver.solve(pin.DelassusOperatorDense(delassus), free, models, datas, settings, result)
-    return np.array(result.retrieveConstraintImpulses()).reshape(-1)
 
 
 def _urdf_text(urdf: str | os.PathLike[str]) -> str:

@@ -28,7 +28,6 @@ from hybridctl.mechanics.coulomb.law import (
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.phase import STANDSTILL, default_slip
-from hybridctl.mechanics.robot import coulomb_iterations
 
 _TOLERANCE = 1e-8
 
@@ -128,7 +127,7 @@ def _solved(problem: CoulombProblem) -> CoulombSolution:
     both be possible.
     """
     try:
-        return solve(problem, coulomb_iterations)
+        return solve(problem)
     except SeveralContactSolutionsError as error:
         count = [solution.modes.count(STICK) for solution in error.solutions]
         most = max(count)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import STICK, Modes, polish, unit
+from hybridctl.mechanics.coulomb.law import STICK, Modes, unit
+from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.geometry import RowMotion
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 
@@ -59,7 +60,7 @@ def _beginnings(
     mass = dynamics.robot.mass_matrix(q)
     drive = dynamics.robot.actuation @ u - dynamics.robot.bias(q, v)
     problem = dynamics.problem(phase, sticking.rows, mass, drive, dynamics.targets(sticking.rows))
-    solution = polish(problem, tuple(modes), guesses, np.zeros(len(forces)))
+    solution = polish(problem, tuple(modes), guesses)
     if solution is not None:
         guesses = list(solution.directions)
     else:
