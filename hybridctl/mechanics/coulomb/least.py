@@ -34,6 +34,7 @@ _RANK = 1e-10
 _INSIDE = 1e-12
 _TOUCHES = 1e-9
 _GUESSED = 1e-5
+_THICKNESS = 1e-9
 _EXACT = 1e-13
 _STEPS, _CHANGES = 12, 30
 
@@ -242,31 +243,40 @@ def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> t
 
 
 def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Active, Array] | None:
-    """Multipliers inside the cones, which borders act, and their kappa; None if there are none."""
+    """Multipliers inside the cones, which borders act, and their kappa; None if there are none.
+
+    Multipliers kappa need not exist where the forces inside the cones have no interior; then the
+    borders that act alternate, and the last forces are taken that are inside.
+    """
     count = system.null.shape[1]
     if not count:
         return None
     rows, kinds = cone_rows(cones, [], len(system.particular))
-    start = ConeProgramme(
-        np.eye(count), np.zeros(count), rows @ system.null, rows @ system.particular, kinds
-    ).solve()
+    size = max(1.0, float(np.abs(system.particular).max()))
+    offset = rows @ system.particular
+    offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
+    start = ConeProgramme(np.eye(count), np.zeros(count), rows @ system.null, offset, kinds).solve()
     if not start.solved:
         return None
     m = system.particular + system.null @ start.point
-    size = max(1.0, float(np.abs(m).max()))
     active = [INSIDE] * len(cones)
     for j, (cone, slack) in enumerate(zip(cones, _slacks(cones, m), strict=True)):
         if m[cone.normal] <= _GUESSED * size:
             active[j] = APEX
         elif slack <= _GUESSED * size:
             active[j] = SIDE
-    for _ in range(_CHANGES):
+    met: list[Active] = []
+    found = None
+    while active not in met:
+        met.append(list(active))
         m, loads = _on_borders(cones, active, system, start.point)
+        if _slacks(cones, m).min() >= -_TOUCHES * size:
+            found = m, list(active), loads
         change = _change(cones, active, m, loads)
-        if change is None:
-            return m, active, loads
+        if change is None or len(met) > _CHANGES:
+            break
         active[change[0]] = change[1]
-    return None
+    return found
 
 
 def _on_borders(
@@ -274,7 +284,7 @@ def _on_borders(
 ) -> tuple[Array, Array]:
     """The minimum with g_j = 0 on the borders that act, by Newton's method from m_0 + N z."""
     null = system.null
-    loads: Array = np.zeros(0)
+    loads = np.zeros(0)
     for _ in range(_STEPS):
         m = system.particular + null @ z
         borders, curvature = _borders(cones, active, m, loads)
@@ -284,7 +294,8 @@ def _on_borders(
         matrix[:p, :p] = np.eye(p) + null.T @ curvature @ null
         matrix[:p, p:], matrix[p:, :p] = -along.T, along
         # g_j is homogeneous: its value is its gradient times m
-        step = np.linalg.lstsq(matrix, -np.concatenate((z, borders @ m)), rcond=_RANK)[0]
+        right = -np.concatenate((z, borders @ m))
+        step = np.asarray(np.linalg.lstsq(matrix, right, rcond=_RANK)[0], dtype=np.float64)
         z, loads = z + step[:p], step[p:]
         if np.abs(step[:p]).max() <= _EXACT * max(1.0, float(np.abs(z).max())):
             break
