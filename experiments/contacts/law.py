@@ -2,8 +2,8 @@
 
 Corners of a cube hit at random attitudes and velocities, in a vertical plane and in space, all
 of them approaching level ground (each has its own step of it). Every case is solved twice: by
-trying all sets of contact states, and by an iterative solver whose result is polished and
-certified. What the sets give counts as
+trying all sets of contact states, and by Newton's method from the solutions of cone programmes.
+What the sets give counts as
 
 - one, none, or several velocities after the impact;
 - a family: more points than their normals' rank (3 in space, 2 in the plane) can share friction
@@ -34,11 +34,10 @@ from hybridctl.mechanics.coulomb import (
     CoulombProblem,
     CoulombSolution,
     enumerate_solutions,
-    from_iterations,
 )
-from hybridctl.mechanics.coulomb.solve import least_of_family
+from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
+from hybridctl.mechanics.coulomb.solve import least_of_family, nearest
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.robot import coulomb_iterations
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
 
@@ -46,6 +45,7 @@ NONE, ONE, SEVERAL, FAMILY = OUTCOMES = ("none", "one", "several", "family")
 SAME, ANOTHER = "same", "another"
 CORNERS = {2: 4, 3: 8}
 PLACES = {2: "a plane", 3: "space"}
+PROGRAMMES = 60  # starts of Newton's method
 NEAR = 1e-6  # of the fastest row; solutions nearer to each other than this are one
 COLORS = (TRACKING, REFERENCE, "#1e8449", "#d68910", "black")
 
@@ -218,9 +218,10 @@ def problem_of(robot: Robot, contacts: Sequence[Contact], case: Case) -> Coulomb
 def judge(problem: CoulombProblem) -> Verdict:
     """Solve one case both ways."""
     enumerated = enumerate_solutions(problem)
-    iterated = from_iterations(problem, coulomb_iterations)
+    plain, units = scaled(problem)
+    iterated = units.of(nearest(plain, PROGRAMMES))
     outcome = outcome_of(problem, enumerated)
-    if iterated is None:
+    if iterated.residual > CERTIFIED:
         return Verdict(outcome, NONE)
     apart = min((distance(problem, s, iterated) for s in enumerated), default=np.inf)
     if apart > NEAR:

@@ -88,7 +88,7 @@ class _Point:
         self._world = pose_a.position + pose_a.rotation @ self._point
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
         r = self._turn.T @ (self._on_b - ca.DM(place.position))
-        self._surface = _surface(place.surface, r)
+        self._surface = _surface(known_surface(place.surface), r)
         self.distance, self.normal = self._surface.distance, self._surface.normal
         self.tangents = _tangents(self.normal, place.directions, place.axis)
 
@@ -140,10 +140,11 @@ class _SurfaceAt(NamedTuple):
     curvature: Expression
 
 
-def check_surface(surface: Surface) -> None:
-    """Raise `InputError` for a surface for which no expression is known."""
-    if not isinstance(surface, Plane | Sphere):
-        raise InputError(f"surface must be a Plane or a Sphere to be generated, got {surface!r}")
+def known_surface(surface: Surface) -> Plane | Sphere:
+    """The surface; `InputError` for one of which no expression is known."""
+    if isinstance(surface, Plane | Sphere):
+        return surface
+    raise InputError(f"surface must be a Plane or a Sphere to be generated, got {surface!r}")
 
 
 def _surface(surface: Plane | Sphere, r: Expression) -> _SurfaceAt:

@@ -24,11 +24,12 @@ from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import CoulombProblem, Modes
 from hybridctl.mechanics.equations import (
+    Friction,
     Rows,
     Solution,
-    along_rows,
+    balanced,
     closed_rows,
-    moved_multipliers,
+    linearised,
     problem,
     solve,
 )
@@ -44,6 +45,7 @@ TermsChoice = Literal["auto", "generated", "pinocchio"]
 _CHOICES = ("auto", "generated", "pinocchio")
 _GENERATED = 7  # velocities of a robot up to which generated functions are faster
 
+STABILIZATION = 20.0  # 1/s
 _SLOWEST = 1e-7
 _CLOSED, _PROJECTIONS = 1e-11, 20
 
@@ -93,8 +95,8 @@ class ContactDynamics:
     terms: where mass, rows and their derivatives come from: functions "generated" from the robot
     for robots of up to 7 velocities, or "pinocchio"; "auto" takes what is faster.
 
-    Redundant contacts share loads as `sharing` says: by least norm, friction of those that stick
-    in proportion to their normal forces, so that they reach their limits together.
+    Redundant contacts share loads as `sharing` says: by the smallest forces inside the friction
+    cones, friction of those that stick in proportion to their normal forces.
 
     Raises `InputError` for contacts of equal names or none, `UnknownNameError` for a frame.
     """
@@ -104,7 +106,7 @@ class ContactDynamics:
         robot: Robot,
         contacts: Sequence[Contact],
         *,
-        stabilization: float = 20.0,
+        stabilization: float = STABILIZATION,
         terms: TermsChoice = "auto",
     ) -> None:
         self.robot = robot
@@ -208,15 +210,18 @@ class ContactDynamics:
 
     def problem(self, phase: Phase, rows: Rows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
-        closed = list(phase.closed)
-        return problem(phase, rows, self.static_friction[closed], self.friction[closed])
+        return problem(phase, rows, self._friction(phase))
 
     def _solved(self, phase: Phase, rows: Rows) -> Solution:
+        friction = self._friction(phase)
         directions, starting = sliding_directions(phase, rows)
         if starting:
-            law = self.problem(phase, rows)
-            directions.update(beginnings(phase, rows, directions, starting, self.phase, law))
-        return solve(phase, rows, directions)
+            directions.update(beginnings(phase, rows, directions, starting, self.phase, friction))
+        return solve(phase, rows, directions, friction)
+
+    def _friction(self, phase: Phase) -> Friction:
+        closed = list(phase.closed)
+        return Friction(self.static_friction[closed], self.friction[closed])
 
     def projected(self, phase: Phase, q: Array, v: Array) -> tuple[Array, Array]:
         """The state near (q, v) with the contacts of a phase closed and sticking, by least energy.
@@ -288,19 +293,16 @@ class ContactDynamics:
         change = d.accelerations[rows] + 2.0 * s * rates_z
         change[:k, :nv] += s * s * jacobian[:k]
         lower = -np.hstack([change, no_input])[phase.constrained]
-        a_z, m_z = now.kkt.solve(upper, lower)
-        if now.kkt.redundant:
-            even = None if now.even is None else self._linearised(phase, q, v, now.even)[1]
-            moved = moved_multipliers(
-                phase, now, lambda y: self._turned(phase, q, now, rates_z, y), even
-            )
-            m_z, a_z = m_z + moved, a_z + now.kkt.push @ moved
+        even = None if now.even is None else self._linearised(phase, q, v, now.even)[1]
+        a_z, m_z = linearised(
+            phase, now, upper, lower, lambda y: self._turned(phase, q, now, rates_z, y), even
+        )
         return a_z, m_z, own, d
 
     def _turned(self, phase: Phase, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
         """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""
         nv = self.robot.nv
-        rows, z = along_rows(phase, now, y)
+        rows, z = balanced(phase, now, y)
         d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
         change[:, :nv] = now.mix.T @ d.rates[phase.all_rows] - now.kkt.push.T @ d.momentum

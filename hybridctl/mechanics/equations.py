@@ -10,19 +10,22 @@ rows of them: friction of a sliding contact is -mu s per normal force ([RS] (2.3
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import STANDSTILL, Phase
 from hybridctl.mechanics.sharing import friction_weights, weights_derivative
 from hybridctl.mechanics.terms import Values
 
-_CONSISTENT = 1e-12
+_CONSISTENT = 1e-12  # of the size of C a: what rounding leaves of equations that agree
+_OUTSIDE = 1e-12  # of the largest normal force: what rounding leaves of forces on a cone
 
 
 class Rows(NamedTuple):
@@ -44,7 +47,8 @@ class Solution:
     """One solve: rows, sliding directions, mix E, system, acceleration, multipliers.
 
     residual: what the constraints still want of C a, where they contradict each other. even: the
-    solve of equal weights, whose normal forces are the weights of friction in this one.
+    solve of equal weights, whose normal forces are the weights of friction in this one. least: how
+    the forces were found where those of least norm alone are not inside the cones.
     """
 
     rows: Rows
@@ -55,6 +59,7 @@ class Solution:
     multipliers: Array
     residual: Array
     even: Solution | None
+    least: LeastForces | None
 
     @property
     def forces(self) -> Array:
@@ -73,7 +78,15 @@ def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
     return Rows(values.mass.copy(), values.drive.copy(), jacobian, rates, target, gaps)
 
 
-def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
+@dataclass(frozen=True)
+class Friction:
+    """Static and kinetic coefficients of the closed contacts of a phase, (k,) each."""
+
+    static: Array
+    kinetic: Array
+
+
+def solve(phase: Phase, rows: Rows, directions: dict[int, Array], friction: Friction) -> Solution:
     """The equations of a phase for given directions of contacts that slide in surfaces.
 
     Redundant contacts share loads as `sharing` says.
@@ -86,16 +99,46 @@ def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
 
     def solved(kkt: KKT, even: Solution | None) -> Solution:
         a, m = kkt.solve(rows.drive, target)
-        return Solution(rows, directions, mix, kkt, a, m, target - constraint @ a, even)
+        return Solution(rows, directions, mix, kkt, a, m, target - constraint @ a, even, None)
 
     now = solved(KKT(rows.mass, force, constraint), None)
-    if not (now.kkt.redundant and len(phase.sticking)):
+    if not now.kkt.redundant:
         return now
-    return solved(now.kkt.weighted(friction_weights(phase, now.multipliers)), now)
+    if len(phase.sticking):
+        now = solved(now.kkt.weighted(friction_weights(phase, now.multipliers)), now)
+    return now if _inside_cones(phase, now, friction) else _drawn_inside(phase, now, friction)
 
 
-def problem(phase: Phase, rows: Rows, static: Array, kinetic: Array) -> CoulombProblem:
-    """Coulomb's law for the accelerations of the closed contacts; coefficients (k,) are theirs."""
+def _inside_cones(phase: Phase, now: Solution, friction: Friction) -> bool:
+    """Whether closed contacts push and sticking ones hold within static friction."""
+    forces = now.forces
+    normal, limits = forces[: len(phase.closed)], friction.static.tolist()
+    size = _OUTSIDE * float(np.abs(normal).max())
+    return bool((normal >= -size).all()) and all(
+        float(np.linalg.norm(forces[phase.tangents[k]])) <= limits[k] * float(normal[k]) + size
+        for k in phase.held
+    )
+
+
+def _drawn_inside(phase: Phase, now: Solution, friction: Friction) -> Solution:
+    """The solution with the smallest forces inside the cones; as it is where there are none."""
+    weights = np.full(len(phase.owner), np.inf)
+    weights[phase.constrained] = now.kkt.weights
+    modes = tuple(phase.modes[i] for i in phase.closed)
+    directions = [phase.direction(k, now.directions) for k in range(len(modes))]
+    law = problem(phase, now.rows, friction)
+    try:
+        least = least_forces(law, modes, directions, weights)
+    except NoContactSolutionError:
+        return now
+    moved = now.kkt.push @ (least.multipliers - now.multipliers)
+    return replace(
+        now, acceleration=now.acceleration + moved, multipliers=least.multipliers, least=least
+    )
+
+
+def problem(phase: Phase, rows: Rows, friction: Friction) -> CoulombProblem:
+    """Coulomb's law for the accelerations of the closed contacts."""
     kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
     free = kkt.by_mass(rows.drive)
     size = np.abs(rows.jacobian) @ np.abs(free) + np.abs(rows.target)
@@ -103,8 +146,8 @@ def problem(phase: Phase, rows: Rows, static: Array, kinetic: Array) -> CoulombP
         kkt.response,
         rows.jacobian @ free - rows.target,
         phase.tangents,
-        static,
-        kinetic,
+        friction.static,
+        friction.kinetic,
         tuple(_sliding(rows.rates[tangents]) for tangents in phase.tangents),
         float(size.max()),
     )
@@ -116,34 +159,63 @@ def _sliding(velocity: Array) -> Array | None:
     return velocity / speed if speed > STANDSTILL else None
 
 
-def moved_multipliers(
-    phase: Phase, now: Solution, turned: Callable[[Array], Array], even_z: Array | None
-) -> Array:
-    """What derivatives (m, .) of multipliers have beyond those of the equations themselves.
+def linearised(
+    phase: Phase,
+    now: Solution,
+    upper: Array,
+    lower: Array,
+    turned: Callable[[Array], Array],
+    even_z: Array | None,
+) -> tuple[Array, Array]:
+    """Derivatives of acceleration (nv, .) and multipliers (m, .) of a solution.
 
-    With G^T y = W^-1 lambda and the residual r = c - G lambda,
+    upper (nv, .) and lower (m, .): those of S u - h - M a + J^T f and of the target - C a, at fixed
+    a and m. turned(y): D(G^T) y (m, .), how the rows that share a load turn. even_z (m, .):
+    derivatives of the multipliers of the solve of equal weights, None where there is none. Borders
+    of friction cones that act go on acting, so that the derivative is one-sided where one is
+    only just touched.
 
-        P (W D(G^T) y + D(W) W^-1 lambda) + G^+ (G^+)^T D(G^T) r,
+    With G^T y = W^-1 m and the residual r = c - G m redundant multipliers change by
 
-    P and the pseudo-inverse G^+ being those of the metric of the weights. turned(y): D(G^T) y
-    (m, .). even_z (m, .): derivatives of the multipliers of the solve of equal weights, None where
-    `now` is one. Raises `SimulationError` where contacts share friction but carry no load.
+        G^+ (c' - G' m) + P (W D(G^T) y + D(W) W^-1 m) + G^+ (G^+)^T D(G^T) r,
+
+    P and the pseudo-inverse G^+ being those of the metric of the weights W.
+
+    Raises `SimulationError` where contacts share friction but carry no load.
     """
     kkt = now.kkt
-    change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
+    if not kkt.redundant:
+        return kkt.solve(upper, lower)
+    weights_z = None
     if now.even is not None and even_z is not None:
-        share = now.multipliers / kkt.weights
-        change += share[:, None] * weights_derivative(phase, now.even.multipliers, even_z)
-    moved = kkt.indeterminate() @ change
-    wanted = now.rows.jacobian[phase.constrained] @ now.acceleration
-    scale = np.abs(wanted).max() + np.abs(now.rows.jacobian).max() * np.abs(now.acceleration).max()
-    if np.abs(now.residual).max() > _CONSISTENT * scale:
-        moved += kkt.least_squares(turned(now.residual))
-    return np.asarray(moved)
+        weights_z = weights_derivative(phase, now.even.multipliers, even_z)
+    if now.least is None:
+        a_z, m_z = kkt.solve(upper, lower)
+        change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
+        if weights_z is not None:
+            change += (now.multipliers / kkt.weights)[:, None] * weights_z
+        moved = kkt.indeterminate() @ change
+        if _contradict(phase, now):
+            moved += kkt.least_squares(turned(now.residual))
+        return a_z + kkt.push @ moved, m_z + moved
+    a_z = kkt.by_mass(upper)
+    wanted = lower - now.rows.jacobian[phase.constrained] @ a_z
+    if _contradict(phase, now):
+        wanted = wanted + now.least.inverse.T @ turned(now.residual)
+    of_rows = None if weights_z is None else phase.along_rows(weights_z)
+    m_z = now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
+    return a_z + kkt.push @ m_z, m_z
 
 
-def along_rows(phase: Phase, now: Solution, y: Array) -> tuple[Array, Array]:
+def _contradict(phase: Phase, now: Solution) -> bool:
+    """Whether the constraints of redundant contacts cannot all be met."""
+    jacobian = now.rows.jacobian
+    wanted = jacobian[phase.constrained] @ now.acceleration
+    scale = np.abs(wanted).max() + np.abs(jacobian).max() * np.abs(now.acceleration).max()
+    return bool(np.abs(now.residual).max() > _CONSISTENT * scale)
+
+
+def balanced(phase: Phase, now: Solution, y: Array) -> tuple[Array, Array]:
     """y (m,) along all rows (r,), and z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z) at fixed y."""
-    rows = np.zeros(len(phase.owner))
-    rows[phase.constrained] = y
+    rows = phase.along_rows(y)
     return rows, now.kkt.by_mass(now.rows.jacobian.T @ rows)

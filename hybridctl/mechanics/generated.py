@@ -41,7 +41,7 @@ class GeneratedTerms:
     def __init__(self, robot: Robot, contacts: ContactSet) -> None:
         self._constants = Constants.of(robot, contacts)
         for place in self._constants.places:
-            contact_expressions.check_surface(place.surface)
+            contact_expressions.known_surface(place.surface)
 
     def values(self, q: Array, v: Array, u: Array) -> Values:
         """All terms at the configuration q (nq,), velocity v (nv,) and input u (nu,)."""

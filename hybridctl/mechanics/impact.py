@@ -191,7 +191,7 @@ def impact_derivatives(
         closed, size = list(phase.closed), len(dynamics.all.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
         forces = row_values(phase, result)
-        eq = linearised(phase, mass, rows, result.velocity_after, forces)
+        eq = states_linearised(phase, mass, rows, result.velocity_after, forces)
         e = np.zeros(len(rows))
         e[: len(closed)] = dynamics.restitution_at(closed, result.terms.rates[closed])
         change = result.velocity_after - v
@@ -230,7 +230,9 @@ class Linearised(NamedTuple):
     system: KKT
 
 
-def linearised(phase: Phase, mass: Array, rows: Array, after: Array, forces: Array) -> Linearised:
+def states_linearised(
+    phase: Phase, mass: Array, rows: Array, after: Array, forces: Array
+) -> Linearised:
     """The equations, linear in changes of velocity and impulses, at an impact's result."""
     directions = _directions(phase, rows @ after, forces)
     mix = phase.mix(directions)
@@ -250,7 +252,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     phase = dynamics.phase(result.states)
     rows = result.terms.jacobian[phase.all_rows]
     forces = row_values(phase, result)
-    equations = linearised(phase, result.terms.mass, rows, result.velocity_after, forces)
+    equations = states_linearised(phase, result.terms.mass, rows, result.velocity_after, forces)
     if not equations.system.redundant:
         return False
     push = rows.T @ equations.mix

@@ -33,10 +33,10 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import Modes
-from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics
-from hybridctl.mechanics.equations import Solution, along_rows, moved_multipliers
+from hybridctl.mechanics.dynamics import STABILIZATION, ContactAcceleration, ContactDynamics
+from hybridctl.mechanics.equations import Solution, balanced, linearised
 from hybridctl.mechanics.guards import ContactGuards
-from hybridctl.mechanics.impact import ImpactResult, linearised, row_values
+from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearised
 from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
 from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
@@ -53,7 +53,7 @@ def parameter_derivatives(
     contacts: Sequence[Contact],
     names: Sequence[str],
     *,
-    stabilization: float | None = None,
+    stabilization: float = STABILIZATION,
 ) -> ParameterDerivatives:
     """Derivatives of `contact_system(robot, contacts, stabilization=stabilization)` by `names`.
 
@@ -196,20 +196,18 @@ def _linearised(
     for slide, change in zip(phase.sliding, per_normal, strict=True):
         own[slide.rows] = change * now.multipliers[slide.contact]
     upper = now.rows.jacobian.T @ own - columns.torque(q, v, now.acceleration)
-    a_p, m_p = now.kkt.solve(upper, np.zeros((len(phase.constrained), columns.count)))
-    if not now.kkt.redundant:
-        return a_p, m_p, own
+    lower = np.zeros((len(phase.constrained), columns.count))
 
     def turned(y: Array) -> Array:
-        _, z = along_rows(phase, now, y)
+        _, z = balanced(phase, now, y)
         change: Array = -now.kkt.push.T @ columns.momentum(q, z)
         for slide, by_p in zip(phase.sliding, per_normal, strict=True):
             change[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ by_p
         return change
 
     even = None if now.even is None else _linearised(columns, phase, q, v, now.even)[1]
-    moved = moved_multipliers(phase, now, turned, even)
-    return a_p + now.kkt.push @ moved, m_p + moved, own
+    a_p, m_p = linearised(phase, now, upper, lower, turned, even)
+    return a_p, m_p, own
 
 
 def _velocity_after(
@@ -220,7 +218,7 @@ def _velocity_after(
     if not phase.closed:
         return np.zeros((len(v), columns.count))
     rows, impulses = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    equations = linearised(phase, result.terms.mass, rows, after, impulses)
+    equations = states_linearised(phase, result.terms.mass, rows, after, impulses)
     own = np.zeros((len(rows), columns.count))
     changes = columns.friction_per_normal(phase, equations.directions)
     for slide, change in zip(phase.sliding, changes, strict=True):

@@ -43,7 +43,7 @@ class Phase:
     `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
     What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
     row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
-    multiplier.
+    multiplier. `held` are the sticking contacts, by their place among the closed ones.
     """
 
     def __init__(self, tangents: Sequence[Indices], friction: Array, modes: Modes) -> None:
@@ -59,8 +59,8 @@ class Phase:
             np.arange(end - m, end) for m, end in zip(sizes, ends[1:], strict=True)
         )
         self.owner: Indices = np.concatenate((np.arange(k), np.repeat(np.arange(k), sizes)))
-        held = [j for j, i in enumerate(self.closed) if modes[i] == STICK]
-        self.sticking = np.array([row for j in held for row in self.tangents[j]], dtype=np.intp)
+        self.held = tuple(j for j, i in enumerate(self.closed) if modes[i] == STICK)
+        self.sticking = np.array([r for j in self.held for r in self.tangents[j]], dtype=np.intp)
         self.constrained: Indices = np.concatenate((np.arange(k), self.sticking))
         self.sliding = tuple(
             Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])
@@ -112,6 +112,17 @@ class Phase:
         for j, tangents in enumerate(self.tangents):
             tangential[j, : len(tangents)] = rows[tangents]
         return rows[:k], tangential
+
+    def along_rows(self, multipliers: Array) -> Array:
+        """Values of the multipliers (m, ...) along the rows (r, ...), zero for other rows."""
+        result = np.zeros((len(self.owner), *multipliers.shape[1:]))
+        result[self.constrained] = multipliers
+        return result
+
+    def direction(self, k: int, directions: dict[int, Array]) -> Array | None:
+        """In which the k-th closed contact slides, None if it does not."""
+        sign = SLIPS.get(self.modes[self.closed[k]])
+        return directions.get(k) if not sign else np.array([sign])
 
     def scattered(self, rows: Array, total: int) -> Array:
         """Values of the rows (r, ...) among all `total` rows, zero elsewhere."""

@@ -1,4 +1,4 @@
-r"""How redundant contacts share loads: forces of least weighted norm, and their derivatives.
+r"""How redundant contacts share loads: the smallest forces inside the friction cones.
 
 Of all multipliers that the equations G lambda = c allow (see `kkt`) those with the least sum of
 :math:`\lambda_i^2 / w_i` are taken, twice: first with equal weights, then with w = 1 for normals
@@ -6,6 +6,11 @@ and, for the friction of a sticking contact, its normal force in the first solve
 where friction does not change the normal forces, contacts then reach their friction limits
 together. A contact that pulls in the first solve has a small weight, about 1e-6 of all normal
 forces; in between the weight is a smooth function of the normal force.
+
+Where these forces leave the cones, those of the least such sum inside the cones are taken (see
+`coulomb.least`): a contact then stays at its border while others take up the load, and the mode
+ends when no forces inside all cones are left. Forces that no mode of contacts could have are
+those of the equations alone: they pull, or exceed friction, and say so to the guards.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import STICK, CoulombProblem, Modes, polish, unit
-from hybridctl.mechanics.equations import Rows, Solution, solve
+from hybridctl.mechanics.coulomb.law import STICK, Modes, unit
+from hybridctl.mechanics.coulomb.solve import polish
+from hybridctl.mechanics.equations import Friction, Rows, Solution, problem, solve
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 
 _BORDER = 1e-6
@@ -36,21 +37,20 @@ def beginnings(
     directions: dict[int, Array],
     starting: list[int],
     phase_of: Callable[[Modes], Phase],
-    problem: CoulombProblem,
+    friction: Friction,
 ) -> dict[int, Array]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
     The first guess is against the friction that would hold them: at the border of breaking
     away it is the direction itself. Where less than kinetic friction holds all, none moves.
-    problem: Coulomb's law for the accelerations of the phase.
     """
     held = list(phase.modes)
     for k in starting:
         held[phase.closed[k]] = STICK
     sticking = phase_of(tuple(held))
     moving = {k: s for k, s in directions.items() if k not in starting}
-    forces = solve(sticking, rows, moving).forces
-    limit = (1.0 - _BORDER) * problem.kinetic * forces[: len(phase.closed)]
+    forces = solve(sticking, rows, moving, friction).forces
+    limit = (1.0 - _BORDER) * friction.kinetic * forces[: len(phase.closed)]
     stays = [k for k in starting if np.linalg.norm(forces[phase.tangents[k]]) < limit[k]]
     if len(stays) == len(starting):
         return {}
@@ -59,7 +59,7 @@ def beginnings(
         for k, tangents in enumerate(phase.tangents)
     ]
     modes = tuple(phase.modes[i] for i in phase.closed)
-    solution = polish(problem, modes, guesses, np.zeros(len(forces)))
+    solution = polish(problem(phase, rows, friction), modes, guesses)
     if solution is not None:
         guesses = list(solution.directions)
     else:

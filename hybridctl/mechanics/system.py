@@ -33,7 +33,7 @@ from hybridctl.mechanics.coulomb.law import (
     STICK,
     Modes,
 )
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
 from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.phase import contact_modes
@@ -111,7 +111,11 @@ class ContactSystem(HybridSystem):
 
 
 def contact_system(
-    robot: Robot, contacts: Sequence[Contact], *, stabilization: float | None = None
+    robot: Robot,
+    contacts: Sequence[Contact],
+    *,
+    stabilization: float = STABILIZATION,
+    terms: TermsChoice = "auto",
 ) -> ContactSystem:
     """The hybrid system of a robot with unilateral contacts with friction.
 
@@ -119,13 +123,13 @@ def contact_system(
     those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
     "normal_force" (c,) N, "friction_force" (c, 2) N and "slip_velocity" (c, 2) m/s along the
     tangents of each surface, zero where open. `stabilization` is the rate in 1/s at which a
-    closed contact's residual gap and a sticking one's residual speed decay (see
-    `ContactDynamics`).
+    closed contact's residual gap and a sticking one's residual speed decay, `terms` says how
+    the equations are evaluated (see `ContactDynamics`).
 
     Raises `InputError` for contacts that do not fit the robot.
     """
-    options = {} if stabilization is None else {"stabilization": stabilization}
-    return ContactSystem(ContactDynamics(robot, contacts, **options))
+    dynamics = ContactDynamics(robot, contacts, stabilization=stabilization, terms=terms)
+    return ContactSystem(dynamics)
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:

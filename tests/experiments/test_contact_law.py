@@ -10,7 +10,7 @@ from rich.console import Console
 
 from hybridctl.errors import InputError
 from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions
-from hybridctl.mechanics.coulomb.law import TINY
+from hybridctl.mechanics.coulomb.law import CERTIFIED
 from hybridctl.report import RunFolder, load_configuration
 
 CONFIG = contact_law.Config(frictions=(0.0, 0.5, 2.0), samples=(20, 10, 6, 4, 1))
@@ -73,9 +73,9 @@ def test_strong_friction_makes_several_solutions(rows):
 
 
 def test_iteration_agrees_with_enumeration_where_there_is_one_solution(rows):
-    """Both obey the law to TINY; what that leaves of velocities grows with their conditioning,
+    """Both obey the law to CERTIFIED; what that leaves of velocities grows with their conditioning,
     for which a factor of 10 is left."""
-    assert max(row["largest_difference"] for row in rows) <= 10.0 * TINY
+    assert max(row["largest_difference"] for row in rows) <= 10.0 * CERTIFIED
     found = [row for row in rows if row["friction"] <= 0.5 and row["points"] <= 2]
     assert all(row["one_but_iteration_finds_none"] == 0 for row in found)
     assert all(row["one_but_iteration_finds_another"] == 0 for row in found)
@@ -106,8 +106,10 @@ def test_solutions_are_plastic_impacts_with_friction(dimension):
         for solution in enumerate_solutions(problem):
             number += 1
             normal, rates = solution.forces[:points], solution.rates
-            # The law is obeyed to TINY of the larger of these units and the largest impulse.
-            slack = TINY * max(1.0, np.abs(solution.forces).max() / force, problem.magnitude / size)
+            # The law is obeyed to CERTIFIED of the larger of these units and the largest impulse.
+            slack = CERTIFIED * max(
+                1.0, np.abs(solution.forces).max() / force, problem.magnitude / size
+            )
             assert normal.min() >= -slack * force
             assert rates[:points].min() >= -slack * size
             assert np.abs(normal * rates[:points]).max() <= slack * size * np.abs(normal).max()

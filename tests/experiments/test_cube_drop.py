@@ -15,7 +15,7 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.coulomb.law import TINY
+from hybridctl.mechanics.coulomb.law import CERTIFIED
 from hybridctl.mechanics.phase import STANDSTILL
 from hybridctl.report import RunFolder, load_configuration
 
@@ -114,7 +114,7 @@ def test_contact_laws_hold_along_the_run(drop):
     contact, p = drop[1]["contact"], cube.Parameters()
     assert contact["lowest_gap_m"] >= -GUARD_TOLERANCE
     assert contact["least_normal_force_N"] >= 0.0
-    assert contact["friction_beyond_cone_N"] <= TINY * p.mass * p.gravity
+    assert contact["friction_beyond_cone_N"] <= CERTIFIED * p.mass * p.gravity
     assert contact["friction_beyond_cone_N"] > -p.friction * p.mass * p.gravity
 
 
@@ -125,9 +125,9 @@ def test_a_plastic_cube_never_gains_energy():
     energy = cube_drop.energy_of(drop.model, run)
     assert cube_drop.rest_of(drop.model, run)["flat"]
     assert energy["end_J"] < energy["start_J"]
-    # The law of an impact holds to TINY of its terms.
-    assert energy["largest_gain_at_an_event_J"] <= TINY * energy["start_J"]
-    assert energy["least_loss_at_an_impact_J"] >= -TINY * energy["start_J"]
+    # The law of an impact holds to CERTIFIED of its terms.
+    assert energy["largest_gain_at_an_event_J"] <= CERTIFIED * energy["start_J"]
+    assert energy["least_loss_at_an_impact_J"] >= -CERTIFIED * energy["start_J"]
     # An arc leaves some ten local errors in the momentum.
     fastest = np.sqrt(2.0 * energy["start_J"] / drop.model.mass)
     slack = 10.0 * (config.atol + config.rtol * fastest)

@@ -1,12 +1,6 @@
 """Coulomb's law with unilateral contact, for any number of contacts in the plane and in space."""
 
 from hybridctl.mechanics.coulomb.law import CoulombProblem, CoulombSolution
-from hybridctl.mechanics.coulomb.solve import enumerate_solutions, from_iterations, solve
+from hybridctl.mechanics.coulomb.solve import enumerate_solutions, solve
 
-__all__ = [
-    "CoulombProblem",
-    "CoulombSolution",
-    "enumerate_solutions",
-    "from_iterations",
-    "solve",
-]
+__all__ = ["CoulombProblem", "CoulombSolution", "enumerate_solutions", "solve"]

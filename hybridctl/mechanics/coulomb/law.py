@@ -1,6 +1,6 @@
-r"""Coulomb's law for a set of contacts, and its solution where their states are given.
+r"""Coulomb's law for a set of contacts: the problem, its solution, and the certificate.
 
-With f the impulses (or forces) and w = W f + c the velocities (or accelerations) of the rows of
+With f the impulses (or forces) and w = G f + b the velocities (or accelerations) of the rows of
 the contacts, each contact is in one of these states:
 
 .. math::
@@ -9,15 +9,19 @@ the contacts, each contact is in one of these states:
     \text{stick: } & w_t = 0,\ |f_t| \le \mu_s f_n; \qquad
     \text{slip: } f_t = -\mu f_n s,\ w_t = |w_t| s.
 
-A contact that slides already has its direction s given; then w_t is free. For given states the
-equations are linear, except for the direction of a contact that begins to slide in space, where
-Newton's method is used. Restitution is part of c. [RS] (2.25)-(2.28), (2.53)-(2.59).
+A contact that slides already has its direction s given; then w_t is free. Restitution is part of
+b. [RS] (2.25)-(2.28), (2.53)-(2.59).
+
+Errors are in units of the data, never of the answer: velocities in units of V, the size of the
+terms whose sum is b, and forces of contact i in units of F_i = V / g_i, g_i the largest entry of
+the diagonal of its block of G. Forces that are large therefore excuse nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import hypot, sqrt
 
 import numpy as np
 
@@ -29,21 +33,18 @@ SLIPS = {SLIP: 0.0, SLIP_PLUS: 1.0, SLIP_MINUS: -1.0}
 
 Modes = tuple[str, ...]
 
-TINY = 1e-10
-_BORDER = 1e-9
-RANK = 1e-11
-_NEWTON = 30
-_CONVERGED = 1e-13
-_CREEP = 1e-6
+CERTIFIED = 1e-9
+BORDER = 1e-9
+_LIGHTEST = 1e-6
 
 
 @dataclass(frozen=True)
 class CoulombProblem:
-    """w = W f + c for k contacts: rows 0..k-1 are normals, `tangents` the rows of each contact.
+    """w = G f + b for k contacts: rows 0..k-1 are normals, `tangents` the rows of each contact.
 
-    delassus W (r, r), free c (r,); `static` and `kinetic` friction (k,); `sliding` the unit
+    delassus G (r, r), free b (r,); `static` and `kinetic` friction (k,); `sliding` the unit
     directions of contacts that slide already, in the coordinates of their tangents, or None.
-    `magnitude`: size of the terms whose sum is c, to which rounding and tolerances are relative.
+    `magnitude`: size of the terms whose sum is b, to which rounding and tolerances are relative.
     """
 
     delassus: Array
@@ -69,6 +70,17 @@ class CoulombProblem:
         """Whether the direction in which contact i slides is part of the solution."""
         return mode == SLIP and self.sliding[i] is None
 
+    @cached_property
+    def contacts(self) -> list[tuple[int, list[int], float, float, list[float] | None]]:
+        """Of each contact: number, tangent rows, static and kinetic friction, given direction."""
+        columns = zip(
+            self.tangents, self.static.tolist(), self.kinetic.tolist(), self.sliding, strict=True
+        )
+        return [
+            (i, rows.tolist(), static, kinetic, None if given is None else given.tolist())
+            for i, (rows, static, kinetic, given) in enumerate(columns)
+        ]
+
 
 @dataclass(frozen=True)
 class CoulombSolution:
@@ -76,8 +88,8 @@ class CoulombSolution:
 
     `directions`: in which each contact slides, None if it does not. `border`: contacts whose
     state may change under the least perturbation. `residual`: the largest violation of the
-    law, relative to the scale of the problem. `family`: redundant contacts leave even the rates
-    undetermined; this is the solution of least norm.
+    law, in units of the data. `family`: redundant contacts leave even the rates undetermined;
+    this is the solution of least norm among them.
     """
 
     forces: Array
@@ -89,131 +101,118 @@ class CoulombSolution:
     family: bool = False
 
 
-def polish(
-    problem: CoulombProblem,
-    modes: Modes,
-    directions: Sequence[Array | None],
-    start: Array,
-) -> CoulombSolution | None:
-    """The solution in given states to full accuracy, None if it violates the law there.
+@dataclass(frozen=True)
+class Units:
+    """Units of the forces (r,) and rates (r,) of a problem: f and w are these times f' and w'."""
 
-    Of several impulses the one nearest to `start` is taken. `directions` are guesses where a
-    contact begins to slide in space.
+    forces: Array
+    rates: Array
+
+    def of(self, solution: CoulombSolution) -> CoulombSolution:
+        """A solution of the problem without units, with units."""
+        return replace(
+            solution,
+            forces=self.forces * solution.forces,
+            rates=self.rates * solution.rates,
+        )
+
+
+def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
+    r"""The problem without units, in which G is symmetric still and has diagonal blocks of one.
+
+    With :math:`d_i = \sqrt{g / g_i}`, g the largest g_i: f_i = (V / g) d_i f'_i and
+    w_i = V w'_i / d_i, so that an error in f' or w' is no smaller in the units of the data
+    (d_i >= 1). Contacts lighter than 1e-6 of the heaviest count as that.
     """
-    forces = start.copy()
-    known = [
-        d if given is None else given for given, d in zip(problem.sliding, directions, strict=True)
+    diagonal = problem.delassus.diagonal().tolist()
+    lengths = [
+        max([diagonal[i], *[diagonal[row] for row in rows]]) for i, rows, *_ in problem.contacts
     ]
-    previous = np.inf
-    for iteration in range(_NEWTON):
-        rates = problem.delassus @ forces + problem.free
-        matrix, target = equations(problem, modes, known, forces, rates, iteration > 0)
-        step, rank = _least(matrix, target - matrix @ start)
-        nearest = start + step
-        nearest += _least(matrix, target - matrix @ nearest)[0]
-        size = float(np.abs(nearest - forces).max())
-        forces = nearest
-        if iteration > 0 and (size <= _CONVERGED or (iteration > 3 and size >= previous)):
-            break
-        previous = size
-        rates = problem.delassus @ forces + problem.free
-        for i, mode in enumerate(modes):
-            if problem.turns(i, mode):
-                known[i] = unit(rates[problem.tangents[i]], known[i])
-    return _certified(problem, modes, known, forces, redundant=rank < len(forces))
+    largest = max(lengths, default=0.0) or 1.0
+    d = np.empty(len(diagonal))
+    for (i, rows, *_), length in zip(problem.contacts, lengths, strict=True):
+        d[i] = sqrt(largest / max(length, _LIGHTEST * largest))
+        for row in rows:
+            d[row] = d[i]
+    speed = max(float(np.abs(problem.free).max(initial=0.0)), problem.magnitude) or 1.0
+    units = Units((speed / largest) * d, speed / d)
+    matrix = problem.delassus * (d[:, None] * (d / largest))
+    return replace(problem, delassus=matrix, free=problem.free / units.rates, magnitude=1.0), units
 
 
-def _least(matrix: Array, target: Array) -> tuple[Array, int]:
-    """The solution of least norm, and the rank."""
-    solution, _, rank, _ = np.linalg.lstsq(matrix, target, rcond=RANK)
-    return np.asarray(solution), int(rank)
+def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -> CoulombSolution:
+    """By how much forces of a problem without units miss the law, in given states or those shown.
+
+    A contact is shown closed, and sticking, if it may be by 1e-9. Before, forces of open contacts
+    are put to zero and friction of sliding ones on its ray.
+    """
+    forces = forces.copy()
+    rates = problem.delassus @ forces + problem.free
+    shown: list[str] = []
+    directions: list[Array | None] = []
+    for i, rows, _, kinetic, given in problem.contacts:
+        push, rate = forces[[i, *rows]].tolist(), rates[[i, *rows]].tolist()
+        mode = _shown(push, rate, given) if modes is None else modes[i]
+        direction = None
+        if mode == OPEN:
+            forces[[i, *rows]] = 0.0
+        elif mode != STICK and rows:
+            direction = _direction(mode, push[1:], rate[1:], given)
+            forces[rows] = -kinetic * push[0] * direction
+        shown.append(mode)
+        directions.append(direction)
+    rates = problem.delassus @ forces + problem.free
+    misses, border = [0.0], []
+    for (i, rows, static, _, given), mode, s in zip(
+        problem.contacts, shown, directions, strict=True
+    ):
+        push, rate = forces[[i, *rows]].tolist(), rates[[i, *rows]].tolist()
+        slack = push[0]
+        if mode == OPEN:
+            slack = rate[0]
+        else:
+            misses.append(abs(rate[0]))
+        if mode == STICK:
+            misses.append(hypot(*rate[1:]))
+            slack = min(slack, static * push[0] - hypot(*push[1:]))
+        elif s is not None and given is None:
+            along = float(s @ rate[1:])
+            misses.append(hypot(*(rate[1:] - along * s)))
+            slack = min(slack, along)
+        misses.append(-slack)
+        if slack <= BORDER:
+            border.append(i)
+    residual = max(misses) if np.isfinite(forces).all() else np.inf
+    return CoulombSolution(forces, rates, tuple(shown), tuple(directions), tuple(border), residual)
+
+
+def _shown(push: list[float], rate: list[float], given: list[float] | None) -> str:
+    """The state of a contact by its forces and rates, the normal ones first."""
+    if rate[0] - push[0] > BORDER:
+        return OPEN
+    if len(rate) == 1:
+        return CLOSED
+    if given is None and hypot(*rate[1:]) <= BORDER:
+        return STICK
+    if len(rate) == 3:
+        return SLIP
+    return SLIP_PLUS if (rate[1] if given is None else given[0]) > 0.0 else SLIP_MINUS
+
+
+def _direction(
+    mode: str, friction: list[float], slip: list[float], given: list[float] | None
+) -> Array:
+    """The direction in which a contact slides: that of w_t - f_t, which is never zero alone."""
+    if given is not None:
+        return np.array(given)
+    if mode != SLIP:
+        return np.array([SLIPS[mode]])
+    along = [w - f for w, f in zip(slip, friction, strict=True)]
+    length = hypot(*along)
+    return np.array(along) / length if length > 0.0 else np.array([1.0, 0.0])
 
 
 def unit(w: Array, otherwise: Array | None) -> Array | None:
     """w / |w|, or `otherwise` where w is next to nothing."""
     length = float(np.linalg.norm(w))
-    return w / length if length > TINY else otherwise
-
-
-def equations(
-    problem: CoulombProblem,
-    modes: Modes,
-    directions: Sequence[Array | None],
-    forces: Array,
-    rates: Array,
-    turning: bool,
-) -> tuple[Array, Array]:
-    """Matrix and right-hand side of the equations of the given states.
-
-    Where a contact begins to slide in space they are linearised about its direction s:
-    f_t + mu s f_n + mu f_n / |w_t| (I - s s') w_t = 0, in the last term with the present f_n.
-    """
-    size = len(problem.free)
-    matrix, target = np.eye(size), np.zeros(size)
-    for i, mode in enumerate(modes):
-        if mode == OPEN:
-            continue
-        rows = problem.tangents[i]
-        held = [i, *rows] if mode == STICK else [i]
-        matrix[held], target[held] = problem.delassus[held], -problem.free[held]
-        if mode not in SLIPS:
-            continue
-        s = np.array([SLIPS[mode]]) if len(rows) == 1 else directions[i]
-        if s is None:
-            s = np.array([1.0, 0.0])
-        matrix[rows, i] += problem.kinetic[i] * s
-        speed = float(np.linalg.norm(rates[rows]))
-        if turning and problem.turns(i, mode) and speed > TINY:
-            ratio = problem.kinetic[i] * max(forces[i], 0.0) / speed
-            turn = ratio * (np.eye(2) - np.outer(s, s))
-            matrix[rows] += turn @ problem.delassus[rows]
-            target[rows] -= turn @ problem.free[rows]
-    return matrix, target
-
-
-def _certified(
-    problem: CoulombProblem,
-    modes: Modes,
-    directions: Sequence[Array | None],
-    forces: Array,
-    redundant: bool,
-) -> CoulombSolution | None:
-    """The solution with its residual and border contacts, None if it violates the law.
-
-    Redundant contacts that hold contradict each other a little where they are not exactly in
-    one plane; the law then wants them to creep at that speed. They may hold instead.
-    """
-    rates = problem.delassus @ forces + problem.free
-    wrong, held, border = [0.0], [0.0], []
-    found: list[Array | None] = []
-    for i, mode in enumerate(modes):
-        rows = problem.tangents[i]
-        normal, tangential = forces[i], forces[rows]
-        direction = None
-        if mode == OPEN:
-            slack = [rates[i]]
-        else:
-            held.append(abs(rates[i]))
-            slack = [normal]
-        if mode == STICK:
-            held.append(float(np.abs(rates[rows]).max()))
-            slack.append(problem.static[i] * normal - float(np.linalg.norm(tangential)))
-        elif mode in SLIPS:
-            direction = np.array([SLIPS[mode]]) if len(rows) == 1 else directions[i]
-            if direction is None:
-                return None
-            law = tangential + problem.kinetic[i] * normal * direction
-            wrong.append(float(np.abs(law).max()))
-            if problem.sliding[i] is None:
-                speed = float(direction @ rates[rows])
-                slack.append(speed)
-                wrong.append(float(np.abs(rates[rows] - speed * direction).max()))
-        wrong.append(-min(slack))
-        if min(slack) <= _BORDER:
-            border.append(i)
-        found.append(direction)
-    scale = max(1.0, float(np.abs(forces).max(initial=0.0)))
-    if not (max(wrong) <= TINY * scale and max(held) <= (_CREEP if redundant else TINY) * scale):
-        return None
-    residual = float(max(*wrong, *held))
-    return CoulombSolution(forces, rates, modes, tuple(found), tuple(border), residual)
+    return w / length if length > 1e-10 else otherwise

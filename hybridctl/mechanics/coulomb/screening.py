@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
     """A set of states whose solution obeys the law to about six digits, and what was found."""
 
     modes: Modes
-    directions: list[Array | None]
+    forces: Array
     rates: Array
 
 
@@ -83,16 +83,9 @@ def _starts(number: int) -> Array:
 
 
 def _passing(batch: Batch) -> Iterator[Candidate]:
-    problem = batch.problem
-    obeys, rates = batch.obeys()
+    obeys, forces, rates = batch.obeys()
     for index in np.flatnonzero(obeys).tolist():
-        modes = batch.sets[index]
-        turning = _turning(problem, modes)
-        directions = [
-            batch.directions[index, rows] if i in turning else None
-            for i, rows in enumerate(problem.tangents)
-        ]
-        yield Candidate(modes, directions, rates[index])
+        yield Candidate(batch.sets[index], forces[index], rates[index])
 
 
 class Batch:
@@ -173,11 +166,12 @@ class Batch:
         matrix[:, np.arange(r), owner] += pull
         return matrix, np.where(held, -problem.free, 0.0)
 
-    def obeys(self) -> tuple[Mask, Array]:
-        """Which solutions at the present directions obey the law roughly (n,), rates (n, r)."""
+    def obeys(self) -> tuple[Mask, Array, Array]:
+        """Which sets obey the law roughly at the present directions (n,), forces, rates (n, r)."""
         problem, k = self.problem, len(self.problem.static)
         if not len(self.sets):
-            return np.zeros(0, dtype=np.bool_), np.zeros((0, len(problem.free)))
+            none = np.zeros((0, len(problem.free)))
+            return np.zeros(0, dtype=np.bool_), none, none
         matrix, target = self._equations(slice(None))
         forces = _solved(matrix, target[:, :, None])[:, :, 0]
         rates = forces @ problem.delassus.T + problem.free
@@ -189,7 +183,8 @@ class Batch:
         across = (self.directions @ self._cross.T) * rates * self.turning
         tolerance = _SCREEN * np.maximum(1.0, np.abs(forces).max(axis=1))
         worst = np.minimum(np.minimum(slack, cone), along).min(axis=1)
-        return np.minimum(worst, -np.abs(across @ owns).max(axis=1)) >= -tolerance, rates
+        passes = np.minimum(worst, -np.abs(across @ owns).max(axis=1)) >= -tolerance
+        return passes, forces, rates
 
 
 def _solved(matrix: Array, target: Array) -> Array:

@@ -1,63 +1,171 @@
-"""Solving Coulomb's law: all sets of states where they are few, an iterative solver otherwise."""
+r"""Solving Coulomb's law: a solution that obeys it to a certificate, or an error that says why not.
+
+Newton's method from no forces solves most problems; what it does not is solved by cone programmes
+(`cones`), each of which gives Newton's method another start. All sets of states are tried where
+there may be more solutions than one and the sets are few (`screening`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf
+from scipy.optimize import nnls
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.mechanics.coulomb.cones import fixed_point
 from hybridctl.mechanics.coulomb.law import (
-    CLOSED,
+    CERTIFIED,
     OPEN,
-    RANK,
-    SLIP,
-    SLIP_MINUS,
-    SLIP_PLUS,
     STICK,
     CoulombProblem,
     CoulombSolution,
     Modes,
-    equations,
-    polish,
+    judged,
+    scaled,
 )
+from hybridctl.mechanics.coulomb.least import least_forces
+from hybridctl.mechanics.coulomb.newton import newton
 from hybridctl.mechanics.coulomb.screening import candidates
-
-IterativeSolver = Callable[[Array, Array, Array], Array]
+from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
 MOST_SETS = 256
+_PROGRAMMES, _BEFORE_TRYING_ALL = 160, 10
 _SAME = 1e-6
 _PRINTED = 4
-_PROJECTIONS = 500
-_ACTIVE = (1e-6, 1e-4, 1e-8, 1e-3)
+_DEPENDENT = 1e-10
+_BETWEEN = 0.49
+_SHARED = 1e-11
 
 
-def solve(problem: CoulombProblem, iterative: IterativeSolver | None = None) -> CoulombSolution:
-    """The one solution of the problem.
+def solve(problem: CoulombProblem) -> CoulombSolution:
+    """A solution of the problem whose residual is at most 1e-9 in units of the data.
 
-    Sets of states are all tried where they are few; otherwise, and where the impulses of least
-    norm of redundant contacts leave their cones, `iterative` proposes impulses, which are then
-    polished on the states they show. Redundant contacts that slide can have a continuum of
-    solutions; of these the one of least norm is taken, and `family` says so.
+    It is the only one where `certainly_unique` or, where the sets of states are at most 256,
+    trying all of them says so; of more sets the solution that is found is taken. Where contacts
+    are redundant its forces are those of least norm, inside the cones, that give its rates; a
+    continuum of rates is a `family`.
 
-    Raises `NoContactSolutionError` if none is found, `SeveralContactSolutionsError` if the
-    enumeration finds more than one that are not connected; both carry the data.
+    Raises `NoContactSolutionError` if none is found, `SeveralContactSolutionsError` if there are
+    more than one that are not connected; both carry the data. Newton's rule with friction and
+    several contacts may have no solution where e > 0.
     """
-    if count_sets(problem) <= MOST_SETS:
-        found = enumerate_solutions(problem)
-        if len(found) > 1:
-            found = [least_of_family(problem, found)]
-        if found:
-            return found[0]
-    solution = from_iterations(problem, iterative) if iterative else None
-    if solution is None:
-        raise NoContactSolutionError(
-            "Coulomb's law has no solution here" + describe(problem), problem=problem
-        )
+    plain, units = scaled(problem)
+    few = count_sets(problem) <= MOST_SETS
+    best = nearest(plain, _BEFORE_TRYING_ALL if few else _PROGRAMMES)
+    certified = best.residual <= CERTIFIED
+    if certified and (not few or certainly_unique(plain)):
+        return _shared(problem, units.of(best))
+    found = _with(_enumerated(plain) if few else [], [best] if certified else [])
+    if not found:
+        raise none(problem, best.residual, few)
+    found = [_shared(problem, units.of(solution)) for solution in found]
+    return found[0] if len(found) == 1 else least_of_family(problem, found)
+
+
+def _shared(problem: CoulombProblem, solution: CoulombSolution) -> CoulombSolution:
+    """The solution with the forces of least norm that give its rates, where there are several."""
+    closed = [
+        row
+        for (i, rows, *_), mode in zip(problem.contacts, solution.modes, strict=True)
+        if mode != OPEN
+        for row in (i, *rows)
+    ]
+    if _independent(problem.delassus[np.ix_(closed, closed)]):
+        return solution
+    plain, units = scaled(problem)
+    for forces in _smaller(problem, solution):
+        shared = judged(plain, forces / units.forces, solution.modes)
+        if shared.residual <= max(solution.residual, _SHARED):
+            return units.of(shared)
     return solution
+
+
+def _smaller(problem: CoulombProblem, solution: CoulombSolution) -> Iterator[Array]:
+    """Forces of least norm in the states of a solution, and those inside the cones at its rates."""
+    size = float(problem.delassus.diagonal().max())
+    speed = problem.magnitude or float(np.abs(problem.free).max())
+    even = replace(
+        problem,
+        delassus=problem.delassus / size,
+        free=problem.free / speed,
+        sliding=solution.directions,
+    )
+    straight = newton(even, np.zeros(len(even.free)), solution.modes)
+    even = replace(even, sliding=problem.sliding)
+    yield speed / size * newton(even, np.zeros(len(straight)), solution.modes, guess=straight)
+    with suppress(NoContactSolutionError):
+        ones = np.ones(len(problem.free))
+        yield least_forces(
+            problem, solution.modes, solution.directions, ones, solution.rates
+        ).forces
+
+
+def _independent(matrix: Array) -> bool:
+    """Whether a Cholesky factor shows no pivot below 1e-10 of the largest."""
+    factor, failed = dpotrf(matrix, lower=1)
+    pivots = factor.diagonal() ** 2
+    return not failed and bool(pivots.min(initial=1.0) > _DEPENDENT * pivots.max(initial=0.0))
+
+
+def nearest(plain: CoulombProblem, programmes: int) -> CoulombSolution:
+    """What Newton's method finds with the least residual, by up to so many programmes' starts."""
+    best = judged(plain, newton(plain, np.zeros(len(plain.free))))
+    if best.residual <= CERTIFIED or not programmes:
+        return best
+    for start in islice(fixed_point(plain), programmes):
+        found = judged(plain, newton(plain, start))
+        if found.residual < best.residual:
+            best = found
+        if best.residual <= CERTIFIED:
+            break
+    return best
+
+
+def polish(
+    problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None]
+) -> CoulombSolution | None:
+    """The solution in given states, None if it misses the law there by more than 1e-9.
+
+    `directions`: guesses where a contact begins to slide in space.
+    """
+    plain, units = scaled(problem)
+    pairs = zip(plain.sliding, directions, plain.tangents, strict=True)
+    known = [guess if given is None and len(rows) == 2 else given for given, guess, rows in pairs]
+    straight = newton(replace(plain, sliding=tuple(known)), np.zeros(len(plain.free)), modes)
+    solution = judged(plain, newton(plain, straight, modes), modes)
+    return units.of(solution) if solution.residual <= CERTIFIED else None
+
+
+def none(problem: CoulombProblem, residual: float, all_tried: bool) -> NoContactSolutionError:
+    """The error for a problem of which no solution was found, with what is known of the reason."""
+    if keeps_none_apart(problem):
+        reason = "no rates keep all contacts from penetrating"
+    elif all_tried:
+        reason = f"none of the {count_sets(problem)} sets of contact states obeys it"
+    else:
+        reason = (
+            f"numerical failure: it may have one, but the least residual that was reached is "
+            f"{residual:.2g} of the data's scale"
+        )
+    text = f"Coulomb's law has no solution here: {reason}{describe(problem)}"
+    return NoContactSolutionError(text, problem=problem)
+
+
+def keeps_none_apart(problem: CoulombProblem) -> bool:
+    """Whether no forces at all make all w_n >= 0: some y >= 0 have G y = 0 and b . y < 0."""
+    plain, _ = scaled(problem)
+    k = len(plain.static)
+    system = np.vstack((plain.delassus[:, :k], plain.free[:k]))
+    target = np.zeros(len(system))
+    target[-1] = -1.0
+    y, miss = nnls(system, target)
+    return bool(miss <= CERTIFIED * (1.0 + y.max(initial=0.0)))
 
 
 def least_of_family(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> CoulombSolution:
@@ -74,23 +182,23 @@ def least_of_family(problem: CoulombProblem, found: Sequence[CoulombSolution]) -
 
 def _connected(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolution) -> bool:
     """Whether there is a solution near the middle of two, in states of either."""
-    scaled, (force, _) = _scaled(problem)
-    middle = 0.5 * (one.forces + other.forces) / force
-    far = 0.5 * float(np.linalg.norm(one.forces - other.forces)) / force
-    choices = [_either(one, other, i) for i in range(len(one.modes))]
-    for states in product(*choices):
-        between = polish(scaled, tuple(m for m, _ in states), [d for _, d in states], middle)
-        if between is not None and float(np.linalg.norm(between.forces - middle)) < far:
+    plain, units = scaled(problem)
+    middle = 0.5 * (one.forces + other.forces) / units.forces
+    far = _BETWEEN * float(np.linalg.norm((one.forces - other.forces) / units.forces))
+    choices = [_either(one.modes[i], other.modes[i]) for i in range(len(one.modes))]
+    for modes in product(*choices):
+        between = judged(plain, newton(plain, middle, modes))
+        near = float(np.linalg.norm(between.forces - middle)) < far
+        if between.residual <= CERTIFIED and near:
             return True
     return False
 
 
-def _either(one: CoulombSolution, other: CoulombSolution, i: int) -> list[tuple[str, Array | None]]:
-    """The states of contact i in two solutions, without those that leave the surface."""
-    states = [(s.modes[i], s.directions[i]) for s in (one, other)]
-    if states[0][0] == states[1][0] != SLIP:
-        return states[:1]
-    return [state for state in states if state[0] != OPEN]
+def _either(one: str, other: str) -> list[str]:
+    """The states of a contact in two solutions, without those that leave the surface."""
+    if one == other:
+        return [one]
+    return [mode for mode in (one, other) if mode != OPEN]
 
 
 def several(
@@ -108,9 +216,9 @@ def several(
 def describe(problem: CoulombProblem) -> str:
     """The data of a problem, for an error message: in full where a line holds it."""
     if len(problem.free) > _PRINTED:
-        return f"; W is {problem.delassus.shape}, see the error's `problem`"
+        return f"; G is {problem.delassus.shape}, see the error's `problem`"
     return (
-        f"; W = {problem.delassus.tolist()}, c = {problem.free.tolist()}, friction "
+        f"; G = {problem.delassus.tolist()}, b = {problem.free.tolist()}, friction "
         f"{problem.static.tolist()} (static), {problem.kinetic.tolist()} (kinetic)"
     )
 
@@ -129,124 +237,39 @@ def enumerate_solutions(problem: CoulombProblem) -> list[CoulombSolution]:
     Of several sets with the same velocities, the one in which most contacts stick and fewest
     are open stands for all.
     """
-    scaled, unit = _scaled(problem)
-    distinct: list[CoulombSolution] = []
-    for modes, directions, rates in candidates(scaled):
-        known = _index(distinct, rates, _SAME)
-        if known is not None and _rank(modes) <= _rank(distinct[known].modes):
+    plain, units = scaled(problem)
+    return [units.of(solution) for solution in _enumerated(plain)]
+
+
+def _enumerated(plain: CoulombProblem) -> list[CoulombSolution]:
+    found: list[CoulombSolution] = []
+    for modes, forces, rates in candidates(plain):
+        known = _index(found, rates)
+        if known is not None and _rank(modes) <= _rank(found[known].modes):
             continue
-        solution = polish(scaled, modes, directions, np.zeros(len(scaled.free)))
-        if solution is None:
-            continue
-        same = _index(distinct, solution.rates, _SAME)
+        solution = judged(plain, newton(plain, forces, modes))
+        if solution.residual <= CERTIFIED:
+            found = _with(found, [solution])
+    return found
+
+
+def _with(found: list[CoulombSolution], more: Sequence[CoulombSolution]) -> list[CoulombSolution]:
+    """Solutions with different velocities, of each the one in which most contacts hold."""
+    result = list(found)
+    for solution in more:
+        same = _index(result, solution.rates)
         if same is None:
-            distinct.append(solution)
-        elif _rank(modes) > _rank(distinct[same].modes):
-            distinct[same] = solution
-    return [_unscaled(solution, unit) for solution in distinct]
+            result.append(solution)
+        elif _rank(solution.modes) > _rank(result[same].modes):
+            result[same] = solution
+    return result
 
 
-def _index(found: Sequence[CoulombSolution], rates: Array, tolerance: float) -> int | None:
+def _index(found: Sequence[CoulombSolution], rates: Array) -> int | None:
     """The first solution with these rates."""
-    near = (k for k, s in enumerate(found) if np.abs(s.rates - rates).max() <= tolerance)
+    near = (k for k, s in enumerate(found) if np.abs(s.rates - rates).max() <= _SAME)
     return next(near, None)
 
 
 def _rank(modes: Modes) -> tuple[int, int]:
     return modes.count(STICK), -modes.count(OPEN)
-
-
-def from_iterations(problem: CoulombProblem, iterative: IterativeSolver) -> CoulombSolution | None:
-    """The solution on the states shown by an iterative solver's impulses, if it is one."""
-    if any(direction is not None for direction in problem.sliding):
-        return None
-    scaled, unit = _scaled(problem)
-    k = len(scaled.static)
-    rows = [[*scaled.tangents[i], *[-1] * (2 - len(scaled.tangents[i])), i] for i in range(k)]
-    index = np.array(rows).ravel()
-    padded = np.pad(scaled.delassus, (0, 1))[np.ix_(index, index)]
-    impulses = iterative(padded, np.append(scaled.free, 0.0)[index], scaled.kinetic)
-    forces = np.zeros(len(scaled.free) + 1)
-    forces[index] = impulses
-    forces = forces[:-1]
-    for threshold in _ACTIVE:
-        modes, directions = _shown(scaled, forces, threshold)
-        solution = polish(scaled, modes, directions, _drawn(scaled, modes, forces, threshold))
-        if solution is None:
-            inside = _inside(scaled, modes, directions, forces, threshold)
-            solution = polish(scaled, modes, directions, inside)
-        if solution is not None:
-            least = polish(scaled, modes, solution.directions, np.zeros(len(forces)))
-            return _unscaled(least or solution, unit)
-    return None
-
-
-def _shown(
-    problem: CoulombProblem, forces: Array, threshold: float
-) -> tuple[Modes, list[Array | None]]:
-    """The states that impulses show."""
-    rates = problem.delassus @ forces + problem.free
-    modes: list[str] = []
-    directions: list[Array | None] = []
-    for i, rows in enumerate(problem.tangents):
-        w = rates[rows]
-        speed = float(np.linalg.norm(w))
-        sliding = len(rows) > 0 and speed > threshold
-        directions.append(w / speed if sliding else None)
-        if forces[i] <= threshold:
-            modes.append(OPEN)
-        elif len(rows) == 0:
-            modes.append(CLOSED)
-        elif not sliding:
-            modes.append(STICK)
-        else:
-            modes.append(SLIP if len(rows) == 2 else SLIP_PLUS if w[0] > 0.0 else SLIP_MINUS)
-    return tuple(modes), directions
-
-
-def _inside(
-    problem: CoulombProblem,
-    modes: Modes,
-    directions: Sequence[Array | None],
-    forces: Array,
-    margin: float,
-) -> Array:
-    """Impulses that solve the equations of these states with sticking contacts inside their cones.
-
-    Redundant contacts leave a choice; projections on the equations and on cones that are smaller
-    by `margin`, in turns, converge to a point of both if there is one.
-    """
-    rates = problem.delassus @ forces + problem.free
-    matrix, target = equations(problem, modes, directions, forces, rates, False)
-    inverse = np.linalg.pinv(matrix, rcond=RANK)
-    for _ in range(_PROJECTIONS):
-        drawn = _drawn(problem, modes, forces, margin)
-        forces = drawn + inverse @ (target - matrix @ drawn)
-        if np.array_equal(_drawn(problem, modes, forces, 0.0), forces):
-            break
-    return forces
-
-
-def _drawn(problem: CoulombProblem, modes: Modes, forces: Array, margin: float) -> Array:
-    """The impulses with those of sticking contacts drawn into their cones by a margin."""
-    result: Array = forces.copy()
-    for i, mode in enumerate(modes):
-        if mode == STICK:
-            rows = problem.tangents[i]
-            result[i] = max(forces[i], 0.0)
-            size = float(np.linalg.norm(forces[rows]))
-            limit = (1.0 - margin) * problem.static[i] * result[i]
-            result[rows] *= limit / size if size > limit else 1.0
-    return result
-
-
-def _scaled(problem: CoulombProblem) -> tuple[CoulombProblem, tuple[float, float]]:
-    """The problem with W and c of order one, and the units of forces and rates."""
-    size = float(problem.delassus.diagonal().mean()) or 1.0
-    rate = max(float(np.abs(problem.free).max()), problem.magnitude) or 1.0
-    scaled = replace(problem, delassus=problem.delassus / size, free=problem.free / rate)
-    return scaled, (rate / size, rate)
-
-
-def _unscaled(solution: CoulombSolution, unit: tuple[float, float]) -> CoulombSolution:
-    return replace(solution, forces=unit[0] * solution.forces, rates=unit[1] * solution.rates)

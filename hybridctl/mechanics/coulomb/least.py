@@ -1,0 +1,326 @@
+r"""Forces of least weighted norm that obey the law in given states, and how they change.
+
+Redundant contacts leave forces open that change no rates. With multipliers m of the normals of
+closed contacts and the tangents of sticking ones, f = E m, and the rows that are held, A = C G E,
+
+.. math::
+    \min_m \tfrac12 \sum_i f_i^2 / W_i \quad \text{with} \quad A m = c = C (w - b), \quad
+    f_n \ge 0, \quad |f_t| \le \mu_s f_n \text{ where it sticks},
+
+is strictly convex, so the forces are unique. Where equations contradict each other A m is next to
+c. If the forces of least norm alone are inside the cones they are it; otherwise Clarabel solves
+the programme on the null space of A, and Newton's method on its optimality conditions,
+
+.. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
+
+H = E' W^-1 E, makes it exact. The g_j of borders that act: f_n of a contact without load (and
+f_t = 0 where it sticks), mu_s f_n - |f_t| of one that is about to slip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.law import OPEN, STICK, CoulombProblem, Modes, scaled
+
+_RANK = 1e-10
+_INSIDE = 1e-12
+_TOUCHES = 1e-9
+_GUESSED = 1e-5
+_THICKNESS = 1e-9
+_EXACT = 1e-13
+_STEPS, _CHANGES = 12, 30
+
+INSIDE, SIDE, APEX = range(3)
+Active = list[int]
+
+
+@dataclass(frozen=True)
+class Equations:
+    """A m = c in units of the data, by the singular values of A H^-1/2, and a basis of A m = 0.
+
+    mix E (r, n); hessian H (n,), diagonal; particular m (n,), that of least norm; inverse A^+
+    (n, m) in the metric of H; null N (n, p) with N' H N = I.
+    """
+
+    mix: Array
+    hessian: Array
+    particular: Array
+    inverse: Array
+    null: Array
+    residual: float
+
+
+@dataclass(frozen=True)
+class LeastForces:
+    """The forces, and what is needed for their derivative.
+
+    forces (r,) along all rows; multipliers m (n,): normal forces of the closed contacts in their
+    order, then friction of the sticking ones, contact by contact. What the programme holds inside
+    the cones: `unloaded` contacts at f_n = 0, `slipping` ones at |f_t| = mu_s f_n. `touched`:
+    contacts that are at a border without being held there, where derivatives are one-sided.
+    adjoint y: multipliers of the equations, (closed + sticking rows,). residual: what the equations
+    A m = c miss, in units of the data.
+    """
+
+    forces: Array
+    multipliers: Array
+    unloaded: tuple[int, ...]
+    slipping: tuple[int, ...]
+    touched: tuple[int, ...]
+    adjoint: Array
+    residual: float
+    _equations: Equations
+    _borders: Array
+    _curvature: Array
+    _units: tuple[Array, Array]
+    _weights: Array
+
+    def sensitivity(
+        self, equations: Array, stationarity: Array, weights: Array | None = None
+    ) -> Array:
+        """Changes dm (n, z) of the multipliers, while the same borders act.
+
+        equations (m, z): D(c) - D(A) m at fixed m; where equations contradict each other, add
+        (A^+)' D(A') (c - A m), see `least_squares`. stationarity (n, z): D(A') y at fixed y.
+        weights (r, z): D(W). All by the same z parameters; forces change by E dm + D(E) m. At a
+        border that is only `touched` this is the derivative to the side where it does not act.
+        """
+        system, (m_unit, c_unit) = self._equations, self._units
+        pull = m_unit[:, None] * stationarity
+        if weights is not None:
+            share = (self.forces / self._weights**2)[:, None] * weights
+            pull = pull + m_unit[:, None] * (system.mix.T @ share)
+        moved = system.inverse @ (equations / c_unit[:, None])
+        along = self._borders @ system.null
+        p, a = system.null.shape[1], len(along)
+        matrix = np.zeros((p + a, p + a))
+        matrix[:p, :p] = np.eye(p) + system.null.T @ self._curvature @ system.null
+        matrix[:p, p:], matrix[p:, :p] = -along.T, along
+        upper = system.null.T @ (pull - self._curvature @ moved)
+        right = np.vstack((upper, -self._borders @ moved))
+        step = np.linalg.lstsq(matrix, right, rcond=_RANK)[0][:p]
+        return np.asarray(m_unit[:, None] * (moved + system.null @ step))
+
+    @cached_property
+    def inverse(self) -> Array:
+        """A^+ (n, m): multipliers of least norm by right-hand sides, without the cones."""
+        m_unit, c_unit = self._units
+        return np.asarray(m_unit[:, None] * self._equations.inverse / c_unit)
+
+
+def least_forces(
+    problem: CoulombProblem,
+    modes: Modes,
+    directions: Sequence[Array | None],
+    weights: Array,
+    rates: Array | None = None,
+) -> LeastForces:
+    """Forces f (r,) of least sum of f_i^2 / weights_i that obey the law in the given states.
+
+    modes (k,) as in `law`; directions: of sliding contacts; weights (r,) > 0, infinite for rows
+    that do not count. Held rows are w_n = 0 of closed contacts and w_t = 0 of sticking ones; with
+    rates (r,) also w_t of sliding ones, as is due where w_t decides the direction.
+
+    Raises `NoContactSolutionError` if no forces inside the cones give these rates: then the
+    contacts are not in these states.
+    """
+    plain, units = scaled(problem)
+    cones, held, mix, contacts = _layout(plain, modes, directions, rates is not None)
+    target = np.zeros(len(held)) if rates is None else (rates / units.rates)[held]
+    target[: len(cones)] = 0.0
+    system = _equations(plain, mix, held, target, (mix**2).T @ (units.forces**2 / weights))
+    m, active, loads = system.particular, [INSIDE] * len(cones), np.zeros(0)
+    size = max(1.0, float(np.abs(m).max(initial=0.0)))
+    slack = _slacks(cones, m)
+    if slack.min(initial=0.0) < -_INSIDE * size:
+        found = _constrained(cones, system)
+        if found is None:
+            raise NoContactSolutionError(
+                f"contacts cannot be {modes}: no forces that give their rates are inside the "
+                "friction cones",
+                problem=problem,
+            )
+        m, active, loads = found
+        slack = _slacks(cones, m)
+    borders, curvature = _borders(cones, active, m, loads)
+    unloaded = tuple(contacts[j] for j, kind in enumerate(active) if kind == APEX)
+    slipping = tuple(contacts[j] for j, kind in enumerate(active) if kind == SIDE)
+    touched = [contacts[j] for j in np.flatnonzero(slack <= _TOUCHES * size) if not active[j]]
+    pull = system.hessian * m - borders.T @ loads
+    of_multipliers = np.array([np.flatnonzero(column)[0] for column in mix.T], dtype=np.intp)
+    m_unit, c_unit = units.forces[of_multipliers], units.rates[held]
+    return LeastForces(
+        units.forces * (mix @ m),
+        m_unit * m,
+        unloaded,
+        slipping,
+        tuple(touched),
+        (system.inverse.T @ pull) / c_unit,
+        system.residual,
+        system,
+        borders,
+        curvature,
+        (m_unit, c_unit),
+        weights,
+    )
+
+
+def _layout(
+    problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None], all_rows: bool
+) -> tuple[list[Cone], list[int], Array, list[int]]:
+    """Cones of the multipliers, held rows, E (r, n), and the closed contacts."""
+    closed = [i for i, mode in enumerate(modes) if mode != OPEN]
+    held, columns = list(closed), [np.eye(len(problem.free))[i] for i in closed]
+    cones, beyond = [], []
+    for j, i in enumerate(closed):
+        _, rows, static, kinetic, _ = problem.contacts[i]
+        numbers: list[int] = []
+        direction = directions[i]
+        if modes[i] == STICK and static > 0.0:
+            numbers = list(range(len(columns), len(columns) + len(rows)))
+            columns += [np.eye(len(problem.free))[row] for row in rows]
+            held += rows
+        elif direction is not None:
+            columns[j][rows] = -kinetic * direction
+            beyond += rows
+        cones.append(Cone(j, numbers, static))
+    mix = np.array(columns).reshape(-1, len(problem.free)).T
+    return cones, held + beyond * all_rows, mix, closed
+
+
+def _equations(
+    problem: CoulombProblem, mix: Array, held: list[int], target: Array, hessian: Array
+) -> Equations:
+    """A m = c by the singular values of A H^-1/2."""
+    root = 1.0 / np.sqrt(hessian)
+    matrix = problem.delassus[held] @ mix
+    right = target - problem.free[held]
+    u, values, v = np.linalg.svd(matrix * root)
+    rank = int((values > _RANK * values.max(initial=0.0)).sum())
+    inverse = root[:, None] * (v[:rank].T / values[:rank]) @ u[:, :rank].T
+    m = inverse @ right
+    missed = float(np.abs(matrix @ m - right).max(initial=0.0))
+    return Equations(mix, hessian, m, inverse, root[:, None] * v[rank:].T, missed)
+
+
+def _slacks(cones: Sequence[Cone], m: Array) -> Array:
+    """mu f_n - |f_t| or f_n (k,)."""
+    return np.array(
+        [
+            c.friction * m[c.normal] - np.linalg.norm(m[c.tangents]) if c.tangents else m[c.normal]
+            for c in cones
+        ]
+    )
+
+
+def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> tuple[Array, Array]:
+    """Gradients (p, n) of the g_j that act, and - sum_j kappa_j D^2 g_j (n, n)."""
+    size = len(m)
+    unit, curvature = np.eye(size), np.zeros((size, size))
+    rows: list[Array] = []
+    for cone, kind in zip(cones, active, strict=True):
+        if kind == APEX:
+            rows += [unit[cone.normal], *unit[cone.tangents]]
+        elif kind == SIDE:
+            length = float(np.linalg.norm(m[cone.tangents])) or 1.0
+            along: Array = m[cone.tangents] / length
+            if len(loads):
+                across = np.eye(len(along)) - np.outer(along, along)
+                load = loads[len(rows)] / length
+                curvature[np.ix_(cone.tangents, cone.tangents)] = load * across
+            row = cone.friction * unit[cone.normal]
+            row[cone.tangents] -= along
+            rows.append(row)
+    return np.array(rows).reshape(-1, size), curvature
+
+
+def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Active, Array] | None:
+    """Multipliers inside the cones, which borders act, and their kappa; None if there are none.
+
+    Multipliers kappa need not exist where the forces inside the cones have no interior; then the
+    borders that act alternate, and the last forces are taken that are inside.
+    """
+    count = system.null.shape[1]
+    if not count:
+        return None
+    rows, kinds = cone_rows(cones, [], len(system.particular))
+    size = max(1.0, float(np.abs(system.particular).max()))
+    offset = rows @ system.particular
+    offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
+    start = ConeProgramme(np.eye(count), np.zeros(count), rows @ system.null, offset, kinds).solve()
+    if not start.solved:
+        return None
+    m = system.particular + system.null @ start.point
+    active = [INSIDE] * len(cones)
+    for j, (cone, slack) in enumerate(zip(cones, _slacks(cones, m), strict=True)):
+        if m[cone.normal] <= _GUESSED * size:
+            active[j] = APEX
+        elif slack <= _GUESSED * size:
+            active[j] = SIDE
+    met: list[Active] = []
+    found = None
+    while active not in met:
+        met.append(list(active))
+        m, loads = _on_borders(cones, active, system, start.point)
+        if _slacks(cones, m).min() >= -_TOUCHES * size:
+            found = m, list(active), loads
+        change = _change(cones, active, m, loads)
+        if change is None or len(met) > _CHANGES:
+            break
+        active[change[0]] = change[1]
+    return found
+
+
+def _on_borders(
+    cones: Sequence[Cone], active: Active, system: Equations, z: Array
+) -> tuple[Array, Array]:
+    """The minimum with g_j = 0 on the borders that act, by Newton's method from m_0 + N z."""
+    null = system.null
+    loads = np.zeros(0)
+    for _ in range(_STEPS):
+        m = system.particular + null @ z
+        borders, curvature = _borders(cones, active, m, loads)
+        along = borders @ null
+        p, a = len(z), len(along)
+        matrix = np.zeros((p + a, p + a))
+        matrix[:p, :p] = np.eye(p) + null.T @ curvature @ null
+        matrix[:p, p:], matrix[p:, :p] = -along.T, along
+        # g_j is homogeneous: its value is its gradient times m
+        right = -np.concatenate((z, borders @ m))
+        step = np.asarray(np.linalg.lstsq(matrix, right, rcond=_RANK)[0], dtype=np.float64)
+        z, loads = z + step[:p], step[p:]
+        if np.abs(step[:p]).max() <= _EXACT * max(1.0, float(np.abs(z).max())):
+            break
+    return system.particular + null @ z, loads
+
+
+def _change(
+    cones: Sequence[Cone], active: Active, m: Array, loads: Array
+) -> tuple[int, int] | None:
+    """The cone whose part in the active set is the most wrong, and what it should be."""
+    size = max(1.0, float(np.abs(m).max()))
+    heaviest = max(float(np.abs(loads).max(initial=0.0)), _TOUCHES)
+    worst, change, place = _TOUCHES, None, 0
+    for j, (cone, kind, slack) in enumerate(zip(cones, active, _slacks(cones, m), strict=True)):
+        outside = _TOUCHES / _INSIDE * -min(slack, m[cone.normal]) / size
+        if kind == INSIDE or (kind == SIDE and outside > worst):
+            wrong = outside
+            new = SIDE if cone.tangents and kind == INSIDE and m[cone.normal] > 0.0 else APEX
+        elif kind == SIDE:
+            wrong, new = -loads[place] / heaviest, INSIDE
+        else:
+            pull = float(np.linalg.norm(loads[place + 1 : place + 1 + len(cone.tangents)]))
+            wrong = -(loads[place] - cone.friction * pull) / heaviest
+            new = SIDE if cone.tangents else INSIDE
+        place += (0, 1, 1 + len(cone.tangents))[kind]
+        if wrong > worst:
+            worst, change = wrong, (j, new)
+    return change

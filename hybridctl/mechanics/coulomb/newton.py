@@ -1,0 +1,110 @@
+r"""Newton's method on Coulomb's law as one equation, with the states of contacts free or fixed.
+
+The law of every contact says f = P(f - w): with p = f - w, P takes p_n to max(p_n, 0) and p_t to
+the disk of radius mu P(p_n) about zero, or to -mu P(p_n) s for a contact that slides already
+(Alart and Curnier 1991). P is smooth but for the borders between states, so that
+
+.. math:: (I - P' (I - G))\, \Delta f = P(p) - f
+
+is Newton's method for given states, also where a direction of sliding is unknown, and a
+semismooth one if states follow p. Problems are those without units, see `law.scaled`.
+"""
+
+from __future__ import annotations
+
+from math import hypot
+
+import numpy as np
+from scipy.linalg.lapack import dgetrf, dgetrs
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIPS, STICK, CoulombProblem, Modes
+
+RANK = 1e-11
+_STEPS = 20
+_EXACT = 1e-15
+
+
+def newton(
+    problem: CoulombProblem,
+    start: Array,
+    modes: Modes | None = None,
+    *,
+    guess: Array | None = None,
+    steps: int = _STEPS,
+) -> Array:
+    """The forces of least residual that are met from `start`, in fixed states or by free ones.
+
+    Where redundant contacts leave a choice, those nearest to `start`; from a `guess` if given.
+    """
+    forces = best = start if guess is None else guess
+    least = np.inf
+    identity = np.eye(len(start))
+    for step in range(steps + 1):
+        p = forces - problem.delassus @ forces - problem.free
+        wanted, slope = projection(problem, p, modes)
+        residual = wanted - forces
+        size = float(np.abs(residual).max(initial=0.0))
+        if not np.isfinite(size):
+            return best
+        gained = size < least
+        if gained:
+            best, least = forces, size
+        if size <= _EXACT * (1.0 + float(np.abs(forces).max(initial=0.0))) or step == steps:
+            break
+        if not gained and least <= 1e-12:
+            break
+        matrix = identity - slope + slope @ problem.delassus
+        forces = start + nearest(matrix, residual + matrix @ (forces - start))
+    return best
+
+
+def projection(
+    problem: CoulombProblem, p: Array, modes: Modes | None = None
+) -> tuple[Array, Array]:
+    """P(p) (r,) and P'(p) (r, r), in the states that p shows or in fixed ones."""
+    values, slope = np.zeros(len(p)), np.zeros((len(p), len(p)))
+    numbers = p.tolist()
+    for i, rows, static, kinetic, given in problem.contacts:
+        normal = numbers[i]
+        mode = None if modes is None else modes[i]
+        if mode == OPEN or (mode is None and normal <= 0.0):
+            continue
+        values[i], slope[i, i] = normal, 1.0
+        if not rows or mode == CLOSED:
+            continue
+        if given is not None and mode != STICK:
+            for row, s in zip(rows, given, strict=True):
+                values[row], slope[row, i] = -kinetic * normal * s, -kinetic * s
+            continue
+        tangential = [numbers[row] for row in rows]
+        length = hypot(*tangential)
+        if mode == STICK or (mode is None and length <= static * normal):
+            for row, value in zip(rows, tangential, strict=True):
+                values[row], slope[row, row] = value, 1.0
+            continue
+        if len(rows) == 1:
+            sign = -SLIPS[mode] if mode is not None else np.sign(tangential[0])
+            values[rows[0]], slope[rows[0], i] = kinetic * normal * sign, kinetic * sign
+            continue
+        length = length or 1.0
+        x, y = tangential[0] / length, tangential[1] / length
+        values[rows[0]], values[rows[1]] = kinetic * normal * x, kinetic * normal * y
+        slope[rows[0], i], slope[rows[1], i] = kinetic * x, kinetic * y
+        turn = kinetic * normal / length
+        slope[rows[0], rows[0]], slope[rows[1], rows[1]] = turn * y * y, turn * x * x
+        slope[rows[0], rows[1]] = slope[rows[1], rows[0]] = -turn * x * y
+    return values, slope
+
+
+def nearest(matrix: Array, target: Array) -> Array:
+    """The solution of a linear system, of least norm where it is singular to 1e-11."""
+    factors, pivots, _ = dgetrf(matrix)
+    diagonal = np.abs(factors.diagonal())
+    if diagonal.min(initial=1.0) > RANK * diagonal.max(initial=0.0):
+        return np.asarray(dgetrs(factors, pivots, target)[0])
+    try:
+        least = np.linalg.lstsq(matrix, target, rcond=RANK)[0]
+        return np.asarray(least + np.linalg.lstsq(matrix, target - matrix @ least, rcond=RANK)[0])
+    except np.linalg.LinAlgError:
+        return np.full_like(target, np.nan)

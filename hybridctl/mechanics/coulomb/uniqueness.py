@@ -1,0 +1,144 @@
+r"""Sufficient conditions for Coulomb's law to have one solution at most.
+
+Two solutions differ by :math:`\Delta f` and :math:`\Delta w = G \Delta f`. Normal forces are
+complementary to gap rates and friction dissipates the most that its disk allows, therefore
+
+.. math::
+    \Delta f_n \cdot \Delta w_n \le 0, \qquad
+    \Delta f_t \cdot \Delta w_t \le \sum_i \mu_i |\Delta f_{n,i}| |\Delta w_{t,i}|,
+
+and, from the conditions of De Saxce with :math:`s = \mu |w_t|`,
+:math:`\Delta f \cdot G \Delta f \le -\Delta f_n \cdot \Delta s`. What follows from each:
+
+*Contraction* (as for the fixed point of Acary et al. 2011). With y = G^1/2 Delta f the last says
+that y is in the ball about c = -N' Delta s / 2 of radius |c|, N the normal rows of G^-1/2. The
+tangential rows of G^1/2 are orthogonal to c, so that |Delta w_t| <= |G_tt|^1/2 |c|, and Delta s
+vanishes where
+
+.. math:: \| \mu G_{tt} \mu \| \, \| (G^{-1})_{nn} \| < 4.
+
+With contacts that slide already the matrix A on normal forces and free friction is unsymmetric;
+with H = (A + A') / 2 the same steps without orthogonality give
+:math:`\| \mu A_t H^{-1} A_t' \mu \| \, \| (H^{-1})_{nn} \| < 1`.
+
+*Weak coupling.* With a and c the norms of Delta f_t in G_tt and Delta f_n in G_nn, rho the largest
+canonical correlation of normal and tangential rows, and theta a size of friction,
+
+.. math::
+    \rho^2 = \| G_{nn}^{-1} G_{nt} G_{tt}^{-1} G_{tn} \|, \qquad
+    \theta^2 = \| \mu G_{nn}^{-1} \mu \| \, \| G_{tt} \|,
+
+the first two say c <= rho a and a^2 <= rho a c + theta c (a + rho c): there is one solution where
+
+.. math:: \rho^2 + \theta \rho (1 + \rho^2) < 1.
+
+Both hold with pseudo-inverses where G is singular but no force without effect has a normal part;
+inverses of G + 1e-10 stand for these, and are large where one has.
+
+*One contact.* With mu |G_nt| < G_nn it is closed exactly for b_n < 0. Then tau = f_t / f_n solves
+an affine variational inequality on the disk of radius mu, of matrix G_tt - b_t G_nt' / b_n, so that
+one tau does if its symmetric part is positive definite, or if there is one tangent.
+
+Static friction above kinetic friction leaves sticking and sliding both possible: then none holds.
+"""
+
+from __future__ import annotations
+
+from math import hypot
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.coulomb.law import CoulombProblem
+
+_MARGIN = 1.0 - 1e-6
+_REGULAR = 1e-10
+
+
+def certainly_unique(problem: CoulombProblem) -> bool:
+    """Whether a condition of this module holds, for a problem without units (`law.scaled`)."""
+    free: list[int] = []
+    owners: list[int] = []
+    for i, rows, static, kinetic, given in problem.contacts:
+        if rows and given is None and static > 0.0:
+            if static > kinetic:
+                return False
+            free += rows
+            owners += [i] * len(rows)
+    if len(problem.contacts) == 1 and _one_contact(problem):
+        return True
+    slides = any(given is not None and mu > 0.0 for _, _, _, mu, given in problem.contacts)
+    if not free and not slides:
+        return True  # a convex programme
+    return _contracts(problem, free, owners, slides) or (
+        not slides and _weakly_coupled(problem, free, owners)
+    )
+
+
+def _one_contact(problem: CoulombProblem) -> bool:
+    """The condition for one contact."""
+    ((_, rows, _, mu, given),) = problem.contacts
+    g, b = problem.delassus.tolist(), problem.free.tolist()
+    coupling = [g[0][row] for row in rows]
+    if given is not None:
+        return bool(g[0][0] - mu * float(np.dot(given, coupling)) > _REGULAR)
+    strength = hypot(*coupling)
+    if g[0][0] - mu * strength <= _REGULAR:
+        return False
+    if b[0] >= 0.0 or len(rows) < 2 or mu == 0.0:
+        return True
+    (x, y), fall = rows, -b[0]
+    u, v = b[x] / fall, b[y] / fall
+    xx, yy = g[x][x] + u * coupling[0], g[y][y] + v * coupling[1]
+    xy = g[x][y] + 0.5 * (u * coupling[1] + v * coupling[0])
+    return bool(xx > 0.0 and xx * yy - xy * xy > _REGULAR)
+
+
+def _contracts(problem: CoulombProblem, free: list[int], owners: list[int], slides: bool) -> bool:
+    """The condition of contraction, for tangents with free friction and whose they are."""
+    k = len(problem.contacts)
+    matrix = problem.delassus
+    if slides:
+        matrix = matrix.copy()
+        for i, rows, _, mu, given in problem.contacts:
+            if given is not None:
+                matrix[:, i] -= mu * (problem.delassus[:, rows] @ given)
+    kept = np.array([*range(k), *free])
+    matrix = matrix[np.ix_(kept, kept)]
+    inverse = _inverse(0.5 * (matrix + matrix.T) if slides else matrix)
+    if inverse is None or not free:
+        return inverse is not None
+    friction, rubbing = problem.kinetic[owners], sorted(set(owners))
+    tangential = matrix[k:] @ inverse @ matrix[k:].T if slides else matrix[k:, k:]
+    product = _norm(friction[:, None] * tangential * friction)
+    product *= _norm(inverse[np.ix_(rubbing, rubbing)])
+    return product < (1.0 if slides else 4.0) * _MARGIN
+
+
+def _weakly_coupled(problem: CoulombProblem, free: list[int], owners: list[int]) -> bool:
+    """The condition of weak coupling, for tangents with free friction and whose they are."""
+    g, k = problem.delassus, len(problem.contacts)
+    tangential, across = g[np.ix_(free, free)], g[:k, free]
+    normal, inverse = _inverse(g[:k, :k]), _inverse(tangential)
+    if normal is None or inverse is None:
+        return False
+    squared = float(np.abs(np.linalg.eigvals(normal @ across @ inverse @ across.T)).max())
+    friction = np.zeros(k)
+    friction[owners] = problem.kinetic[owners]
+    theta = np.sqrt(_norm(friction[:, None] * normal * friction) * _norm(tangential))
+    return bool(squared + theta * np.sqrt(squared) * (1.0 + squared) < _MARGIN)
+
+
+def _norm(matrix: Array) -> float:
+    """The largest eigenvalue of a symmetric matrix."""
+    return float(np.linalg.eigvalsh(matrix)[-1])
+
+
+def _inverse(matrix: Array) -> Array | None:
+    """The inverse of a symmetric matrix + 1e-10, None if that is not positive definite."""
+    factor, failed = dpotrf(matrix + _REGULAR * np.eye(len(matrix)), lower=1)
+    if failed:
+        return None
+    lower, _ = dpotri(factor, lower=1)
+    return np.asarray(np.tril(lower) + np.tril(lower, -1).T)
