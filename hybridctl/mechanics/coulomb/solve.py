@@ -34,7 +34,7 @@ from hybridctl.mechanics.coulomb.newton import newton
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
-MOST_SETS = 256
+MOST_SETS = 64
 _PROGRAMMES, _BEFORE_TRYING_ALL = 160, 10
 _SAME = 1e-6
 _PRINTED = 4
@@ -46,7 +46,7 @@ _SHARED = 1e-11
 def solve(problem: CoulombProblem) -> CoulombSolution:
     """A solution of the problem whose residual is at most 1e-9 in units of the data.
 
-    It is the only one where `certainly_unique` or, where the sets of states are at most 256,
+    It is the only one where `certainly_unique` or, where the sets of states are at most 64,
     trying all of them says so; of more sets the solution that is found is taken. Where contacts
     are redundant its forces are those of least norm, inside the cones, that give its rates; a
     continuum of rates is a `family`.
@@ -70,6 +70,8 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
 
 def _shared(problem: CoulombProblem, solution: CoulombSolution) -> CoulombSolution:
     """The solution with the forces of least norm that give its rates, where there are several."""
+    if _independent(problem.delassus):
+        return solution
     closed = [
         row
         for (i, rows, *_), mode in zip(problem.contacts, solution.modes, strict=True)
