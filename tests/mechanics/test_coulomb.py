@@ -12,7 +12,7 @@ from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsErro
 from hybridctl.mechanics import Contact, ContactDynamics, Robot
 from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, solve
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
-from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, nearest
+from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, found_by_newton
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 from hybridctl.mechanics.impact import impact
 from mechanics.impacts import (
@@ -158,7 +158,7 @@ def test_enumeration_and_cone_programmes_agree_where_the_solution_is_unique(plan
         problem = impact_problem(dynamics, *random_motion(rng, dynamics))
         found = enumerate_solutions(problem)
         plain, units = scaled(problem)
-        iterated = units.of(nearest(plain, 40))
+        iterated = units.of(found_by_newton(plain, 40))
         assert all(violation(problem, s.forces) <= LAW for s in found)
         if iterated.residual <= CERTIFIED:
             assert violation(problem, iterated.forces) <= LAW
