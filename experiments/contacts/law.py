@@ -36,7 +36,7 @@ from hybridctl.mechanics.coulomb import (
     enumerate_solutions,
 )
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
-from hybridctl.mechanics.coulomb.solve import least_of_family, nearest
+from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
@@ -219,7 +219,7 @@ def judge(problem: CoulombProblem) -> Verdict:
     """Solve one case both ways."""
     enumerated = enumerate_solutions(problem)
     plain, units = scaled(problem)
-    iterated = units.of(nearest(plain, PROGRAMMES))
+    iterated = units.of(found_by_newton(plain, PROGRAMMES))
     outcome = outcome_of(problem, enumerated)
     if iterated.residual > CERTIFIED:
         return Verdict(outcome, NONE)

@@ -53,20 +53,24 @@ def impact_problem(dynamics, q, v) -> CoulombProblem:
 
 
 def violation(problem, forces) -> float:
-    """Largest violation of Coulomb's law for impacts by `forces`, relative to the problem's scale.
+    """Largest violation of Coulomb's law by `forces`, in units of the problem's data.
 
     In terms of velocities and impulses only, without any states: nothing pulls or penetrates,
-    nothing acts without contact, |f_t| <= mu f_n, and friction dissipates as much as it can,
-    f_t . w_t = -mu f_n |w_t|, which says both that it opposes sliding and that what holds rests.
+    nothing acts without contact, |f_t| <= mu f_n, and f_t is the point of that disk next to
+    f_t - w_t, which says both that friction opposes sliding and that what holds rests. Velocities
+    in units of the magnitude, impulses in units of what gives their contact that velocity.
     """
-    k = len(problem.static)
     rates = problem.delassus @ forces + problem.free
     speed = max(problem.magnitude, float(np.abs(problem.free).max()))
-    unit = speed / problem.delassus.diagonal().mean()
-    size = max(1.0, float(np.abs(forces).max()) / unit)
-    w, f = rates / (speed * size), forces / (unit * size)
-    wrong = [-w[:k].min(), -f[:k].min(), np.abs(w[:k] * f[:k]).max()]
-    for f_n, mu, rows in zip(f[:k], problem.kinetic, problem.tangents, strict=True):
-        wrong.append(np.linalg.norm(f[rows]) - mu * f_n)
-        wrong.append(abs(f[rows] @ w[rows] + mu * f_n * np.linalg.norm(w[rows])))
+    diagonal, wrong = problem.delassus.diagonal(), [0.0]
+    for i, (mu, rows) in enumerate(zip(problem.kinetic, problem.tangents, strict=True)):
+        push = max(diagonal[i], *diagonal[rows], 0.0) / speed
+        w_n, f_n = rates[i] / speed, forces[i] * push
+        wrong += [-w_n, -f_n, min(w_n, f_n)]
+        f_t = forces[rows] * push
+        towards = f_t - rates[rows] / speed
+        disk, length = mu * max(f_n, 0.0), float(np.linalg.norm(towards))
+        if length > disk:
+            towards = towards * (disk / length)
+        wrong += [np.linalg.norm(f_t) - mu * f_n, np.linalg.norm(f_t - towards)]
     return float(max(wrong))

@@ -1,5 +1,8 @@
 """Coulomb's law for impacts: what it says, a second solver, and closed forms of one contact."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -9,7 +12,8 @@ from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsErro
 from hybridctl.mechanics import Contact, ContactDynamics, Robot
 from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, solve
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
-from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, nearest
+from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, found_by_newton
+from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 from hybridctl.mechanics.impact import impact
 from mechanics.impacts import (
     GROUND,
@@ -20,9 +24,9 @@ from mechanics.impacts import (
     violation,
 )
 
-# The solver certifies each equation to 1e-10 of the scale of the problem, and checks that by
-# states: the products of `violation` are no larger, as impulses and velocities are of order one.
-LAW = 1e-10
+# The solver certifies each equation to 1e-9 in units of the data. `violation` adds two of them
+# where friction is next to a point of the disk; Newton's method ends far below both.
+LAW = 2.0 * CERTIFIED
 # Two solutions that both obey the law to 1e-10 differ by that times the condition of the contact
 # matrices here, some hundreds where the points are close to each other.
 SAME = 1e-7
@@ -68,10 +72,8 @@ def test_every_impact_obeys_the_law_or_says_why_not(planar, count, impacts, rest
     for error in several:
         assert len(error.solutions) > 1
         assert max(violation(error.problem, s.forces) for s in error.solutions) <= LAW
-    # A solution exists: a body above a plane can always be lifted off (Acary et al. 2011). Trying
-    # all sets of states finds it; the iterations for more sets may fail, by luck of the draw once
-    # or twice per hundred at this friction.
-    assert failures == 0 or (count_sets(problem) > MOST_SETS and failures <= 0.05 * impacts)
+    # a solution exists: a body above a plane can always be lifted off (Acary et al. 2011)
+    assert failures == 0
 
 
 def obeys(dynamics, q, v, problem, result):
@@ -156,7 +158,7 @@ def test_enumeration_and_cone_programmes_agree_where_the_solution_is_unique(plan
         problem = impact_problem(dynamics, *random_motion(rng, dynamics))
         found = enumerate_solutions(problem)
         plain, units = scaled(problem)
-        iterated = units.of(nearest(plain, 40))
+        iterated = units.of(found_by_newton(plain, 40))
         assert all(violation(problem, s.forces) <= LAW for s in found)
         if iterated.residual <= CERTIFIED:
             assert violation(problem, iterated.forces) <= LAW
@@ -244,3 +246,181 @@ def test_a_point_mass_loses_mu_times_the_normal_impulse_sideways(tangential, fal
     kept = max(0.0, 1.0 - mu * (1.0 + e) * fall / speed) if speed > 0.0 else 0.0
     np.testing.assert_allclose(result.rates, [0.0, *(kept * v_t)], atol=1e-9)
     assert result.forces[0] == pytest.approx(mass * (1.0 + e) * fall, rel=1e-9)
+
+
+def slider(restitutions, friction=1.0):
+    """A body of 1 kg on an axis that meets two planes at unit speed: rows n, n, t, t."""
+    axis = np.array([0.9, -0.436]) / np.hypot(0.9, 0.436)
+    normals = np.array([[0.0, 1.0], [-0.6, 0.8]])
+    tangents = np.array([[1.0, 0.0], [0.8, 0.6]])
+    rows = np.concatenate((normals @ axis, tangents @ axis))
+    free = rows.copy()
+    free[:2] *= 1.0 + np.array(restitutions)
+    mu = np.full(2, friction)
+    return CoulombProblem(
+        np.outer(rows, rows), free, (np.array([2]), np.array([3])), mu, mu, (None,) * 2, 1.0
+    )
+
+
+@pytest.mark.parametrize("spatial", [False, True])
+def test_a_slider_whose_rebounds_contradict_each_other_is_refused(spatial):
+    """Both normals oppose the axis, n.a < 0, so that each asks for v+ <= -e: the first acts alone,
+    v+ = -1/2. It slides back then, and its friction pushes on: n.a - mu t.a s = 0.46 > 0 along the
+    axis, where -3/2 is due. Nothing else obeys the law: both open leave v+ = 1."""
+    problem = slider((0.5, 0.2))
+    if spatial:  # tangents across the axis are without motion
+        order = np.array([0, 1, 2, 4, 3, 5])
+        wide = np.zeros((6, 6))
+        wide[:4, :4] = problem.delassus
+        free = np.append(problem.free, [0.0, 0.0])
+        tangents = (np.array([2, 3]), np.array([4, 5]))
+        problem = replace(
+            problem, delassus=wide[np.ix_(order, order)], free=free[order], tangents=tangents
+        )
+    with pytest.raises(NoContactSolutionError, match="none of the"):
+        solve(problem)
+
+
+def test_a_slider_with_less_friction_rebounds_from_the_plane_that_asks_for_more():
+    """v+ = -1/2: f (n.a - mu t.a s) = -3/2 with s = -1, where n.a + mu t.a < 0."""
+    result = solve(slider((0.5, 0.2), friction=0.2))
+    n, t = np.array([-0.436, 0.9]) / np.hypot(0.9, 0.436)
+    push = 1.5 / -(n + 0.2 * t)
+    np.testing.assert_allclose(result.forces, [push, 0.0, 0.2 * push, 0.0], rtol=1e-12, atol=1e-14)
+    assert result.modes == ("slip-", "open")
+
+
+def test_contacts_that_no_velocity_keeps_apart_are_refused_with_that_reason():
+    """A bead between two walls that both want it to go."""
+    mu = np.array([0.5, 0.5])
+    rows = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    free = np.array([-0.1, -0.2, 0.3, 0.3])
+    walls = CoulombProblem(rows @ rows.T, free, (np.array([2]), np.array([3])), mu, mu, (None,) * 2)
+    with pytest.raises(NoContactSolutionError, match="no rates keep all contacts"):
+        solve(walls)
+
+
+def known_problem(rng, count, dof):
+    """A law with a solution by construction: states, w and f chosen, b = w - G f."""
+    space = 2 if rng.random() < 0.7 else 1
+    sizes = [0 if rng.random() < 0.1 else space for _ in range(count)]
+    mu = np.where(np.array(sizes) == 0, 0.0, rng.uniform(0.0, 2.0, count))
+    starts = count + np.concatenate(([0], np.cumsum(sizes)))
+    tangents = tuple(np.arange(a, b) for a, b in pairwise(starts))
+    w, f = np.zeros(starts[-1]), np.zeros(starts[-1])
+    for i, rows in enumerate(tangents):
+        s = rng.normal(size=len(rows))
+        s /= np.linalg.norm(s) or 1.0
+        kind, size, speed = rng.integers(3), *rng.uniform(0.1, 1.0, 2)
+        if kind == 0:
+            w[i], w[rows] = size, speed * s
+        else:
+            f[i] = size
+            f[rows] = -mu[i] * size * s * (rng.uniform(0.0, 0.95) if kind == 1 else 1.0)
+            w[rows] = speed * s * (kind == 2)
+    rows = rng.normal(size=(len(w), dof))
+    delassus = rows @ rows.T / dof
+    free = w - delassus @ f
+    size = float((np.abs(delassus) @ np.abs(f) + np.abs(w)).max())
+    return CoulombProblem(delassus, free, tangents, mu, mu, (None,) * count, size), f
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_problems_with_a_known_solution_are_solved(count):
+    """Up to 12 degrees of freedom, friction to 2; of 1,600 such problems none is missed.
+
+    Where friction makes more solutions than one, all that are named obey the law.
+    """
+    rng = np.random.default_rng([8, count])
+    for _ in range(25):
+        problem, known = known_problem(rng, count, int(rng.integers(1, 13)))
+        assert violation(problem, known) <= 1e-14  # rounding of b
+        try:
+            forces = [solve(problem).forces]
+        except SeveralContactSolutionsError as error:
+            assert count_sets(problem) <= MOST_SETS
+            forces = [solution.forces for solution in error.solutions]
+        assert max(violation(problem, f) for f in forces) <= LAW
+
+
+def test_large_forces_excuse_nothing():
+    """G nearly singular: impulses of 1e4, and rates still right in units of the data."""
+    mu, eps = np.zeros(2), 1e-4
+    normals = np.array([[1.0, 0.0], [-1.0, eps]])
+    free = normals @ np.array([0.0, -1.0]) - [0.1, 0.1]
+    none = (np.zeros(0, dtype=np.intp),) * 2
+    result = solve(CoulombProblem(normals @ normals.T, free, none, mu, mu, (None,) * 2, 1.0))
+    expected = np.linalg.solve(normals @ normals.T, -free)
+    assert expected.min() > 1e3
+    np.testing.assert_allclose(result.forces, expected, rtol=1e-6)  # condition 4 / eps^2
+    assert np.abs(result.rates).max() <= CERTIFIED
+
+
+def turned(problem, angle):
+    """The problem with the tangents of all contacts in space turned, and the matrix of that."""
+    turn = np.eye(len(problem.free))
+    for rows in problem.tangents:
+        if len(rows) == 2:
+            c, s = np.cos(angle), np.sin(angle)
+            turn[np.ix_(rows, rows)] = [[c, s], [-s, c]]
+    moved = replace(problem, delassus=turn @ problem.delassus @ turn.T, free=turn @ problem.free)
+    return moved, turn
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(1, 3),
+    mass=st.floats(1e-4, 1e4),
+    speed=st.floats(1e-4, 1e4),
+    angle=st.floats(-3.0, 3.0),
+)
+def test_units_order_and_axes_do_not_matter(seed, count, mass, speed, angle):
+    """One solution: masses and speeds scale it, and it turns with its tangents."""
+    rng = np.random.default_rng(seed)
+    dynamics = random_body(rng, False, count, friction=0.5, restitution=1.0)
+    problem = impact_problem(dynamics, *random_motion(rng, dynamics))
+    assume(certainly_unique(scaled(problem)[0]))
+    first = solve(problem)
+    other, turn = turned(problem, angle)
+    other = replace(
+        other,
+        delassus=other.delassus / mass,
+        free=speed * other.free,
+        magnitude=speed * problem.magnitude,
+    )
+    order = rng.permutation(count)
+    rows = np.concatenate((order, *(problem.tangents[i] for i in order)))
+    other = replace(
+        other,
+        delassus=other.delassus[np.ix_(rows, rows)],
+        free=other.free[rows],
+        static=other.static[order],
+        kinetic=other.kinetic[order],
+    )
+    second = solve(other)
+    difference = second.rates / speed - (turn @ first.rates)[rows]
+    assert np.abs(difference).max() <= SAME * problem.magnitude
+    assert second.modes == tuple(first.modes[i] for i in order)
+
+
+@pytest.mark.parametrize(("planar", "count"), [(True, 1), (True, 2), (True, 3), (False, 1)])
+def test_solutions_that_are_said_to_be_unique_are(planar, count):
+    """Trying all states, which in the plane are linear equations each, finds no other."""
+    rng = np.random.default_rng([6, planar, count])
+    certain = several = 0
+    for _ in range(300):
+        number = count * (2 if planar else 3)
+        rows = rng.normal(size=(number, int(rng.integers(number, 9))))
+        size = 1 if planar else 2
+        tangents = tuple(count + size * i + np.arange(size) for i in range(count))
+        mu = 10.0 ** rng.uniform(-1.5, 0.5) * rng.uniform(0.5, 1.0, count)
+        free = rng.normal(size=len(rows))
+        problem = CoulombProblem(rows @ rows.T, free, tangents, mu, mu, (None,) * count)
+        found = enumerate_solutions(problem)
+        several += len(found) > 1
+        if certainly_unique(scaled(problem)[0]):
+            certain += 1
+            assert len(found) <= 1
+    assert certain >= 20
+    assert several >= 2

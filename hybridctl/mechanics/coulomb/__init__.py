@@ -1,6 +1,14 @@
 """Coulomb's law with unilateral contact, for any number of contacts in the plane and in space."""
 
 from hybridctl.mechanics.coulomb.law import CoulombProblem, CoulombSolution
+from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.coulomb.solve import enumerate_solutions, solve
 
-__all__ = ["CoulombProblem", "CoulombSolution", "enumerate_solutions", "solve"]
+__all__ = [
+    "CoulombProblem",
+    "CoulombSolution",
+    "LeastForces",
+    "enumerate_solutions",
+    "least_forces",
+    "solve",
+]

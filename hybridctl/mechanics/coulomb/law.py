@@ -136,8 +136,16 @@ def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
             d[row] = d[i]
     speed = max(float(np.abs(problem.free).max(initial=0.0)), problem.magnitude) or 1.0
     units = Units((speed / largest) * d, speed / d)
-    matrix = problem.delassus * (d[:, None] * (d / largest))
-    return replace(problem, delassus=matrix, free=problem.free / units.rates, magnitude=1.0), units
+    plain = CoulombProblem(
+        problem.delassus * (d[:, None] * (d / largest)),
+        problem.free / units.rates,
+        problem.tangents,
+        problem.static,
+        problem.kinetic,
+        problem.sliding,
+        1.0,
+    )
+    return plain, units
 
 
 def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -> CoulombSolution:

@@ -31,11 +31,13 @@ def newton(
     modes: Modes | None = None,
     *,
     guess: Array | None = None,
+    metric: Array | None = None,
     steps: int = _STEPS,
 ) -> Array:
     """The forces of least residual that are met from `start`, in fixed states or by free ones.
 
-    Where redundant contacts leave a choice, those nearest to `start`; from a `guess` if given.
+    Where redundant contacts leave a choice, those nearest to `start`, by the norm of forces times
+    `metric` (r,); Newton's method begins at `guess` if there is one.
     """
     forces = best = start if guess is None else guess
     least = np.inf
@@ -55,7 +57,7 @@ def newton(
         if not gained and least <= 1e-12:
             break
         matrix = identity - slope + slope @ problem.delassus
-        forces = start + nearest(matrix, residual + matrix @ (forces - start))
+        forces = start + nearest(matrix, residual + matrix @ (forces - start), metric)
     return best
 
 
@@ -97,14 +99,14 @@ def projection(
     return values, slope
 
 
-def nearest(matrix: Array, target: Array) -> Array:
-    """The solution of a linear system, of least norm where it is singular to 1e-11."""
+def nearest(matrix: Array, target: Array, metric: Array | None) -> Array:
+    """The solution x of a linear system, of least |metric x| where it is singular to 1e-11."""
     factors, pivots, _ = dgetrf(matrix)
     diagonal = np.abs(factors.diagonal())
     if diagonal.min(initial=1.0) > RANK * diagonal.max(initial=0.0):
         return np.asarray(dgetrs(factors, pivots, target)[0])
+    size = 1.0 if metric is None else metric
     try:
-        least = np.linalg.lstsq(matrix, target, rcond=RANK)[0]
-        return np.asarray(least + np.linalg.lstsq(matrix, target - matrix @ least, rcond=RANK)[0])
+        return np.asarray(np.linalg.lstsq(matrix / size, target, rcond=RANK)[0] / size)
     except np.linalg.LinAlgError:
         return np.full_like(target, np.nan)

@@ -30,9 +30,9 @@ from hybridctl.mechanics.coulomb.law import (
 
 _REGULAR = 1e-10
 _SCREEN = 1e-6
-_ITERATIONS = 25
+_ITERATIONS = 12
 _MOST_TURN = 0.5
-_ALONE = 12
+_ALONE = 8
 
 Mask = NDArray[np.bool_]
 

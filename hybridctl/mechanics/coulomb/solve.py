@@ -7,13 +7,12 @@ there may be more solutions than one and the sets are few (`screening`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf
 from scipy.optimize import nnls
 
 from hybridctl.checks import Array
@@ -34,11 +33,10 @@ from hybridctl.mechanics.coulomb.newton import newton
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
-MOST_SETS = 256
+MOST_SETS = 64
 _PROGRAMMES, _BEFORE_TRYING_ALL = 160, 10
 _SAME = 1e-6
 _PRINTED = 4
-_DEPENDENT = 1e-10
 _BETWEEN = 0.49
 _SHARED = 1e-11
 
@@ -46,76 +44,37 @@ _SHARED = 1e-11
 def solve(problem: CoulombProblem) -> CoulombSolution:
     """A solution of the problem whose residual is at most 1e-9 in units of the data.
 
-    It is the only one where `certainly_unique` or, where the sets of states are at most 256,
+    It is the only one where `certainly_unique` or, where the sets of states are at most 64,
     trying all of them says so; of more sets the solution that is found is taken. Where contacts
-    are redundant its forces are those of least norm, inside the cones, that give its rates; a
-    continuum of rates is a `family`.
+    are redundant its forces are those of least norm in its states or, if these leave the cones,
+    the least ones inside that give its rates; a continuum of rates is a `family`.
 
     Raises `NoContactSolutionError` if none is found, `SeveralContactSolutionsError` if there are
     more than one that are not connected; both carry the data. Newton's rule with friction and
     several contacts may have no solution where e > 0.
     """
     plain, units = scaled(problem)
+    metric = units.forces / units.forces.max(initial=0.0)
     few = count_sets(problem) <= MOST_SETS
-    best = nearest(plain, _BEFORE_TRYING_ALL if few else _PROGRAMMES)
+    best = found_by_newton(plain, _BEFORE_TRYING_ALL if few else _PROGRAMMES, metric)
     certified = best.residual <= CERTIFIED
     if certified and (not few or certainly_unique(plain)):
-        return _shared(problem, units.of(best))
+        return units.of(best)
     found = _with(_enumerated(plain) if few else [], [best] if certified else [])
     if not found:
         raise none(problem, best.residual, few)
-    found = [_shared(problem, units.of(solution)) for solution in found]
+    found = [units.of(_least(plain, solution, metric)) for solution in found]
     return found[0] if len(found) == 1 else least_of_family(problem, found)
 
 
-def _shared(problem: CoulombProblem, solution: CoulombSolution) -> CoulombSolution:
-    """The solution with the forces of least norm that give its rates, where there are several."""
-    closed = [
-        row
-        for (i, rows, *_), mode in zip(problem.contacts, solution.modes, strict=True)
-        if mode != OPEN
-        for row in (i, *rows)
-    ]
-    if _independent(problem.delassus[np.ix_(closed, closed)]):
-        return solution
-    plain, units = scaled(problem)
-    for forces in _smaller(problem, solution):
-        shared = judged(plain, forces / units.forces, solution.modes)
-        if shared.residual <= max(solution.residual, _SHARED):
-            return units.of(shared)
-    return solution
+def found_by_newton(
+    plain: CoulombProblem, programmes: int, metric: Array | None = None
+) -> CoulombSolution:
+    """What Newton's method finds with the least residual, by up to so many programmes' starts.
 
-
-def _smaller(problem: CoulombProblem, solution: CoulombSolution) -> Iterator[Array]:
-    """Forces of least norm in the states of a solution, and those inside the cones at its rates."""
-    size = float(problem.delassus.diagonal().max())
-    speed = problem.magnitude or float(np.abs(problem.free).max())
-    even = replace(
-        problem,
-        delassus=problem.delassus / size,
-        free=problem.free / speed,
-        sliding=solution.directions,
-    )
-    straight = newton(even, np.zeros(len(even.free)), solution.modes)
-    even = replace(even, sliding=problem.sliding)
-    yield speed / size * newton(even, np.zeros(len(straight)), solution.modes, guess=straight)
-    with suppress(NoContactSolutionError):
-        ones = np.ones(len(problem.free))
-        yield least_forces(
-            problem, solution.modes, solution.directions, ones, solution.rates
-        ).forces
-
-
-def _independent(matrix: Array) -> bool:
-    """Whether a Cholesky factor shows no pivot below 1e-10 of the largest."""
-    factor, failed = dpotrf(matrix, lower=1)
-    pivots = factor.diagonal() ** 2
-    return not failed and bool(pivots.min(initial=1.0) > _DEPENDENT * pivots.max(initial=0.0))
-
-
-def nearest(plain: CoulombProblem, programmes: int) -> CoulombSolution:
-    """What Newton's method finds with the least residual, by up to so many programmes' starts."""
-    best = judged(plain, newton(plain, np.zeros(len(plain.free))))
+    For a problem without units, with the least forces by the norm of forces times `metric` (r,).
+    """
+    best = judged(plain, newton(plain, np.zeros(len(plain.free)), metric=metric))
     if best.residual <= CERTIFIED or not programmes:
         return best
     for start in islice(fixed_point(plain), programmes):
@@ -123,8 +82,25 @@ def nearest(plain: CoulombProblem, programmes: int) -> CoulombSolution:
         if found.residual < best.residual:
             best = found
         if best.residual <= CERTIFIED:
-            break
+            return _least(plain, best, metric)
     return best
+
+
+def _least(
+    plain: CoulombProblem, solution: CoulombSolution, metric: Array | None
+) -> CoulombSolution:
+    """The solution with the least forces of its states, or with the least that give its rates."""
+    modes, zero = solution.modes, np.zeros(len(plain.free))
+    forces = newton(plain, zero, modes, guess=solution.forces, metric=metric)
+    least = judged(plain, forces, modes)
+    limit = max(solution.residual, _SHARED)
+    if least.residual <= limit:
+        return least
+    weights = 1.0 / (np.ones(len(zero)) if metric is None else metric) ** 2
+    with suppress(NoContactSolutionError):
+        forces = least_forces(plain, modes, solution.directions, weights, solution.rates).forces
+        least = judged(plain, forces, modes)
+    return least if least.residual <= limit else solution
 
 
 def polish(

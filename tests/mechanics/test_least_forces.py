@@ -1,0 +1,183 @@
+"""Forces of least weighted norm inside the cones: closed forms, an optimiser, differences."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.coulomb import CoulombProblem
+from hybridctl.mechanics.coulomb.least import least_forces
+
+MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
+# Wrenches are of order one and the equations are solved by singular values: some hundred roundings
+# times the condition of G, about a thousand.
+EXACT = 1e-10
+
+
+def rows_at(points):
+    """Normals z, then tangents x, y of every point: velocities by (v, omega)."""
+    rows = []
+    for axes in ([2], [0, 1]):
+        for point in points:
+            for axis in axes:
+                d = np.eye(3)[axis]
+                rows.append(np.concatenate((d, np.cross(point, d))))
+    return np.array(rows)
+
+
+def loaded(points, wrench, mu, mass=MASS):
+    """The law for a body that a wrench (6,) presses on the points."""
+    rows, k = rows_at(points), len(points)
+    delassus = rows @ np.linalg.solve(mass, rows.T)
+    free = rows @ np.linalg.solve(mass, wrench)
+    tangents = tuple(k + 2 * i + np.arange(2) for i in range(k))
+    friction = np.full(k, mu)
+    return CoulombProblem(
+        delassus, free, tangents, friction, friction, (None,) * k, np.abs(free).max()
+    )
+
+
+def stick(problem, weights=None):
+    k = len(problem.static)
+    weights = np.ones(len(problem.free)) if weights is None else weights
+    return least_forces(problem, ("stick",) * k, (None,) * k, weights)
+
+
+TABLE = np.array([(1.0, 1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, -1.0), (1.0, -1.0, -1.0)])
+
+
+def pressed(at):
+    """A unit weight at (x, y) of the table."""
+    down = np.array([0.0, 0.0, -1.0])
+    return np.concatenate((down, np.cross([*at, 0.0], down)))
+
+
+def test_a_table_shares_its_load_linearly_while_all_legs_push():
+    result = stick(loaded(TABLE, pressed((0.3, 0.2)), 0.5))
+    expected = 0.25 * (1.0 + TABLE[:, :2] @ [0.3, 0.2])
+    np.testing.assert_allclose(result.forces[:4], expected, atol=EXACT)
+    np.testing.assert_allclose(result.forces[4:], 0.0, atol=EXACT)
+    assert (result.unloaded, result.slipping, result.touched) == ((), (), ())
+
+
+def test_a_leg_that_would_pull_is_unloaded_and_the_others_are_a_tripod():
+    """A load at (0.6, 0.6) would pull leg 2 by (1 - 1.2) / 4."""
+    result = stick(loaded(TABLE, pressed((0.6, 0.6)), 0.5))
+    np.testing.assert_allclose(result.forces[:4], [0.6, 0.2, 0.0, 0.2], atol=EXACT)
+    assert result.unloaded == (2,)
+
+
+def test_a_load_on_a_leg_is_its_alone():
+    """Where no other forces are inside the cones."""
+    result = stick(loaded(TABLE, pressed((1.0, 1.0)), 0.5))
+    np.testing.assert_allclose(result.forces[:4], [1.0, 0.0, 0.0, 0.0], atol=1e-8)
+
+
+def test_a_load_beside_the_table_is_refused():
+    with pytest.raises(NoContactSolutionError, match="no forces that give their rates"):
+        stick(loaded(TABLE, pressed((1.2, 0.0)), 0.5))
+
+
+def test_a_leg_alone_has_no_choice():
+    result = stick(loaded(TABLE[:1], pressed((1.0, 1.0)), 0.5))
+    np.testing.assert_allclose(result.forces, [1.0, 0.0, 0.0], atol=EXACT)
+
+
+def test_sliding_legs_share_along_their_rays():
+    """All slide along x: f_t = -mu f_n, balanced by the drive; least norm is linear in x, y."""
+    mu, problem = 0.2, loaded(TABLE, pressed((0.3, 0.2)), 0.2)
+    ones, s = np.ones(12), (np.array([1.0, 0.0]),) * 4
+    result = least_forces(problem, ("slip",) * 4, s, ones)
+    normal = result.forces[:4]
+    np.testing.assert_allclose(result.forces[4:].reshape(4, 2), np.outer(-mu * normal, [1, 0]))
+    # friction at height -1 turns the body by -mu N about y: the load seems to stand mu further on
+    x = 0.3 + mu
+    np.testing.assert_allclose(normal, 0.25 * (1.0 + TABLE[:, :2] @ [x, 0.2]), atol=EXACT)
+
+
+def random_case(rng, t=0.0):
+    """Points, mass, a wrench that forces inside the cones balance, weights: all smooth in t."""
+    k, mu = int(rng.integers(4, 7)), rng.uniform(0.1, 1.0)
+    points = np.column_stack((rng.uniform(-1.0, 1.0, (k, 2)), np.full(k, -1.0)))
+    move = np.column_stack((rng.normal(size=(k, 2)), np.zeros(k)))
+    push, angle = rng.uniform(0.1, 1.0, k), rng.uniform(0.0, 2.0 * np.pi, k)
+    size = mu * push * rng.uniform(0.3, 0.98, k)
+    forces = np.concatenate((push, (size * [np.cos(angle), np.sin(angle)]).T.ravel()))
+    wrench = -rows_at(points).T @ forces
+    turn = 0.05 * rng.normal(size=(6, 6))
+    weights = 10.0 ** rng.uniform(-1.0, 1.0, 3 * k)
+    grow, drift = rng.normal(size=3 * k), rng.normal(size=6)
+    problem = loaded(points + t * move, wrench + t * drift, mu, MASS + t * (turn + turn.T))
+    return problem, weights * (1.0 + t * grow), forces
+
+
+def smallest(problem, weights, start):
+    """The same by SLSQP, which stops where the cost gains less than 1e-15."""
+    k, mu = len(problem.static), problem.static
+    factor = np.linalg.svd(problem.delassus)[2][:6]
+    target = factor @ start
+
+    def cones(f):
+        size = np.array([f[rows] @ f[rows] for rows in problem.tangents])
+        return np.concatenate((f[:k], (mu * f[:k]) ** 2 - size))
+
+    return minimize(
+        lambda f: f @ (f / weights),
+        start,
+        jac=lambda f: 2.0 * f / weights,
+        method="SLSQP",
+        constraints=[
+            {"type": "eq", "fun": lambda f: factor @ f - target, "jac": lambda f: factor},
+            {"type": "ineq", "fun": cones},
+        ],
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+
+
+def test_no_forces_inside_the_cones_are_smaller():
+    rng = np.random.default_rng(2)
+    active = compared = 0
+    for seed in rng.integers(0, 10**6, 25):
+        problem, weights, inside = random_case(np.random.default_rng(seed))
+        found = stick(problem, weights)
+        forces, k = found.forces, len(problem.static)
+        active += bool(found.unloaded or found.slipping)
+        assert np.abs(problem.delassus @ forces + problem.free).max() <= EXACT * problem.magnitude
+        friction = np.linalg.norm(forces[k:].reshape(k, 2), axis=1)
+        assert (problem.static * forces[:k] - friction).min() >= -EXACT
+        # a convex programme: the gradient does not point out of the set, here to a point of it
+        gradient = forces / weights
+        assert gradient @ (inside - forces) >= -1e-9 * np.abs(gradient).sum()
+        other = smallest(problem, weights, inside)
+        if other.success:
+            compared += 1
+            # squares are held to 1e-15, cones therefore to 3e-8, which also lowers the cost
+            assert forces @ (forces / weights) <= other.fun * (1.0 + 1e-6)
+            np.testing.assert_allclose(forces, other.x, atol=1e-4)  # sqrt of the gains left out
+    assert active >= 10
+    assert compared >= 10
+
+
+def test_derivatives_with_borders_that_act():
+    """Against central differences in points, masses, wrench and weights together."""
+    h, met = 1e-5, {"unloaded": 0, "slipping": 0}
+    for seed in range(30):
+
+        def at(t, seed=seed):
+            return random_case(np.random.default_rng(seed), t)
+
+        (problem, weights, _), (more, w1, _), (less, w0, _) = at(0.0), at(h), at(-h)
+        found = stick(problem, weights)
+        if found.touched:
+            continue
+        for name in met:
+            met[name] += bool(getattr(found, name))
+        delassus = (more.delassus - less.delassus) / (2.0 * h)
+        equations = -(more.free - less.free) / (2.0 * h) - delassus @ found.forces
+        change = found.sensitivity(
+            equations[:, None], (delassus @ found.adjoint)[:, None], (w1 - w0)[:, None] / (2.0 * h)
+        )[:, 0]
+        expected = (stick(more, w1).forces - stick(less, w0).forces) / (2.0 * h)
+        # differences: h^2 times third derivatives, some thousands here, and 1e-13 / h
+        np.testing.assert_allclose(change, expected, atol=1e-5 * max(1.0, np.abs(expected).max()))
+    assert min(met.values()) >= 5
