@@ -29,6 +29,10 @@ class GuardViolatedError(InputError):
     """The initial state lies outside its mode: a guard is negative there."""
 
 
+class ConstraintViolatedError(InputError):
+    """A state that is off what its mode holds, such as a closed contact with a gap."""
+
+
 class InfeasibleReferenceError(InputError):
     """A reference that the system cannot follow: out of reach, or needing a pulling contact."""
 

@@ -14,11 +14,22 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hybridctl.checks import Array, count
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
 from hybridctl.spaces import Space
 
 ModeKey: TypeAlias = Hashable
 InputLaw: TypeAlias = Callable[[float, Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldInput:
+    """The input law that holds one value u (nu,), so that a step need not ask for it."""
+
+    value: Array
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The value."""
+        return self.value
 
 
 class FieldJacobian(NamedTuple):
@@ -80,6 +91,36 @@ class Pace(NamedTuple):
     relaxation: float = math.inf
 
 
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
+
+    tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
+    units: (k,), for messages.
+    """
+
+    names: tuple[str, ...]
+    residuals: Callable[[Array], Array]
+    tolerances: Array
+    units: tuple[str, ...]
+
+    def excess(self, x: Array) -> float:
+        """The largest residual at x in units of its tolerance."""
+        return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
+
+    def check(self, what: str, key: ModeKey, x: Array) -> None:
+        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds."""
+        residuals = self.residuals(x)
+        ratios = np.abs(residuals) / self.tolerances
+        if len(ratios) and not ratios.max() <= 1.0:
+            i = int(ratios.argmax())
+            raise ConstraintViolatedError(
+                f"{what} is off what mode {key!r} holds: {self.names[i]} is {residuals[i]:.6g} "
+                f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
+                f"x0 = system.mode({key!r}).project(x0) puts a state on it"
+            )
+
+
 @dataclass(frozen=True)
 class Mode:
     r"""A state space and the vector field :math:`\dot x = f(t, x, u)` on it.
@@ -88,8 +129,9 @@ class Mode:
     `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
     mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
-    an integrator what the error estimate of its steps does not. `project` takes a state near the
-    constraints of the mode, such as closed contacts, to one that obeys them.
+    an integrator what the error estimate of its steps does not. `held` are the constraints that
+    every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
+    one that does.
     """
 
     key: ModeKey
@@ -101,6 +143,7 @@ class Mode:
     select: Callable[[float, Array, Array], ModeKey] | None = None
     pace: Callable[[float, Array, Array], Pace] | None = None
     project: Callable[[Array], Array] | None = None
+    held: Held | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)
@@ -117,15 +160,32 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardSet:
-    """All guards of a mode, evaluated in one call: `values(t, x, u)` is (len(names),)."""
+    """All n guards of a mode, evaluated in one call: `values(t, x, u)` is (n,).
+
+    scales (n,): the size of each guard that tolerances are relative to, in its own unit (m, m/s,
+    N); ones by default. one: guard i alone, for those that cost less one by one.
+    """
 
     names: tuple[str, ...]
     values: Callable[[float, Array, Array], Array]
     jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+    scales: Array | None = None
+    one: Callable[[int, float, Array, Array], float] | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
             raise SystemDefinitionError(f"guard names must differ within a mode: {self.names}")
+        if self.scales is not None and not (
+            np.shape(self.scales) == (len(self.names),) and np.all(np.asarray(self.scales) > 0.0)
+        ):
+            raise SystemDefinitionError(
+                f"scales of {len(self.names)} guards must be as many positive numbers, got "
+                f"{self.scales}"
+            )
+
+    def value(self, i: int, t: float, x: Array, u: Array) -> float:
+        """The value of guard i."""
+        return float(self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u))
 
     @staticmethod
     def of(guards: Sequence[Guard]) -> GuardSet:
@@ -145,7 +205,12 @@ class GuardSet:
             )
 
         complete = len(jacobians) == len(guards)
-        return GuardSet(tuple(g.name for g in guards), values, jacobian if complete else None)
+        return GuardSet(
+            tuple(g.name for g in guards),
+            values,
+            jacobian if complete else None,
+            one=lambda i, t, x, u: functions[i](t, x, u),
+        )
 
 
 @dataclass(frozen=True)

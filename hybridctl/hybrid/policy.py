@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import HeldInput, InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -72,8 +72,7 @@ class _Zero:
     system: HybridSystem
 
     def law(self, history: History) -> InputLaw:
-        nothing = np.zeros(self.system.mode(history.mode).nu)
-        return lambda t, x: nothing
+        return HeldInput(np.zeros(self.system.mode(history.mode).nu))
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,8 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     Raises `InputError` where the policy returns anything else.
     """
     law, shape = policy.law(history), (nu,)
+    if isinstance(law, HeldInput):
+        return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))
 
     def checked(t: float, x: Array) -> Array:
         value = law(t, x)
@@ -137,4 +138,6 @@ def next_change(policy: Policy, history: History) -> float:
 
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
     """The input at the start of an arc, checked for shape and finiteness."""
+    if isinstance(law, HeldInput):
+        return law.value
     return vector(f"input of the policy at t = {t}", law(t, x), nu)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Literal
 
@@ -21,7 +21,7 @@ from hybridctl.errors import (
     ZenoError,
 )
 from hybridctl.hybrid.events import Crossing, GuardWatch
-from hybridctl.hybrid.flow import METHODS, Integrator, Step
+from hybridctl.hybrid.flow import METHODS, Flow, Integrator
 from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import (
     History,
@@ -31,6 +31,7 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
+from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.hybrid.zeno import Accumulation, crowded, predict
@@ -40,11 +41,15 @@ _SELECTIONS = 8
 _INSTANT_EVENTS = 10
 _REPEATED = 3
 _RECENT = 16
+_LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A simulation's fixed settings."""
+    """A simulation's fixed settings, and what it has come to know of its modes.
+
+    lengths: what to try first in a mode, s, from its last arc.
+    """
 
     system: HybridSystem
     policy: Policy
@@ -57,6 +62,7 @@ class _Run:
     rests: bool
     zeno_horizon: float
     progress: Callable[[float], None] | None
+    lengths: dict[ModeKey, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,25 +176,23 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
 
 
 def _check_start(run: _Run, point: _Point) -> None:
-    guards = run.system.outgoing(point.mode.key).guards
-    values = _watch(run, point).start(point.time, point.state, point.input)
-    bad = values < -run.guard_tolerance
-    if bad.any():
-        i = int(bad.argmax())
+    if point.mode.held is not None:
+        point.mode.held.check("x0", point.mode.key, point.state)
+    watch = _watch(run, point.mode.key)
+    relative = watch.start(point.time, point.state, point.input)
+    if (relative < -1.0).any():
+        i = int(relative.argmin())
+        guards = run.system.outgoing(point.mode.key).guards
+        value = guards.value(i, point.time, point.state, point.input)
         raise GuardViolatedError(
             f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
-            f"{values[i]:.6g} and must not be negative"
+            f"{value:.6g} and must not be negative"
         )
 
 
-def _watch(run: _Run, point: _Point) -> GuardWatch:
-    return GuardWatch(
-        run.system.outgoing(point.mode.key).guards,
-        point.mode,
-        point.law,
-        tolerance=run.guard_tolerance,
-        window=run.event_window,
-    )
+def _watch(run: _Run, key: ModeKey) -> GuardWatch:
+    guards = run.system.outgoing(key).guards
+    return GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
 
 
 def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
@@ -196,22 +200,29 @@ def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
 
     A change is a crossing without guards.
     """
-    watch = _watch(run, point)
-    watch.start(point.time, point.state, point.input)
+    key, last = point.mode.key, min(run.t_end, point.change)
     steps: list[Step] = []
     crossing = None
-    last = min(run.t_end, point.change)
     if point.time < last:
-        for step in run.integrator.steps(point.mode, point.law, point.time, point.state, last):
+        watch = _watch(run, key)
+        watch.start(point.time, point.state, point.input)
+        motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
+        known = run.lengths.get(key)
+        flow = Flow(run.integrator, motion, point.time, point.state, last, known)
+        for step in flow.steps():
             steps.append(step)
             if run.progress is not None:
                 run.progress(step.end)
-            crossing = watch.scan(step)
+            crossing = watch.scan(step, flow)
             if crossing is not None:
                 break
         if crossing is None and point.change < run.t_end:
             crossing = Crossing(last, watch.imminent(steps[-1]))
+        elif crossing is not None and crossing.time > steps[-1].start:
+            steps[-1] = flow.ended(steps[-1], crossing.time)
     end = run.t_end if crossing is None else crossing.time
+    if steps and end > point.time:
+        run.lengths[key] = min(flow.length, _LONGER * (end - point.time))
     arc = arc_from_steps(index, point.mode, steps, point.time, point.state, point.input, end)
     return arc, crossing
 
@@ -263,6 +274,8 @@ def _jump(
         u_after = first_input(law, t, after, mode.nu)
         selected = key if mode.select is None else mode.select(t, after, u_after)
         if selected == key:
+            if mode.held is not None:
+                mode.held.check(name, key, after)
             change = next_change(run.policy, history)
             return event(key, u_after), _Point(mode, law, t, after, u_after, change)
         tried.append(key)

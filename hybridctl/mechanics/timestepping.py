@@ -26,9 +26,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, interval, member, number, vector
 from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
-from hybridctl.hybrid.flow import NODES, Step
 from hybridctl.hybrid.mode import InputLaw
 from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
+from hybridctl.hybrid.series import FRACTIONS
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.mechanics.contacts import Contact
@@ -38,7 +39,6 @@ from hybridctl.mechanics.phase import STANDSTILL, default_slip
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import contact_system
 
-_FRACTIONS: Array = 0.5 * (NODES + 1.0)
 _PENETRATION = 1e-6
 _CREEP = 10.0
 _TINY = 1e-300
@@ -177,13 +177,13 @@ class _Run:
     def _sampled(self, t: float, t_next: float, x: Array, now: _Advance) -> Step:
         """A step as a straight line from the state x to the one after it."""
         robot, nq = self._settings.robot, self._settings.robot.nq
-        times = t + (t_next - t) * _FRACTIONS
+        times = t + (t_next - t) * FRACTIONS
         along = robot.difference(x[:nq], now.q)
-        q = [robot.integrate(x[:nq], fraction * along) for fraction in _FRACTIONS]
-        v = x[nq:] + _FRACTIONS[:, None] * (now.v - x[nq:])
+        q = [robot.integrate(x[:nq], fraction * along) for fraction in FRACTIONS]
+        v = x[nq:] + FRACTIONS[:, None] * (now.v - x[nq:])
         states = np.hstack([np.array(q), v])
         inputs = np.array([self._law(time, z) for time, z in zip(times, states, strict=True)])
-        return Step(t, t_next, times, states, inputs)
+        return Step(t, t_next, states, inputs)
 
 
 def _advance(

@@ -15,8 +15,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.flow import Step
 from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
 from hybridctl.spaces import VectorSpace
