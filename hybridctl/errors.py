@@ -60,6 +60,17 @@ class EventLimitError(SimulationError):
         self.trajectory = trajectory
 
 
+class StepLimitError(SimulationError):
+    """More steps than allowed by `max_steps`.
+
+    `trajectory` is what was simulated, up to the last step.
+    """
+
+    def __init__(self, message: str, *, trajectory: Any = None) -> None:
+        super().__init__(message)
+        self.trajectory = trajectory
+
+
 class ZenoError(SimulationError):
     """Events accumulate: the dwell time between them has shrunk below `min_dwell`."""
 

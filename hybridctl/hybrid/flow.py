@@ -36,6 +36,7 @@ _SPACING = 10.0  # times the spacing of numbers at t: no step is shorter
 _SHORT = 5  # steps in a row longer than the fastest decay, after which that limits them
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
+_NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
 _OFF = 0.1  # of what a mode tolerates: a state this far from what it holds is put back on it
 
 
@@ -84,12 +85,24 @@ class Flow:
         explicit = isinstance(integrator.method, Tableau)
         self._method = Radau if fast and explicit else integrator.method
         self._stepper = self._started(t, x, first)
-        self._short = 0
+        self._short, self._last = 0, 0.0
 
     @property
     def length(self) -> float:
         """What the next step would try, s."""
         return self._stepper.length
+
+    @property
+    def limit(self) -> str:
+        """How long the last step was, and what kept it from being longer."""
+        last, pace = self._last, self._pace.longest_step
+        if last >= _NEARLY * min(self._settings.max_step, pace):
+            why = "max_step" if self._settings.max_step <= pace else "the pace of the mode"
+        elif self._short > 0:
+            why = f"a decay of the field within {self._pace.relaxation:.3g} s"
+        else:
+            why = f"rtol = {self._settings.rtol:.3g}, atol = {self._settings.atol:.3g}"
+        return f"{last:.3g} s long, limited by {why}"
 
     def steps(self) -> Iterator[Step]:
         """Accepted steps until t_end; the caller stops early at an event."""
@@ -98,6 +111,7 @@ class Flow:
             with np.errstate(over="ignore", invalid="ignore"):  # such attempts are rejected
                 step = self._stepper.advance(longest)
                 self._put_back(step)
+            self._last = abs(step.end - step.start)
             yield step
             if step.end == self._t_end:
                 return
@@ -131,7 +145,7 @@ class Flow:
 
     def _go_on(self, step: Step) -> None:
         """Look at the pace after a step, and change the method where another one suits it."""
-        x, length = step.states[-1], abs(step.end - step.start)
+        x, length = step.states[-1], self._last
         self._pace = self._paced(step.end, self._motion.mode.space.normalize(x))
         relaxation = self._pace.relaxation
         self._short = self._short + 1 if length > relaxation else 0
