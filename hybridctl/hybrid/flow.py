@@ -19,7 +19,7 @@ from scipy.integrate import BDF, Radau
 from hybridctl.checks import Array
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.mode import InputLaw, Mode, Pace
-from hybridctl.hybrid.step import ExplicitFormula, Formula, Motion, Step, failure
+from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Formula, Motion, Step, failure
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
 
 Method: TypeAlias = Tableau | type[Radau] | type[BDF]
@@ -166,7 +166,7 @@ class Flow:
         settings, method = self._settings, self._method
         rtol = max(settings.rtol, _LEAST_RTOL)
         if isinstance(method, Tableau):
-            formula = ExplicitFormula(method, self._motion, rtol, settings.atol)
+            formula = self._formula(method, rtol)
             formula.start(t, x)
             if first is None:
                 with np.errstate(over="ignore", invalid="ignore"):
@@ -174,6 +174,13 @@ class Flow:
             return ExplicitStepper(formula, self._motion.mode, self._t_end, first)
         self._motion.first_rate(t, x)
         return ImplicitStepper(method, self._motion, t, x, self._t_end, rtol, settings.atol, first)
+
+    def _formula(self, tableau: Tableau, rtol: float) -> Formula:
+        motion, atol = self._motion, self._settings.atol
+        whole = motion.whole_step if tableau is DOP853_TABLEAU else None
+        if whole is None or motion.held is None:
+            return ExplicitFormula(tableau, motion, rtol, atol)
+        return CompiledFormula(motion, whole, motion.held, rtol, atol)
 
     def _paced(self, t: float, x: Array) -> Pace:
         mode = self._motion.mode
@@ -223,9 +230,7 @@ class ExplicitStepper:
         return self._formula.ended(step, t)
 
 
-def _first_step(
-    formula: ExplicitFormula, motion: Motion, t_end: float, rtol: float, atol: float
-) -> float:
+def _first_step(formula: Formula, motion: Motion, t_end: float, rtol: float, atol: float) -> float:
     """The length of a first step from the size of the rate and of its change, HNW I, II.4."""
     t, x, rate = formula.time, formula.state, formula.rate
     direction = 1.0 if t_end > t else -1.0

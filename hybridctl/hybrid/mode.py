@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -91,6 +92,51 @@ class Pace(NamedTuple):
     relaxation: float = math.inf
 
 
+class Taken(NamedTuple):
+    """One step: its error in units of the tolerance, and its values at the nodes of `series`.
+
+    states (8, nx), guards (8, n), and the bounds (n,) of these, see `step`.
+    """
+
+    error: float
+    states: Array
+    guards: Array
+    bounds: Array
+
+
+class Moved(NamedTuple):
+    """A step with its error, its end state (nx,) and D_x of that (nx, nx)."""
+
+    error: float
+    state: Array
+    matrix: Array
+
+
+class WholeStep(Protocol):
+    """A compiled step of DOP853 in a vector space, for the field and guards it was made of.
+
+    A pure function: it keeps nothing between calls.
+    """
+
+    @property
+    def field(self) -> Callable[[float, Array, Array], Array]:
+        """The field of the mode."""
+        ...
+
+    @property
+    def guards(self) -> Callable[[float, Array, Array], Array]:
+        """The values of its guards."""
+        ...
+
+    def __call__(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Taken:
+        """The step of length h from (t, x) with the input u held."""
+        ...
+
+    def transition(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Moved:
+        """The same step with its derivative, whose entries count for the error as well."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
@@ -131,7 +177,7 @@ class Mode:
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
     an integrator what the error estimate of its steps does not. `held` are the constraints that
     every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
-    one that does.
+    one that does. `step` takes whole steps of this field, compiled.
     """
 
     key: ModeKey
@@ -144,6 +190,7 @@ class Mode:
     pace: Callable[[float, Array, Array], Pace] | None = None
     project: Callable[[Array], Array] | None = None
     held: Held | None = None
+    step: WholeStep | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)
@@ -190,26 +237,30 @@ class GuardSet:
     @staticmethod
     def of(guards: Sequence[Guard]) -> GuardSet:
         """The set of separately given scalar guards."""
-        functions = [g.value for g in guards]
-        jacobians = [g.jacobian for g in guards if g.jacobian is not None]
+        each = _Each(tuple(guards))
+        complete = all(g.jacobian is not None for g in guards)
+        names = tuple(g.name for g in guards)
+        return GuardSet(names, each.values, each.jacobian if complete else None, one=each.one)
 
-        def values(t: float, x: Array, u: Array) -> Array:
-            return np.array([g(t, x, u) for g in functions], dtype=np.float64)
 
-        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
-            rows = [j(t, x, u) for j in jacobians]
-            return GuardJacobian(
-                np.array([r.time for r in rows], dtype=np.float64),
-                np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
-                np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
-            )
+@dataclass(frozen=True, eq=False)
+class _Each:
+    """Scalar guards, evaluated one after the other."""
 
-        complete = len(jacobians) == len(guards)
-        return GuardSet(
-            tuple(g.name for g in guards),
-            values,
-            jacobian if complete else None,
-            one=lambda i, t, x, u: functions[i](t, x, u),
+    guards: tuple[Guard, ...]
+
+    def one(self, i: int, t: float, x: Array, u: Array) -> float:
+        return self.guards[i].value(t, x, u)
+
+    def values(self, t: float, x: Array, u: Array) -> Array:
+        return np.array([g.value(t, x, u) for g in self.guards], dtype=np.float64)
+
+    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        rows = [g.jacobian(t, x, u) for g in self.guards if g.jacobian is not None]
+        return GuardJacobian(
+            np.array([r.time for r in rows], dtype=np.float64),
+            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
+            np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
         )
 
 
@@ -253,12 +304,16 @@ class Reset:
 
         `ndx` is the dimension of the tangent space, needed where it differs from that of x.
         """
+        return Reset(_unchanged, partial(_unit, ndx))
 
-        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            n = len(x) if ndx is None else ndx
-            return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
-        return Reset(lambda t, x, u: x, jacobian)
+def _unchanged(t: float, x: Array, u: Array) -> Array:
+    return x
+
+
+def _unit(ndx: int | None, t: float, x: Array, u: Array) -> ResetJacobian:
+    n = len(x) if ndx is None else ndx
+    return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
 
 @dataclass(frozen=True)
@@ -302,6 +357,10 @@ class Transition:
         object.__setattr__(self, "rest", rest)
 
 
+def _no_rest(fired: tuple[str, ...]) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Outgoing:
     """The ways out of a mode: its guards, and the edge for a set of them that fire together.
@@ -313,4 +372,4 @@ class Outgoing:
 
     guards: GuardSet
     edge: Callable[[tuple[str, ...]], Edge | None]
-    rest: Callable[[tuple[str, ...]], Edge | None] = lambda fired: None
+    rest: Callable[[tuple[str, ...]], Edge | None] = _no_rest

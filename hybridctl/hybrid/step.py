@@ -21,9 +21,9 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, SystemDefinitionError
-from hybridctl.hybrid.mode import GuardSet, HeldInput, InputLaw, Mode
+from hybridctl.hybrid.mode import GuardSet, HeldInput, InputLaw, Mode, Taken, WholeStep
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
-from hybridctl.hybrid.tableau import Tableau
+from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.spaces import VectorSpace
 
 Rate = Callable[[float, Array], Array]
@@ -70,6 +70,21 @@ class Motion:
     def __init__(self, mode: Mode, law: InputLaw, guards: GuardSet | None = None) -> None:
         self.mode, self.law, self.guards = mode, law, guards
         self.rate = _rate(mode, law)
+        self.held = None
+        if isinstance(law, HeldInput):
+            self.held = np.tile(law.value, (len(FRACTIONS), 1))
+
+    @property
+    def whole_step(self) -> WholeStep | None:
+        """The compiled step of this motion, if there is one.
+
+        It is that of the very field and guards of the motion, and needs an input that is held.
+        """
+        step, guards = self.mode.step, self.guards
+        if step is None or self.held is None or step.field != self.mode.field:
+            return None
+        same = guards is None or not guards.names or step.guards == guards.values
+        return step if same else None
 
     def first_rate(self, t: float, x: Array) -> Array:
         """The rate (nx,) of the coordinates at the start of a flow, checked.
@@ -112,8 +127,8 @@ class Motion:
 
     def _inputs(self, start: float, end: float, states: Array) -> Array:
         law, normalize = self.law, self.mode.space.normalize
-        if isinstance(law, HeldInput):
-            return np.tile(law.value, (len(states), 1))
+        if self.held is not None:
+            return self.held
         times = Step(start, end, states, states).times.tolist()
         return np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
 
@@ -140,6 +155,11 @@ class Formula(Protocol):
     exponent: float
     time: float
     state: Array
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates where it stands."""
+        ...
 
     def start(self, t: float, x: Array) -> None:
         """Stand at (t, x)."""
@@ -213,6 +233,51 @@ class ExplicitFormula:
     def ended(self, step: Step, t: float) -> Step:
         """The step as it is."""
         return step
+
+
+class CompiledFormula:
+    """The steps of a compiled function, from which a step can be taken again to any time in it."""
+
+    exponent = DOP853_TABLEAU.exponent
+
+    def __init__(
+        self, motion: Motion, whole_step: WholeStep, held: Array, rtol: float, atol: float
+    ) -> None:
+        self._motion, self._step, self._held = motion, whole_step, held
+        self._rtol, self._atol = rtol, atol
+        self._ended: Step | None = None
+
+    def start(self, t: float, x: Array) -> None:
+        """Stand at (t, x)."""
+        self.time, self.state = t, x
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates where it stands."""
+        return self._motion.first_rate(self.time, self.state)
+
+    def attempt(self, end: float) -> float:
+        """The error of a step to time `end`."""
+        self._end, self._taken = end, self._to(self.time, self.state, end)
+        return self._taken.error
+
+    def accept(self) -> Step:
+        """The last attempt as a step; stand at its end."""
+        step = self._recorded(self.time, self._end, self._taken)
+        self.time, self.state = self._end, step.states[-1]
+        return step
+
+    def ended(self, step: Step, t: float) -> Step:
+        """The step, taken again until t."""
+        if self._ended is None or self._ended.start != step.start or self._ended.end != t:
+            self._ended = self._recorded(step.start, t, self._to(step.start, step.states[0], t))
+        return self._ended
+
+    def _to(self, t: float, x: Array, end: float) -> Taken:
+        return self._step(t, x, self._held[0], end - t, self._rtol, self._atol)
+
+    def _recorded(self, start: float, end: float, taken: Taken) -> Step:
+        return Step(start, end, taken.states, self._held, taken.guards, taken.bounds)
 
 
 def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:

@@ -16,7 +16,7 @@ from scipy.integrate import DOP853, RK23, RK45
 from hybridctl.checks import Array
 from hybridctl.hybrid.series import FRACTIONS
 
-_LOW_WEIGHT = 0.01  # of the estimate of third order in that of DOP853, HNW II.10 (10.18)
+LOW_WEIGHT = 0.01  # of the estimate of third order in that of DOP853, HNW II.10 (10.18)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Tableau:
         low = float(estimates[1] @ estimates[1])
         if main == 0.0 and low == 0.0:
             return 0.0
-        return abs(h) * main / float(np.sqrt((main + _LOW_WEIGHT * low) * n))
+        return abs(h) * main / float(np.sqrt((main + LOW_WEIGHT * low) * n))
 
 
 def _tableau(
