@@ -32,6 +32,7 @@ from hybridctl.hybrid.step import Step
 
 _SPACINGS = 4.0  # times the spacing of numbers at t: a root is not known better, s
 _ROOT = 1e-15  # nor better than this, s
+_ITERATIONS = 60  # of a bracketed search, which halves
 _NEWTON = 4  # steps of Newton's iteration, of which the second usually is the last
 _BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
@@ -65,7 +66,8 @@ class Piece:
     @cached_property
     def series(self) -> list[float]:
         """Its Chebyshev coefficients."""
-        return list(map(float, TO_SERIES @ self.values))
+        found: list[float] = (TO_SERIES @ self.values).tolist()
+        return found
 
     @property
     def error(self) -> float:
@@ -81,6 +83,25 @@ class Piece:
         length = self.right - self.left
         return 2.0 / length * value(self._slopes, 2.0 * (t - self.left) / length - 1.0)
 
+    def root(self, left: float, right: float) -> float:
+        """Where the series falls through zero in [left, right], to rounding or nearly so.
+
+        Newton's iteration from the right end, where a guard is steep, halving what brackets the
+        root wherever that leads astray.
+        """
+        low, high, t = left, right, right
+        for _ in range(_ITERATIONS):
+            now = self(t)
+            low, high = (t, high) if now > 0.0 else (low, t)
+            slope = self.slope(t)
+            new = t - now / slope if slope < 0.0 else math.nan
+            if not low <= new <= high:
+                new = 0.5 * (low + high)
+            if abs(new - t) <= _SPACINGS * math.ulp(t):
+                return new
+            t = new
+        return t
+
     def bends_one_way(self) -> bool:
         """Whether the series surely is monotone, or concave: no dip hides between two samples."""
         first = self._slopes
@@ -91,7 +112,8 @@ class Piece:
 
     @cached_property
     def _slopes(self) -> list[float]:
-        return list(map(float, SLOPES @ self.series))
+        found: list[float] = (SLOPES @ self.series).tolist()
+        return found
 
     def samples(self) -> tuple[list[float], list[float], list[bool], int]:
         """Times and values, whether the guard may dip between each two of them, and their density.
@@ -124,23 +146,28 @@ class GuardWatch:
     def __init__(self, guards: GuardSet, key: ModeKey, *, tolerance: float, window: float) -> None:
         self._guards, self._key, self._window = guards, key, window
         n = len(guards.names)
-        self._tolerances = tolerance * (np.ones(n) if guards.scales is None else guards.scales)
+        self._armed: list[bool] = []
+        self._floor: list[float] = []
+        self._fell: list[float] = []
+        scales = [1.0] * n if guards.scales is None else guards.scales.tolist()
+        self._tolerances: list[float] = [tolerance * scale for scale in scales]
 
     def start(self, t: float, x: Array, u: Array) -> Array:
         """Begin an arc at (t, x, u); returns the guards there in units of their tolerances."""
         values = np.asarray(self._guards.values(t, x, u), dtype=np.float64)
-        allowed = self._tolerances
-        if values.shape != allowed.shape:
+        if values.shape != (len(self._guards.names),):
             raise SystemDefinitionError(
-                f"guards of mode {self._key!r} must return shape {allowed.shape}, "
+                f"guards of mode {self._key!r} must return shape ({len(self._guards.names)},), "
                 f"got {values.shape}"
             )
         self._check_finite([t], values[None], self._guards.names)
-        floor = -np.maximum(allowed, -(1.0 + _CREEP) * values)
-        self._floor = np.where(values < -_OUTSIDE * allowed, -allowed, floor).tolist()
-        self._armed = (values > allowed).tolist()
-        self._fell = [t if v <= 0.0 else math.nan for v in values.tolist()]
-        return values / allowed
+        self._armed, self._floor, self._fell = [], [], []
+        for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
+            self._armed.append(g > allowed)
+            outside = g < -_OUTSIDE * allowed
+            self._floor.append(-allowed if outside else -max(allowed, -(1.0 + _CREEP) * g))
+            self._fell.append(t if g <= 0.0 else math.nan)
+        return values / self._tolerances
 
     def scan(self, step: Step, flow: Flow) -> Crossing | None:
         """The first crossing on this step, the last one of the flow."""
@@ -244,7 +271,7 @@ class GuardWatch:
         Keeps in `_fell` where it last fell through zero, as long as it has been falling since.
         """
         (left, right), (before, now) = times, values
-        floor, tolerance = self._floor[i], float(self._tolerances[i])
+        floor, tolerance = self._floor[i], self._tolerances[i]
         if before < floor:  # the arc began outside
             self._fell[i] = left
             return True
@@ -285,7 +312,8 @@ def _may_dip(g: Array, slope: Array, error: float) -> list[bool]:
     """
     falls, rises = slope[:-1] * _FINE_GAPS, slope[1:] * _FINE_GAPS
     near = (g[:-1] + falls <= error) | (g[1:] - rises <= error)
-    return list(map(bool, (falls < 0.0) & (rises > 0.0) & near))
+    found: list[bool] = ((falls < 0.0) & (rises > 0.0) & near).tolist()
+    return found
 
 
 _FINER = 8
@@ -304,7 +332,7 @@ def _lowest(value: Value, left: float, right: float) -> float:
 
 def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
     """Where a guard falls through zero in [left, right], by Newton from the root of its series."""
-    t, before = _bracketed(piece, left, right), math.inf
+    t, before = piece.root(left, right), math.inf
     slope = piece.slope(t)
     for _ in range(_NEWTON if slope < 0.0 else 0):
         change = -guard(t) / slope

@@ -108,9 +108,8 @@ class Flow:
         """Accepted steps until t_end; the caller stops early at an event."""
         while True:
             longest = min(self._settings.max_step, self._pace.longest_step)
-            with np.errstate(over="ignore", invalid="ignore"):  # such attempts are rejected
-                step = self._stepper.advance(longest)
-                self._put_back(step)
+            step = self._stepper.advance(longest)
+            self._put_back(step)
             self._last = abs(step.end - step.start)
             yield step
             if step.end == self._t_end:

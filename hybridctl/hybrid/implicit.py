@@ -62,7 +62,8 @@ class ImplicitStepper:
         solver, mode = self._solver, self._motion.mode
         solver.max_step = longest
         try:
-            message = solver.step()
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
+                message = solver.step()
         except ValueError as error:
             if "infs or NaNs" not in str(error):
                 raise

@@ -48,11 +48,12 @@ class _Memory:
     """What a run keeps beside its record.
 
     steps: how many it has taken, without the first of each arc. lengths: what to try first in a
-    mode, s, from its last arc.
+    mode, s, from its last arc. watches: of the guards of each mode.
     """
 
     steps: int = 0
     lengths: dict[ModeKey, float] = field(default_factory=dict)
+    watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ def simulate(
 def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
     arcs: list[Arc] = []
     events: list[Event] = []
+    fired = 0
     while True:
         flown = _flow(run, point)
         crossing = flown.crossing
@@ -181,21 +183,21 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
             len(arcs), point.mode, flown.steps, point.time, point.state, point.input, flown.end
         )
         arcs.append(arc)
-        so_far = HybridTrajectory(tuple(arcs), tuple(events))
         if flown.stuck is not None:
             raise StepLimitError(
                 f"more than max_steps = {run.max_steps} steps by t = {flown.end:.9g} s in mode "
                 f"{point.mode.key!r}, {flown.stuck}",
-                trajectory=so_far,
+                trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
             )
         if crossing is None:
-            return so_far
-        if crossing.guards and sum(bool(e.guards) for e in events) == run.max_events:
+            return HybridTrajectory(tuple(arcs), tuple(events))
+        if crossing.guards and fired == run.max_events:
             raise EventLimitError(
                 f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
                 f"in mode {point.mode.key!r}; the last guards were {crossing.guards}",
-                trajectory=so_far,
+                trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
             )
+        fired += len(crossing.guards) > 0
         limit = _accumulation(run, arc.mode, crossing, events)
         event, point = _jump(run, arc, crossing, tuple(events), limit)
         events.append(event)
@@ -238,7 +240,9 @@ def _flow(run: _Run, point: _Point) -> _Flown:
     key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
     if not point.time < last:
         return _Flown([], run.t_end)
-    watch = _watch(run, key)
+    watch = memory.watches.get(key)
+    if watch is None:
+        watch = memory.watches[key] = _watch(run, key)
     watch.start(point.time, point.state, point.input)
     motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
     known = memory.lengths.get(key)
@@ -278,7 +282,7 @@ def _jump(
 ) -> tuple[Event, _Point]:
     """Apply the resets of an event, or come to rest, and select the mode that flows on."""
     t = crossing.time
-    before, u = arc(t), arc.input(t)
+    before, u, rate = map(_frozen, arc.left_limit())
     resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
     if not crossing.guards:
         key, jump = arc.mode, Jump(before)
@@ -290,6 +294,8 @@ def _jump(
     after = vector(name, jump.state, space.nx)
     space.check(name, after)
 
+    impulses = _frozen(jump.impulses)
+
     def event(mode: ModeKey, u_after: Array) -> Event:
         return Event(
             arc.index,
@@ -297,12 +303,12 @@ def _jump(
             arc.mode,
             mode,
             crossing.guards,
-            _frozen(before),
+            before,
             after,
-            _frozen(u),
+            u,
             _frozen(u_after),
-            _frozen(arc.input_rate(t)),
-            _frozen(jump.impulses),
+            rate,
+            impulses,
             jump.report,
             None if end is None else end.time,
         )
@@ -337,9 +343,13 @@ def _accumulation(
     """
     if not crossing.guards:
         return None
-    last = max((i for i, e in enumerate(events) if e.accumulation is not None), default=-1)
-    recent = [(e.time, e.guards) for e in events[last + 1 :] if e.guards][-_RECENT:]
-    recent.append((crossing.time, crossing.guards))
+    recent = [(crossing.time, crossing.guards)]
+    for e in reversed(events):
+        if e.accumulation is not None or len(recent) > _RECENT:
+            break
+        if e.guards:
+            recent.append((e.time, e.guards))
+    recent.reverse()
     rest = run.system.outgoing(mode).rest
     for end in _endings(run, recent) if run.rests else ():
         if rest(end.guards) is not None:

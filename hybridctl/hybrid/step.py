@@ -72,7 +72,8 @@ class Motion:
         self.rate = _rate(mode, law)
         self.held = None
         if isinstance(law, HeldInput):
-            self.held = np.tile(law.value, (len(FRACTIONS), 1))
+            self.held = np.empty((len(FRACTIONS), len(law.value)))
+            self.held[:] = law.value
 
     @property
     def whole_step(self) -> WholeStep | None:
@@ -206,10 +207,11 @@ class ExplicitFormula:
     def attempt(self, end: float) -> float:
         """The error of a step to time `end`."""
         tableau, s, h = self._tableau, self._tableau.stages, end - self.time
-        self._stages(h, range(s))
-        self._end, self._reached = end, self._stage
-        scale = self._atol + self._rtol * np.maximum(np.abs(self.state), np.abs(self._reached))
-        return tableau.error(h, self._rates[: s + 1], scale)
+        with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
+            self._stages(h, range(s))
+            self._end, self._reached = end, self._stage
+            largest = np.maximum(np.abs(self.state), np.abs(self._reached))
+            return tableau.error(h, self._rates[: s + 1], self._atol + self._rtol * largest)
 
     def _stages(self, h: float, wanted: range) -> None:
         t, x, rates, rate = self.time, self.state, self._rates, self._motion.rate

@@ -87,6 +87,14 @@ class Arc:
         at = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)
         return np.asarray(2.0 / length * (at @ SLOPES @ self.inputs[k]))
 
+    def left_limit(self) -> tuple[Array, Array, Array]:
+        """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""
+        length = float(self.lengths[-1])
+        at = basis(2.0 * (self.end - float(self.breaks[-1])) / length - 1.0)
+        inputs = self.inputs[-1]
+        rate = 2.0 / length * (at @ SLOPES @ inputs)
+        return self.space.normalize(at @ self.states[-1]), at @ inputs, rate
+
     def state_and_input(self, t: float) -> tuple[Array, Array]:
         """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
         starts, scales, series = self._joint
