@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from hybridctl.hybrid.policy import DisturbedPolicy as DisturbedPolicy
     from hybridctl.hybrid.policy import History as History
     from hybridctl.hybrid.policy import Policy as Policy
+    from hybridctl.hybrid.policy import SampledPolicy as SampledPolicy
     from hybridctl.hybrid.simulate import simulate as simulate
     from hybridctl.hybrid.system import HybridSystem as HybridSystem
     from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
@@ -114,6 +115,7 @@ _HOME = {
     "Reference": "hybridctl.control.reference",
     "ReferenceSpreading": "hybridctl.control.spreading",
     "Reset": "hybridctl.hybrid.mode",
+    "SampledPolicy": "hybridctl.hybrid.policy",
     "SaltedKalmanFilter": "hybridctl.estimation.filter",
     "Series": "hybridctl.estimation.record",
     "Transition": "hybridctl.hybrid.mode",

@@ -16,6 +16,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 import platformdirs
+from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array
 from hybridctl.files import atomic
@@ -48,7 +49,7 @@ class Compiled(threading.local):
     def __reduce__(self) -> tuple[type[Compiled], tuple[Any, ...]]:
         return Compiled, (self._function, self._shapes)
 
-    def __call__(self, *columns: Array) -> tuple[Array, ...]:
+    def __call__(self, *columns: ArrayLike) -> tuple[Array, ...]:
         """All results; numpy raises `ValueError` for a column of the wrong size."""
         for own, column in zip(self._arguments, columns, strict=True):
             own[:] = column

@@ -29,6 +29,10 @@ class GuardViolatedError(InputError):
     """The initial state lies outside its mode: a guard is negative there."""
 
 
+class ConstraintViolatedError(InputError):
+    """A state that is off what its mode holds, such as a closed contact with a gap."""
+
+
 class InfeasibleReferenceError(InputError):
     """A reference that the system cannot follow: out of reach, or needing a pulling contact."""
 
@@ -49,6 +53,17 @@ class EventLimitError(SimulationError):
     """More events than allowed by `max_events`.
 
     `trajectory` is what was simulated, up to the first event that is not allowed any more.
+    """
+
+    def __init__(self, message: str, *, trajectory: Any = None) -> None:
+        super().__init__(message)
+        self.trajectory = trajectory
+
+
+class StepLimitError(SimulationError):
+    """More steps than allowed by `max_steps`.
+
+    `trajectory` is what was simulated, up to the last step.
     """
 
     def __init__(self, message: str, *, trajectory: Any = None) -> None:

@@ -14,15 +14,16 @@ function into memory of its own thread and returns new arrays.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array, member
+from hybridctl.compiled import Compiled
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.mode import ModeKey
@@ -30,8 +31,10 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.beside import ParameterDerivatives
 from hybridctl.sensitivity.held import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
+from hybridctl.whole_step import compiled_step
 
 Expression: TypeAlias = Any
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,19 +87,27 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
     """
     modes, transitions = list(modes), list(transitions)
     symbols = {m.key: _Symbols.of(m) for m in modes}
-    guards = {}
+    columns, guards = {}, {}
     for key, own in symbols.items():
         leaving = [e for e in transitions if isinstance(e, Transition) and e.source == key]
-        guards[key] = _guard_set(key, own, leaving)
+        columns[key] = _guard_column(own, leaving)
+        guards[key] = _guard_set(tuple(e.name for e in leaving), own, columns[key])
     listed = HybridSystem(
-        [_mode(m, symbols[m.key]) for m in modes], _edges(transitions, symbols, guards)
+        [_mode(m, symbols[m.key], columns[m.key], guards[m.key]) for m in modes],
+        _edges(transitions, symbols, guards),
     )
+    return HybridSystem(listed.mode, _Ways(listed, guards).outgoing)
 
-    def outgoing(key: ModeKey) -> hybrid.Outgoing:
-        edges = listed.outgoing(key)
-        return replace(edges, guards=guards[key])
 
-    return HybridSystem(listed.mode, outgoing)
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """The edges of a listed system behind guard sets that are evaluated at once."""
+
+    listed: HybridSystem
+    guards: Mapping[ModeKey, hybrid.GuardSet]
+
+    def outgoing(self, key: ModeKey) -> hybrid.Outgoing:
+        return replace(self.listed.outgoing(key), guards=self.guards[key])
 
 
 def parametric_system(
@@ -184,54 +195,51 @@ def _column(kind: Any, expression: Expression, what: str) -> Expression:
     return ca.densify(column)
 
 
-class _Compiled(threading.local):
-    """A CasADi function on memory of its own, one per thread; returns copies.
-
-    Argument conversion through DM costs more than most fields; a buffer skips it.
-    """
+class _Compiled:
+    """A CasADi function of (t, x, u) that returns copies of these shapes."""
 
     def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._buffer, self._evaluate = function.buffer()
-        self._t, self._x, self._u = (np.zeros(function.numel_in(i)) for i in range(3))
-        self._results = [np.zeros(shape) for shape in shapes]
-        for i, a in enumerate((self._t, self._x, self._u)):
-            if a.size:
-                self._buffer.set_arg(i, a.data)
-        for i, a in enumerate(self._results):
-            if a.size:
-                self._buffer.set_res(i, a.reshape(-1).data)
+        self._function = Compiled(function, shapes)
+        self._sizes = (function.numel_in(1),), (function.numel_in(2),)
 
     def __call__(self, t: float, x: Array, u: Array) -> list[Array]:
         """All results at (t, x, u); raises `InputError` for x or u of the wrong shape."""
-        if x.shape != self._x.shape or u.shape != self._u.shape:
+        if (x.shape, u.shape) != self._sizes:
+            wanted_x, wanted_u = self._sizes
             raise InputError(
-                f"x and u must have shapes {self._x.shape} and {self._u.shape}, "
-                f"got {x.shape} and {u.shape}"
+                f"x and u must have shapes {wanted_x} and {wanted_u}, got {x.shape} and {u.shape}"
             )
-        self._t[0], self._x[:], self._u[:] = t, x, u
-        self._evaluate()
-        return [a.copy() for a in self._results]
+        return [a.copy() for a in self._function((t,), x, u)]
 
     def first(self, t: float, x: Array, u: Array) -> Array:
         """The only result."""
         return self(t, x, u)[0]
 
 
-def _mode(mode: Mode, symbols: _Symbols) -> hybrid.Mode:
+def _mode(
+    mode: Mode, symbols: _Symbols, column: Expression, guards: hybrid.GuardSet
+) -> hybrid.Mode:
     nx, nu = symbols.x.numel(), symbols.u.numel()
     f = symbols.column("field", mode.field, nx)
     value = symbols.compiled("field", [(f, (nx,))])
     derivatives = symbols.compiled(
         "field", [(ca.jacobian(f, symbols.x), (nx, nx)), (ca.jacobian(f, symbols.u), (nx, nu))]
     )
+    motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column])
     return hybrid.Mode(
         mode.key,
         VectorSpace(nx),
         value.first,
         nu,
-        lambda t, x, u: hybrid.FieldJacobian(*derivatives(t, x, u)),
+        partial(_all, hybrid.FieldJacobian, derivatives),
         _outputs(mode, symbols),
+        step=compiled_step(motion, value.first, guards.values),
     )
+
+
+def _all(kind: Callable[..., T], parts: _Compiled, t: float, x: Array, u: Array) -> T:
+    """All results of a function, as a named tuple."""
+    return kind(*parts(t, x, u))
 
 
 def _outputs(
@@ -242,7 +250,14 @@ def _outputs(
     names = list(mode.outputs)
     columns = [symbols.column(f"output {name!r}", mode.outputs[name]) for name in names]
     values = symbols.compiled("an output", [(c, (c.numel(),)) for c in columns])
-    return lambda t, x, u: dict(zip(names, values(t, x, u), strict=True))
+    return partial(_named, names, values)
+
+
+def _named(
+    names: Sequence[str], parts: _Compiled, t: float, x: Array, u: Array
+) -> dict[str, Array]:
+    """All results of a function by their names."""
+    return dict(zip(names, parts(t, x, u), strict=True))
 
 
 def _derivatives(
@@ -259,22 +274,20 @@ def _derivatives(
     )
 
 
-def _guard_set(
-    key: ModeKey, symbols: _Symbols, transitions: Sequence[Transition]
-) -> hybrid.GuardSet:
-    """All guards of a mode as one function."""
+def _guard_column(symbols: _Symbols, transitions: Sequence[Transition]) -> Expression:
+    """The guards of a mode as a column."""
     rows = [symbols.column(f"guard {e.name!r}", e.guard, 1) for e in transitions]
     for row, edge in zip(rows, transitions, strict=True):
         symbols.compiled(f"guard {edge.name!r}", [(row, (1,))])
-    column = symbols.column("guards", rows)
-    shape = (len(rows),)
+    return symbols.column("guards", rows)
+
+
+def _guard_set(names: tuple[str, ...], symbols: _Symbols, column: Expression) -> hybrid.GuardSet:
+    """All guards of a mode as one function."""
+    shape = (len(names),)
     values = symbols.compiled("guards", [(column, shape)])
     derivatives = _derivatives("guards", symbols, column, shape)
-    return hybrid.GuardSet(
-        tuple(e.name for e in transitions),
-        values.first,
-        lambda t, x, u: hybrid.GuardJacobian(*derivatives(t, x, u)),
-    )
+    return hybrid.GuardSet(names, values.first, partial(_all, hybrid.GuardJacobian, derivatives))
 
 
 def _edges(
@@ -290,7 +303,7 @@ def _edges(
                     f"{end!r}, an end of a transition, is no mode, expected one of {list(symbols)}"
                 )
     named = {
-        key: {name: hybrid.Guard(name, _row(own, i)) for i, name in enumerate(own.names)}
+        key: {name: hybrid.Guard(name, partial(own.value, i)) for i, name in enumerate(own.names)}
         for key, own in guards.items()
     }
     edges = []
@@ -303,10 +316,6 @@ def _edges(
     return edges
 
 
-def _row(guards: hybrid.GuardSet, i: int) -> Callable[[float, Array, Array], float]:
-    return lambda t, x, u: float(guards.values(t, x, u)[i])
-
-
 def _reset(
     edge: Transition | Joint, names: Sequence[str], symbols: _Symbols, size: int
 ) -> hybrid.Reset:
@@ -316,4 +325,4 @@ def _reset(
         return hybrid.Reset.identity()
     value = symbols.compiled(what, [(column, (size,))])
     derivatives = _derivatives(what, symbols, column, (size,))
-    return hybrid.Reset(value.first, lambda t, x, u: hybrid.ResetJacobian(*derivatives(t, x, u)))
+    return hybrid.Reset(value.first, partial(_all, hybrid.ResetJacobian, derivatives))

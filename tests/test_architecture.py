@@ -16,7 +16,7 @@ LAYERS = [
     {"files", "spaces"},
     {"compiled"},
     {"hybrid"},
-    {"sensitivity"},
+    {"sensitivity", "whole_step"},
     {"mechanics", "symbolic"},
     {"control", "estimation"},
     {"plots", "logs", "report"},
@@ -29,6 +29,7 @@ HOME = {
     "casadi": {
         "compiled.py",
         "symbolic.py",
+        "whole_step.py",
         "mechanics/expressions.py",
         "mechanics/contact_expressions.py",
         "mechanics/generated.py",

@@ -16,8 +16,9 @@ import numpy as np
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.flow import METHODS, Integrator, Step
+from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps, joined
 
@@ -240,4 +241,4 @@ def _integrate(
 
 
 def _reversed(step: Step) -> Step:
-    return Step(step.end, step.start, step.times[::-1], step.states[::-1], step.inputs[::-1])
+    return Step(step.end, step.start, step.states[::-1], step.inputs[::-1])

@@ -1,37 +1,47 @@
-"""Where guards fall through zero along an arc, found on the polynomials of its steps.
+"""Where guards fall through zero along an arc, found on the series of its steps.
 
-A guard is armed once it has been clearly positive (above `tolerance`). An armed guard fires
+A guard is armed once it has been clearly positive (above its tolerance). An armed guard fires
 where it falls through zero. One that is not yet armed, because the arc began on its surface,
 fires if it falls below -tolerance, so rounding on the surface does not fire it and a real
 violation cannot pass; its event is where it left the surface. An arc that begins a little
 outside, as after a bounce that stayed below the tolerance, may rise and fall again to where it
-began. Eight samples per step give a polynomial of each guard; where its values and slopes on a
-finer grid allow a dip between two points, the bottom is looked for, so that two crossings inside
-a step are not lost. A step on which eight samples do not resolve a guard (a wall that moves
-quickly while the flow is smooth) is halved until they do.
+began.
+
+Only guards that are not armed, or whose bound on a step (see `step`) lets them cross, are looked
+at. The root of the guard's series is where Newton's iteration with the guard itself begins; so is
+the bottom of a dip between two samples. A step on which eight samples do not resolve a guard (a
+wall that moves quickly while the flow is smooth) is halved until they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, SystemDefinitionError
-from hybridctl.hybrid.flow import NODES, TO_SERIES, TO_SLOPES, Step, basis
-from hybridctl.hybrid.mode import GuardSet, InputLaw, Mode
+from hybridctl.hybrid.flow import Flow
+from hybridctl.hybrid.mode import GuardSet, ModeKey
+from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
+from hybridctl.hybrid.step import Step
 
-_ROOT_XTOL = 1e-15
-_BOTTOM_XTOL = 1e-8
-_HALVINGS = 12
-_TAIL = 1e-4
-_CREEP = 1e-6
-_HOP = 1e-3
-_OUTSIDE = 10.0
+_SPACINGS = 4.0  # times the spacing of numbers at t: a root is not known better, s
+_ROOT = 1e-15  # nor better than this, s
+_ITERATIONS = 60  # of a bracketed search, which halves
+_NEWTON = 4  # steps of Newton's iteration, of which the second usually is the last
+_BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
+_HALVINGS = 12  # of a step, until eight samples resolve a guard
+_TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
+_CREEP = 1e-6  # of a violation: how much farther outside than at its start an arc may go
+_HOP = 1e-3  # of the tolerance: a rise that counts as one
+_OUTSIDE = 10.0  # times the tolerance: an arc that begins farther outside fires at once
+
+Value = Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -45,239 +55,299 @@ class Crossing:
     guards: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A guard with values (8,) at the nodes of an interval that they resolve."""
+
+    left: float
+    right: float
+    values: Array
+
+    @cached_property
+    def series(self) -> list[float]:
+        """Its Chebyshev coefficients."""
+        found: list[float] = (TO_SERIES @ self.values).tolist()
+        return found
+
+    @property
+    def error(self) -> float:
+        """The size of the last coefficients: how well the series knows the guard."""
+        return sum(map(abs, self.series[-3:]))
+
+    def __call__(self, t: float) -> float:
+        """The value of the series."""
+        return value(self.series, 2.0 * (t - self.left) / (self.right - self.left) - 1.0)
+
+    def slope(self, t: float) -> float:
+        """The slope of the series, 1/s."""
+        length = self.right - self.left
+        return 2.0 / length * value(self._slopes, 2.0 * (t - self.left) / length - 1.0)
+
+    def root(self, left: float, right: float) -> float:
+        """Where the series falls through zero in [left, right], to rounding or nearly so.
+
+        Newton's iteration from the right end, where a guard is steep, halving what brackets the
+        root wherever that leads astray.
+        """
+        low, high, t = left, right, right
+        for _ in range(_ITERATIONS):
+            now = self(t)
+            low, high = (t, high) if now > 0.0 else (low, t)
+            slope = self.slope(t)
+            new = t - now / slope if slope < 0.0 else math.nan
+            if not low <= new <= high:
+                new = 0.5 * (low + high)
+            if abs(new - t) <= _SPACINGS * math.ulp(t):
+                return new
+            t = new
+        return t
+
+    def bends_one_way(self) -> bool:
+        """Whether the series surely is monotone, or concave: no dip hides between two samples."""
+        first = self._slopes
+        if abs(first[0]) >= sum(map(abs, first[1:])):
+            return True
+        second = (SLOPES @ first).tolist()
+        return bool(second[0] <= -sum(map(abs, second[1:])))
+
+    @cached_property
+    def _slopes(self) -> list[float]:
+        found: list[float] = (SLOPES @ self.series).tolist()
+        return found
+
+    def samples(self) -> tuple[list[float], list[float], list[bool], int]:
+        """Times and values, whether the guard may dip between each two of them, and their density.
+
+        Density 1 are the nodes; with more, only every so-many-th value is the guard's own.
+        """
+        if self.bends_one_way():
+            fractions, values, density = FRACTIONS, self.values, 1
+            dips = [False] * (len(NODES) - 1)
+        else:
+            fractions, values, density = _FINE_FRACTIONS, _FINE_VALUES @ self.values, _FINER
+            values[::_FINER] = self.values
+            dips = _may_dip(values, _FINE_SLOPES @ self.values, self.error)
+        times = self.left + (self.right - self.left) * fractions
+        times[-1] = self.right
+        return times.tolist(), values.tolist(), dips, density
+
+
 class GuardWatch:
     """Follows the guards of a mode step by step, and reports the first that fires.
 
     Guards that fall through zero within `window` seconds of the first are part of the same
-    event. The memory of the watch is which guards are armed, their last values, and where those
-    that are not armed have fallen through zero.
+    event. tolerance: relative to the scale of each guard. The memory of the watch is which guards
+    are armed, and where those that are not have fallen through zero.
 
     Raises `SystemDefinitionError` if the guards have the wrong shape, `IntegrationError` if one
     is not finite.
     """
 
-    def __init__(
-        self,
-        guards: GuardSet,
-        mode: Mode,
-        law: InputLaw,
-        *,
-        tolerance: float,
-        window: float,
-    ) -> None:
-        self._guards = guards
-        self._mode = mode
-        self._normalize = mode.space.normalize
-        self._law = law
-        self._tolerance = tolerance
-        self._window = window
-        self._armed = np.zeros(len(guards.names), dtype=np.bool_)
-        self._last = np.zeros(len(guards.names))
-        self._floor = np.full(len(guards.names), -tolerance)
-        self._fell = np.full(len(guards.names), np.nan)
+    def __init__(self, guards: GuardSet, key: ModeKey, *, tolerance: float, window: float) -> None:
+        self._guards, self._key, self._window = guards, key, window
+        n = len(guards.names)
+        self._armed: list[bool] = []
+        self._floor: list[float] = []
+        self._fell: list[float] = []
+        scales = [1.0] * n if guards.scales is None else guards.scales.tolist()
+        self._tolerances: list[float] = [tolerance * scale for scale in scales]
 
     def start(self, t: float, x: Array, u: Array) -> Array:
-        """Take the first sample of the arc; returns the values of the guards there."""
+        """Begin an arc at (t, x, u); returns the guards there in units of their tolerances."""
         values = np.asarray(self._guards.values(t, x, u), dtype=np.float64)
-        if values.shape != self._last.shape:
+        if values.shape != (len(self._guards.names),):
             raise SystemDefinitionError(
-                f"guards of mode {self._mode.key!r} must return shape {self._last.shape}, "
+                f"guards of mode {self._key!r} must return shape ({len(self._guards.names)},), "
                 f"got {values.shape}"
             )
-        self._check_finite(np.array([t]), values[None])
-        self._armed = values > self._tolerance
-        self._last = values.copy()
-        self._floor = -np.maximum(self._tolerance, -(1.0 + _CREEP) * values)
-        self._floor[values < -_OUTSIDE * self._tolerance] = -self._tolerance
-        self._fell = np.where(values <= 0.0, t, np.nan)
-        return values
+        self._check_finite([t], values[None], self._guards.names)
+        self._armed, self._floor, self._fell = [], [], []
+        for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
+            self._armed.append(g > allowed)
+            outside = g < -_OUTSIDE * allowed
+            self._floor.append(-allowed if outside else -max(allowed, -(1.0 + _CREEP) * g))
+            self._fell.append(t if g <= 0.0 else math.nan)
+        return values / self._tolerances
 
-    def scan(self, step: Step) -> Crossing | None:
-        """The first crossing on this step."""
-        if not self._guards.names:
+    def scan(self, step: Step, flow: Flow) -> Crossing | None:
+        """The first crossing on this step, the last one of the flow."""
+        if step.guards is None or step.bounds is None:
             return None
-        samples = zip(step.times[1:], step.states[1:], step.inputs[1:], strict=True)
-        new = [self._guards.values(t, self._normalize(x), u) for t, x, u in samples]
-        values = np.array([self._last, *new])
-        self._check_finite(step.times, values)
-        self._last = values[-1]
-        for times, g, series in self._resolved(step, step.times, values, _HALVINGS):
-            crossing = self._first(step, times, g, series)
-            if crossing is not None:
-                return crossing
-        return None
-
-    def imminent(self, step: Step) -> tuple[str, ...]:
-        """Armed guards that, by their slope at the end of a step, fall through zero just after it.
-
-        That is, within the window.
-        """
-        follows = self._armed & self._follows(step, step.end)
-        return tuple(name for name, soon in zip(self._guards.names, follows, strict=True) if soon)
-
-    def _resolved(
-        self, step: Step, times: Array, g: Array, halvings: int
-    ) -> Iterator[tuple[Array, Array, Array]]:
-        """Pieces of the step, in order, on which eight samples resolve every guard near zero.
-
-        Each as times (8,), values (8, n), and sizes of their Chebyshev coefficients (8, n).
-        """
-        series = np.abs(TO_SERIES @ g)
-        tail = series[-3:].sum(axis=0)
-        vague = (tail > _TAIL * series.max(axis=0)) & (tail > self._tolerance)
-        near = g.min(axis=0) < 2.0 * series[2:].sum(axis=0)
-        if halvings == 0 or not (vague & near).any():
-            yield times, g, series
-            return
-        middle = 0.5 * (times[0] + times[-1])
-        for left, right in ((times[0], middle), (middle, times[-1])):
-            nodes = left + (right - left) * 0.5 * (NODES + 1.0)
-            nodes[-1] = right
-            values = np.array([self._values(step, t) for t in nodes])
-            self._check_finite(nodes, values)
-            yield from self._resolved(step, nodes, values, halvings - 1)
-
-    def _first(self, step: Step, times: Array, g: Array, series: Array) -> Crossing | None:
-        """The first crossing among eight samples g (8, n) that resolve the guards."""
-        bend = series[2:].sum(axis=0)  # at most this far from its straight part
-        if self._armed.all() and (g.min(axis=0) > 3.0 * bend).all():
+        open_ones = [
+            i
+            for i, (bound, armed) in enumerate(zip(step.bounds.tolist(), self._armed, strict=True))
+            if not (armed and bound > 0.0)
+        ]
+        if not open_ones:
             return None
-        fine = _FINE_VALUES @ g
-        fine[::_FINER] = g
-        dips = _may_dip(fine, _FINE_SLOPES @ g, series[-3:].sum(axis=0))
-        quiet = self._armed & (fine.min(axis=0) > 0.0) & ~dips.any(axis=0)
-        moments = times[0] + (times[-1] - times[0]) * _FINE_FRACTIONS
-        moments[::_FINER] = times
-        found: dict[int, float] = {}
-        for i in np.flatnonzero(~quiet).tolist():
-            time = self._fires(i, self._along(step, i), moments, fine[:, i], dips[:, i])
+        self._check_finite(step.times, step.guards, self._guards.names)
+        found = {}
+        for i in open_ones:
+            whole = Piece(step.start, step.end, step.guards[:, i])
+            time = self._first(i, whole, partial(flow.guard, step, i))
             if time is not None:
                 found[i] = time
         if not found:
             return None
         time = min(found.values())
-        follows = self._follows(step, time)
+        late = time + self._window
+        follow = self._soon(step, late - step.end) if late > step.end else ()
         together = [
             name
             for i, name in enumerate(self._guards.names)
-            if found.get(i, np.inf) <= time + self._window or follows[i]
+            if found.get(i, math.inf) <= late or i in follow
         ]
         return Crossing(time, tuple(together))
 
-    def _fires(
-        self,
-        i: int,
-        value: Callable[[float], float],
-        times: Array,
-        g: Array,
-        dips: NDArray[np.bool_],
-    ) -> float | None:
-        """Time at which guard i fires among these samples, arming it on the way.
+    def imminent(self, step: Step) -> tuple[str, ...]:
+        """Armed guards that fall through zero within the window after a step, by their slope."""
+        names = self._guards.names
+        return tuple(names[i] for i in self._soon(step, self._window))
 
-        Only every `_FINER`-th value is the guard's own; those between are interpolated, so a
-        negative one is asked again.
-        """
+    def _soon(self, step: Step, time: float) -> list[int]:
+        """Armed guards that reach zero within `time` s after a step, by their slope at its end."""
+        if step.guards is None:
+            return []
+        now = step.guards[-1]
+        later = now + time * 2.0 / (step.end - step.start) * (TO_SLOPES[-1] @ step.guards)
+        reach = (now >= 0.0) & (later <= 0.0) & (later < now)
+        return [i for i in np.flatnonzero(reach).tolist() if self._armed[i]]
+
+    def _first(self, i: int, whole: Piece, guard: Value) -> float | None:
+        """The time at which guard i fires on a whole step."""
+        for piece in self._resolved(i, whole, guard, _HALVINGS):
+            time = self._fires(i, piece, guard)
+            if time is not None:
+                return time
+        return None
+
+    def _resolved(self, i: int, piece: Piece, guard: Value, halvings: int) -> Iterator[Piece]:
+        """Pieces of a piece, in order, on which eight samples resolve guard i near zero."""
+        size = [abs(c) for c in piece.series]
+        vague = piece.error > max(_TAIL * max(size), self._tolerances[i])
+        if halvings == 0 or not vague or piece.values.min() >= 2.0 * sum(size[2:]):
+            yield piece
+            return
+        middle = 0.5 * (piece.left + piece.right)
+        for left, right in ((piece.left, middle), (middle, piece.right)):
+            times = [*(left + (right - left) * FRACTIONS)[:-1].tolist(), right]
+            values = np.array([guard(t) for t in times])
+            self._check_finite(times, values[:, None], self._guards.names[i : i + 1])
+            yield from self._resolved(i, Piece(left, right, values), guard, halvings - 1)
+
+    def _fires(self, i: int, piece: Piece, guard: Value) -> float | None:
+        """Time at which guard i fires on a piece that resolves it, arming it on the way."""
+        times, g, dips, density = piece.samples()
         armed_from = 0
         for k in range(len(g) - 1):
             if not self._armed[i]:
-                if k % _FINER == 0:
-                    ends = slice(k, k + _FINER + 1, _FINER)
-                    if self._leaves(i, value, times[ends], g[ends]):
-                        return float(self._fell[i])
-                    armed_from = k + _FINER
+                if k % density == 0:
+                    last = k + density
+                    if self._leaves(i, piece, guard, (times[k], times[last]), (g[k], g[last])):
+                        return self._fell[i]
+                    armed_from = last
             elif k < armed_from:
                 continue
-            elif g[k + 1] < 0.0 and value(times[k + 1]) < 0.0:
-                return _root(value, times[k], times[k + 1])
+            elif g[k + 1] < 0.0:
+                sure = (k + 1) % density == 0 or g[k + 1] < -piece.error
+                if sure or guard(times[k + 1]) < 0.0:
+                    return _root(piece, guard, times[k], times[k + 1])
             elif dips[k]:
-                bottom = _lowest(value, times[k], times[k + 1])
-                if value(bottom) < 0.0:
-                    return _root(value, times[k], bottom)
+                bottom = _lowest(piece, times[k], times[k + 1])
+                if guard(bottom) < 0.0:
+                    return _root(piece, guard, times[k], bottom)
         return None
 
-    def _leaves(self, i: int, value: Callable[[float], float], times: Array, g: Array) -> bool:
+    def _leaves(
+        self,
+        i: int,
+        piece: Piece,
+        guard: Value,
+        times: tuple[float, float],
+        values: tuple[float, float],
+    ) -> bool:
         """Follow guard i, not armed, over one interval; whether it falls below its floor.
 
         Keeps in `_fell` where it last fell through zero, as long as it has been falling since.
         """
-        left, right = times
-        before, now = g
-        floor = self._floor[i]
+        (left, right), (before, now) = times, values
+        floor, tolerance = self._floor[i], self._tolerances[i]
         if before < floor:  # the arc began outside
             self._fell[i] = left
             return True
-        self._armed[i] = now > self._tolerance
+        self._armed[i] = now > tolerance
         if now > 0.0:
-            self._fell[i] = np.nan
+            self._fell[i] = math.nan
         elif now < before or now < floor:
-            top = max(left, _lowest(lambda t: -value(t), left, right), key=value)
-            if value(top) > 0.0:
-                self._fell[i] = _root(value, top, right)
+            top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
+            if piece(top) > 0.0:
+                self._fell[i] = _root(piece, guard, top, right)
             elif before == 0.0:
                 self._fell[i] = left
-            elif value(top) > before + _HOP * self._tolerance:
-                self._fell[i] = np.nan
+            elif piece(top) > before + _HOP * tolerance:
+                self._fell[i] = math.nan
         else:
-            self._fell[i] = np.nan
-        if now < floor and np.isnan(self._fell[i]):
-            self._fell[i] = _root(lambda t: value(t) - floor, left, right)
+            self._fell[i] = math.nan
+        if now < floor and math.isnan(self._fell[i]):
+            self._fell[i] = _bracketed(lambda t: guard(t) - floor, left, right)
         return bool(now < floor)
 
-    def _follows(self, step: Step, time: float) -> NDArray[np.bool_]:
-        """Which guards, by their slope just before `time`, fall through zero in the window."""
-        before = max(time - self._window, step.start)
-        if not before < time:
-            return np.zeros(len(self._guards.names), dtype=np.bool_)
-        now, earlier = self._values(step, time), self._values(step, before)
-        slope = np.minimum(now - earlier, 0.0) / (time - before)
-        return (earlier > 0.0) & (now + slope * self._window <= 0.0)
-
-    def _along(self, step: Step, i: int) -> Callable[[float], float]:
-        """Guard i as a function of time on a step."""
-        return lambda t: float(self._values(step, t)[i])
-
-    def _values(self, step: Step, t: float) -> Array:
-        x = self._normalize(step.state(t))
-        return self._guards.values(t, x, self._law(t, x))
-
-    def _check_finite(self, times: Array, values: Array) -> None:
+    def _check_finite(
+        self, times: Array | list[float], values: Array, names: Sequence[str]
+    ) -> None:
         if not np.isfinite(values).all():
             k, i = np.argwhere(~np.isfinite(values))[0]
             raise IntegrationError(
-                f"guard {self._guards.names[i]!r} of mode {self._mode.key!r} is {values[k, i]} "
-                f"at t = {times[k]:.9g} s"
+                f"guard {names[i]!r} of mode {self._key!r} is {values[k, i]} at t = "
+                f"{times[k]:.9g} s"
             )
 
 
-def _may_dip(g: Array, slope: Array, error: Array) -> NDArray[np.bool_]:
-    """Between which of m samples (m, n) a guard may fall below zero and rise again.
+def _may_dip(g: Array, slope: Array, error: float) -> list[bool]:
+    """Between which of m samples (m,) a guard may fall below zero and rise again.
 
     Where the slope changes from falling to rising and one of the tangents at the ends comes as
-    near to zero in between as the error of the interpolation (n,); a convex function lies above
-    both. Returns (m - 1, n).
+    near to zero in between as the error of the series; a convex function lies above both. Returns
+    m - 1 answers.
     """
     falls, rises = slope[:-1] * _FINE_GAPS, slope[1:] * _FINE_GAPS
-    return (falls < 0.0) & (rises > 0.0) & ((g[:-1] + falls <= error) | (g[1:] - rises <= error))
+    near = (g[:-1] + falls <= error) | (g[1:] - rises <= error)
+    found: list[bool] = ((falls < 0.0) & (rises > 0.0) & near).tolist()
+    return found
 
 
 _FINER = 8
 _FINE = np.interp(np.arange(7 * _FINER + 1) / _FINER, np.arange(8), NODES)
 _FINE_FRACTIONS = 0.5 * (_FINE + 1.0)
-_FINE_GAPS = np.diff(_FINE)[:, None]
+_FINE_GAPS = np.diff(_FINE)
 _FINE_VALUES = basis(_FINE) @ TO_SERIES
 _FINE_SLOPES = _FINE_VALUES @ TO_SLOPES
 
 
-def _lowest(value: Callable[[float], float], left: float, right: float) -> float:
+def _lowest(value: Value, left: float, right: float) -> float:
     """Where `value` is least between left and right, given that it has one minimum there."""
-    options = {"xatol": _BOTTOM_XTOL * (right - left)}
+    options = {"xatol": _BOTTOM * (right - left)}
     return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
 
 
-def _root(value: Callable[[float], float], left: float, right: float) -> float:
+def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
+    """Where a guard falls through zero in [left, right], by Newton from the root of its series."""
+    t, before = piece.root(left, right), math.inf
+    slope = piece.slope(t)
+    for _ in range(_NEWTON if slope < 0.0 else 0):
+        change = -guard(t) / slope
+        if abs(change) <= max(_ROOT, _SPACINGS * math.ulp(t)):
+            return t
+        if not (left <= t + change <= right and abs(change) <= 0.5 * before):
+            break
+        t, before = t + change, abs(change)
+    return _bracketed(guard, left, right)
+
+
+def _bracketed(value: Value, left: float, right: float) -> float:
     """Where `value` falls through zero in [left, right], given that it does."""
     if value(left) <= 0.0:
-        return float(left)
+        return left
     if value(right) >= 0.0:
-        return float(right)
-    return float(brentq(value, left, right, xtol=_ROOT_XTOL))
+        return right
+    return float(brentq(value, left, right, xtol=_ROOT))

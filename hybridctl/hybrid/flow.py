@@ -1,208 +1,246 @@
-r"""Flow along one mode: scipy's steppers, and each accepted step kept as a polynomial.
+r"""Flow along one mode: steps as long as the tolerance allows, by the method that suits them.
 
-A step's dense output is sampled at eight Chebyshev points, which fixes it exactly for each
-of the methods below (degree at most 7). The same samples serve three ends: the stored arc,
-the watch on the guards, and the record of the input.
+Explicit steps of length h and error e, in units of the tolerance, are accepted below 1 and
+followed by one of length :math:`0.9\, e^{-1/(p+1)} h`, p being the order of the error estimate
+(Hairer, Norsett, Wanner: Solving Ordinary Differential Equations I, II.4). Where a decay of the
+field is faster than the steps that accuracy asks for, an implicit method goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebder, chebval
-from scipy.integrate import BDF, DOP853, RK23, RK45, OdeSolver, Radau
+from scipy.integrate import BDF, Radau
 
 from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError, SystemDefinitionError
+from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.mode import InputLaw, Mode, Pace
+from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Formula, Motion, Step, failure
+from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
 
-METHODS: dict[str, type[OdeSolver]] = {
-    "DOP853": DOP853,
-    "RK45": RK45,
-    "RK23": RK23,
+Method: TypeAlias = Tableau | type[Radau] | type[BDF]
+METHODS: dict[str, Method] = {
+    "DOP853": DOP853_TABLEAU,
+    "RK45": RK45_TABLEAU,
+    "RK23": RK23_TABLEAU,
     "Radau": Radau,
     "BDF": BDF,
 }
 
-_EXPLICIT = (DOP853, RK45, RK23)
-_IMPLICIT = Radau
-_STIFF = 1e-6  # of the time to go: a decay as fast as this wants an implicit method at once
-_SHORT = 5  # steps longer than the fastest decay, after which it is taken to be what limits them
+_SAFETY, _SHRINK, _GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
+_SPACING = 10.0  # times the spacing of numbers at t: no step is shorter
+_SHORT = 5  # steps in a row longer than the fastest decay, after which that limits them
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
-_DEGREE = 7
-_ORDERS = np.arange(_DEGREE + 1)
-NODES: Array = -np.cos(np.pi * _ORDERS / _DEGREE)
-TO_SERIES: Array = np.linalg.inv(np.cos(np.outer(np.arccos(NODES), _ORDERS)))
-TO_SLOPES: Array = chebval(NODES, chebder(np.eye(_DEGREE + 1))).T @ TO_SERIES
-
-
-def basis(s: Array | float) -> Array:
-    """Chebyshev polynomials T_0..T_7 at s in [-1, 1], on a new last axis."""
-    if isinstance(s, float):
-        return np.asarray(np.cos(_ORDERS * math.acos(min(1.0, max(-1.0, s)))))
-    angle = np.arccos(np.clip(s, -1.0, 1.0))
-    return np.asarray(np.cos(angle[..., None] * _ORDERS))
-
-
-@dataclass(frozen=True)
-class Step:
-    """One accepted step: `times` (8,), `states` (8, nx) and `inputs` (8, nu) at its nodes."""
-
-    start: float
-    end: float
-    times: Array
-    states: Array
-    inputs: Array
-
-    def state(self, t: float) -> Array:
-        """The state on this step's polynomial."""
-        s = 2.0 * (t - self.start) / (self.end - self.start) - 1.0
-        return np.asarray(basis(s) @ TO_SERIES @ self.states)
+_LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
+_NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
+_OFF = 0.1  # of what a mode tolerates: a state this far from what it holds is put back on it
 
 
 @dataclass(frozen=True)
 class Integrator:
-    """A scipy stepper and its settings.
+    """A method and its settings.
 
-    first_step: what it tries first, in s; None leaves that to scipy.
+    rtol, atol: of each step, atol + rtol |x| for every coordinate. max_step: s. first_step: what it
+    tries first, in s; None leaves that to the method.
     """
 
-    method: type[OdeSolver]
+    method: Method
     rtol: float
     atol: float
     max_step: float
     first_step: float | None = None
 
-    def steps(
+    def steps(self, mode: Mode, law: InputLaw, t: float, x: Array, t_end: float) -> Iterator[Step]:
+        """Accepted steps from (t, x) until t_end, before or after t. Raises what `Flow` raises."""
+        return Flow(self, Motion(mode, law), t, x, t_end).steps()
+
+
+class Flow:
+    """The flow of a motion from (t, x) until t_end, step by step.
+
+    first_step: what is tried first where the integrator does not say, such as the length of the
+    last step in the same mode, s.
+
+    Raises `SystemDefinitionError` if the field has the wrong shape, `IntegrationError` if it is
+    not finite or the steps collapse.
+    """
+
+    def __init__(
         self,
-        mode: Mode,
-        law: InputLaw,
+        integrator: Integrator,
+        motion: Motion,
         t: float,
         x: Array,
         t_end: float,
-        *,
-        open_loop: bool = False,
-    ) -> Iterator[Step]:
-        """Accepted steps from (t, x) until t_end; the caller stops early at an event.
-
-        open_loop: the law does not look at the state, so that in a vector space the Jacobian of the
-        mode is that of the flow, and implicit methods use it.
-
-        Raises `SystemDefinitionError` if the field has the wrong shape, `IntegrationError` if it
-        is not finite or the step size collapses.
-        """
-        space = mode.space
-
-        def rate(time: float, coordinates: Array) -> Array:
-            state = space.normalize(coordinates)
-            return space.rate(state, mode.field(time, state, law(time, state)))
-
-        first_rate = np.asarray(mode.field(t, x, law(t, x)))
-        if first_rate.shape != (space.ndx,):
-            raise SystemDefinitionError(
-                f"the field of mode {mode.key!r} must return shape ({space.ndx},), got "
-                f"{first_rate.shape}"
-            )
-        if not np.isfinite(first_rate).all():
-            raise IntegrationError(_where("the vector field is not finite", mode, t, x))
-        jac = _jacobian_along(mode, law) if open_loop else None
-        pace = self._pace(mode, law, t, x)
-        stiff = self.method in _EXPLICIT and pace.relaxation < _STIFF * (t_end - t)
-        method = _IMPLICIT if stiff else self.method
-        first = self.first_step
-        solver = self._solver(method, rate, jac, t, x, t_end, pace, None if stiff else first)
-        short = 0
-        while solver.status == "running":
-            with np.errstate(over="ignore", invalid="ignore"):  # reported below
-                message = _advance(solver)
-                if solver.status == "failed" or not np.isfinite(solver.y).all():
-                    why = message or "the state is not finite"
-                    raise IntegrationError(_where(why, mode, solver.t, solver.y))
-                step = _sampled(solver, mode, law)
-            yield step
-            if solver.status != "running":
-                return
-            pace = self._pace(mode, law, step.end, space.normalize(solver.y))
-            solver.max_step = min(self.max_step, pace.longest_step)
-            length = step.end - step.start
-            short = short + 1 if length > pace.relaxation else 0
-            method = self._suited(type(solver), short, length, pace.relaxation)
-            if method is not type(solver):
-                solver = self._solver(method, rate, jac, solver.t, solver.y, t_end, pace)
-
-    def _suited(
-        self, method: type[OdeSolver], short: int, length: float, relaxation: float
-    ) -> type[OdeSolver]:
-        """The method to go on with: an implicit one while steps are limited by a fast decay."""
-        if method is self.method:
-            return _IMPLICIT if short >= _SHORT and method in _EXPLICIT else method
-        return self.method if relaxation > _RELAXED * length else method
-
-    def _solver(
-        self,
-        method: type[OdeSolver],
-        rate: Callable[[float, Array], Array],
-        jac: Callable[[float, Array], Array] | None,
-        t: float,
-        x: Array,
-        t_end: float,
-        pace: Pace,
         first_step: float | None = None,
-    ) -> OdeSolver:
-        longest = min(self.max_step, pace.longest_step)
-        options = {"jac": jac} if jac is not None and method not in _EXPLICIT else {}
-        return method(
-            rate,
-            t,
-            x,
-            t_end,
-            rtol=self.rtol,
-            atol=self.atol,
-            max_step=longest,
-            first_step=None if first_step is None else min(first_step, t_end - t),
-            **options,
-        )
+    ) -> None:
+        self._settings, self._motion, self._t_end = integrator, motion, t_end
+        self._pace = self._paced(t, x)
+        first = integrator.first_step or first_step
+        fast = first is not None and first > _SHORT * self._pace.relaxation
+        explicit = isinstance(integrator.method, Tableau)
+        self._method = Radau if fast and explicit else integrator.method
+        self._stepper = self._started(t, x, first)
+        self._short, self._last = 0, 0.0
 
-    @staticmethod
-    def _pace(mode: Mode, law: InputLaw, t: float, x: Array) -> Pace:
-        return Pace() if mode.pace is None else mode.pace(t, x, law(t, x))
+    @property
+    def length(self) -> float:
+        """What the next step would try, s."""
+        return self._stepper.length
+
+    @property
+    def limit(self) -> str:
+        """How long the last step was, and what kept it from being longer."""
+        last, pace = self._last, self._pace.longest_step
+        if last >= _NEARLY * min(self._settings.max_step, pace):
+            why = "max_step" if self._settings.max_step <= pace else "the pace of the mode"
+        elif self._short > 0:
+            why = f"a decay of the field within {self._pace.relaxation:.3g} s"
+        else:
+            why = f"rtol = {self._settings.rtol:.3g}, atol = {self._settings.atol:.3g}"
+        return f"{last:.3g} s long, limited by {why}"
+
+    def steps(self) -> Iterator[Step]:
+        """Accepted steps until t_end; the caller stops early at an event."""
+        while True:
+            longest = min(self._settings.max_step, self._pace.longest_step)
+            step = self._stepper.advance(longest)
+            self._put_back(step)
+            self._last = abs(step.end - step.start)
+            yield step
+            if step.end == self._t_end:
+                return
+            self._go_on(step)
+
+    def ended(self, step: Step, t: float) -> Step:
+        """The step just taken, ended at t within it, if that costs little; else as it is."""
+        return self._stepper.ended(step, t)
+
+    def guard(self, step: Step, i: int, t: float) -> float:
+        """Guard i at t within the step just taken, as exactly as `ended` knows the state there."""
+        ended = self.ended(step, t)
+        if ended is step or ended.guards is None:
+            return self._motion.guard(step, i, t)
+        return float(ended.guards[-1, i])
+
+    def _put_back(self, step: Step) -> None:
+        """Project the end of a step onto what its mode holds.
+
+        The exact flow never leaves that, so the projection moves a state no farther than the error
+        of the step has, and the order of the method stays (Hairer, Lubich, Wanner: Geometric
+        Numerical Integration, IV.4). The record of the step ends where the next one begins.
+        """
+        mode = self._motion.mode
+        if mode.held is None or mode.project is None:
+            return
+        x = mode.space.normalize(step.states[-1])
+        if mode.held.excess(x) > _OFF:
+            step.states[-1] = mode.project(x)
+            self._stepper.restart(step.states[-1])
+
+    def _go_on(self, step: Step) -> None:
+        """Look at the pace after a step, and change the method where another one suits it."""
+        x, length = step.states[-1], self._last
+        self._pace = self._paced(step.end, self._motion.mode.space.normalize(x))
+        relaxation = self._pace.relaxation
+        self._short = self._short + 1 if length > relaxation else 0
+        method = self._settings.method
+        if not isinstance(method, Tableau):
+            return
+        if self._method is method:
+            suited = Radau if self._short >= _SHORT else method
+        else:
+            suited = method if relaxation > _RELAXED * length else self._method
+        if suited is not self._method:
+            self._method = suited
+            self._stepper = self._started(step.end, x, None)
+
+    def _started(
+        self, t: float, x: Array, first: float | None
+    ) -> ExplicitStepper | ImplicitStepper:
+        settings, method = self._settings, self._method
+        rtol = max(settings.rtol, _LEAST_RTOL)
+        if isinstance(method, Tableau):
+            formula = self._formula(method, rtol)
+            formula.start(t, x)
+            if first is None:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    first = _first_step(formula, self._motion, self._t_end, rtol, settings.atol)
+            return ExplicitStepper(formula, self._motion.mode, self._t_end, first)
+        self._motion.first_rate(t, x)
+        return ImplicitStepper(method, self._motion, t, x, self._t_end, rtol, settings.atol, first)
+
+    def _formula(self, tableau: Tableau, rtol: float) -> Formula:
+        motion, atol = self._motion, self._settings.atol
+        whole = motion.whole_step if tableau is DOP853_TABLEAU else None
+        if whole is None or motion.held is None:
+            return ExplicitFormula(tableau, motion, rtol, atol)
+        return CompiledFormula(motion, whole, motion.held, rtol, atol)
+
+    def _paced(self, t: float, x: Array) -> Pace:
+        mode = self._motion.mode
+        return _FREE if mode.pace is None else mode.pace(t, x, self._motion.law(t, x))
 
 
-def _jacobian_along(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
-    """D_x f of a mode in a vector space, as a function of (t, x)."""
-    derivatives = mode.jacobian
-    if derivatives is None:
-        return None
-    return lambda t, x: derivatives(t, x, law(t, x)).state
+_FREE = Pace()
 
 
-def _advance(solver: OdeSolver) -> str | None:
-    """One accepted step, or the message of the failure."""
-    try:
-        message: str | None = solver.step()
-    except ValueError as error:
-        if "infs or NaNs" not in str(error):
-            raise
-        solver.status = "failed"
-        return "the vector field is not finite"
-    return message
+class ExplicitStepper:
+    """Steps of a formula with their lengths controlled by its error.
+
+    length: what the next step will try, s.
+    """
+
+    def __init__(self, formula: Formula, mode: Mode, t_end: float, length: float) -> None:
+        self._formula, self._mode, self._t_end, self.length = formula, mode, t_end, length
+
+    def advance(self, longest: float) -> Step:
+        """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
+        formula, exponent, t_end = self._formula, self._formula.exponent, self._t_end
+        t, tried = formula.time, self.length
+        sign, shortest = (1.0 if t_end > t else -1.0), _SPACING * math.ulp(t)
+        h, most = min(max(tried, shortest), longest), _GROW
+        while True:
+            if h < shortest:
+                limit = "the pace of the mode" if longest < shortest else "their error"
+                what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
+                raise failure(what, self._mode, t, formula.state)
+            end = t + sign * h
+            if sign * (end - t_end) > 0.0:
+                end = t_end
+            error = formula.attempt(end)
+            if error < 1.0:
+                break
+            h, most = abs(end - t) * max(_SHRINK, _SAFETY * error**exponent), 1.0
+        grown = abs(end - t) * (min(most, _SAFETY * error**exponent) if error > 0.0 else most)
+        self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
+        return formula.accept()
+
+    def restart(self, x: Array) -> None:
+        """Go on from x instead."""
+        self._formula.start(self._formula.time, x)
+
+    def ended(self, step: Step, t: float) -> Step:
+        """The step, ended at t within it, if that costs little; else as it is."""
+        return self._formula.ended(step, t)
 
 
-def _sampled(solver: OdeSolver, mode: Mode, law: InputLaw) -> Step:
-    start, end = float(solver.t_old), float(solver.t)
-    times = start + (end - start) * 0.5 * (NODES + 1.0)
-    times[-1] = end
-    states = solver.dense_output()(times).T
-    states[-1] = solver.y
-    normalize = mode.space.normalize
-    inputs = np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
-    if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
-        raise IntegrationError(_where("the state or the input is not finite", mode, end, solver.y))
-    return Step(start, end, times, states, inputs)
-
-
-def _where(what: str, mode: Mode, t: float, x: Array) -> str:
-    return f"{what} in mode {mode.key!r} at t = {t:.9g} s, x = {np.array2string(x, precision=6)}"
+def _first_step(formula: Formula, motion: Motion, t_end: float, rtol: float, atol: float) -> float:
+    """The length of a first step from the size of the rate and of its change, HNW I, II.4."""
+    t, x, rate = formula.time, formula.state, formula.rate
+    direction = 1.0 if t_end > t else -1.0
+    scale = (atol + rtol * np.abs(x)) * math.sqrt(len(x))
+    size, speed = float(np.linalg.norm(x / scale)), float(np.linalg.norm(rate / scale))
+    probe = 0.01 * size / speed if size >= 1e-5 and speed >= 1e-5 else 1e-6
+    probe = min(probe, abs(t_end - t))
+    later = motion.rate(t + direction * probe, x + direction * probe * rate)
+    change = float(np.linalg.norm((later - rate) / scale)) / probe
+    if speed <= 1e-15 and change <= 1e-15:
+        longest = max(1e-6, 1e-3 * probe)
+    else:
+        longest = (0.01 / max(speed, change)) ** -formula.exponent
+    return min(100.0 * probe, longest)

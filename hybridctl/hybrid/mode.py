@@ -9,16 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from hybridctl.checks import Array, count
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
 from hybridctl.spaces import Space
 
 ModeKey: TypeAlias = Hashable
 InputLaw: TypeAlias = Callable[[float, Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldInput:
+    """The input law that holds one value u (nu,), so that a step need not ask for it."""
+
+    value: Array
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The value."""
+        return self.value
 
 
 class FieldJacobian(NamedTuple):
@@ -80,6 +92,81 @@ class Pace(NamedTuple):
     relaxation: float = math.inf
 
 
+class Taken(NamedTuple):
+    """One step: its error in units of the tolerance, and its values at the nodes of `series`.
+
+    states (8, nx), guards (8, n), and the bounds (n,) of these, see `step`.
+    """
+
+    error: float
+    states: Array
+    guards: Array
+    bounds: Array
+
+
+class Moved(NamedTuple):
+    """A step with its error, its end state (nx,) and D_x of that (nx, nx)."""
+
+    error: float
+    state: Array
+    matrix: Array
+
+
+class WholeStep(Protocol):
+    """A compiled step of DOP853 in a vector space, for the field and guards it was made of.
+
+    A pure function: it keeps nothing between calls.
+    """
+
+    @property
+    def field(self) -> Callable[[float, Array, Array], Array]:
+        """The field of the mode."""
+        ...
+
+    @property
+    def guards(self) -> Callable[[float, Array, Array], Array]:
+        """The values of its guards."""
+        ...
+
+    def __call__(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Taken:
+        """The step of length h from (t, x) with the input u held."""
+        ...
+
+    def transition(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Moved:
+        """The same step with its derivative, whose entries count for the error as well."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
+
+    tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
+    units: (k,), for messages.
+    """
+
+    names: tuple[str, ...]
+    residuals: Callable[[Array], Array]
+    tolerances: Array
+    units: tuple[str, ...]
+
+    def excess(self, x: Array) -> float:
+        """The largest residual at x in units of its tolerance."""
+        return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
+
+    def check(self, what: str, key: ModeKey, x: Array) -> None:
+        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds."""
+        residuals = self.residuals(x)
+        ratios = np.abs(residuals) / self.tolerances
+        if len(ratios) and not ratios.max() <= 1.0:
+            i = int(ratios.argmax())
+            raise ConstraintViolatedError(
+                f"{what} is off what mode {key!r} holds: {self.names[i]} is {residuals[i]:.6g} "
+                f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
+                f"x0 = system.mode({key!r}).project(x0) puts a state on it"
+            )
+
+
 @dataclass(frozen=True)
 class Mode:
     r"""A state space and the vector field :math:`\dot x = f(t, x, u)` on it.
@@ -88,8 +175,9 @@ class Mode:
     `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
     mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
-    an integrator what the error estimate of its steps does not. `project` takes a state near the
-    constraints of the mode, such as closed contacts, to one that obeys them.
+    an integrator what the error estimate of its steps does not. `held` are the constraints that
+    every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
+    one that does. `step` takes whole steps of this field, compiled.
     """
 
     key: ModeKey
@@ -101,6 +189,8 @@ class Mode:
     select: Callable[[float, Array, Array], ModeKey] | None = None
     pace: Callable[[float, Array, Array], Pace] | None = None
     project: Callable[[Array], Array] | None = None
+    held: Held | None = None
+    step: WholeStep | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)
@@ -117,35 +207,61 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardSet:
-    """All guards of a mode, evaluated in one call: `values(t, x, u)` is (len(names),)."""
+    """All n guards of a mode, evaluated in one call: `values(t, x, u)` is (n,).
+
+    scales (n,): the size of each guard that tolerances are relative to, in its own unit (m, m/s,
+    N); ones by default. one: guard i alone, for those that cost less one by one.
+    """
 
     names: tuple[str, ...]
     values: Callable[[float, Array, Array], Array]
     jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+    scales: Array | None = None
+    one: Callable[[int, float, Array, Array], float] | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
             raise SystemDefinitionError(f"guard names must differ within a mode: {self.names}")
+        if self.scales is not None and not (
+            np.shape(self.scales) == (len(self.names),) and np.all(np.asarray(self.scales) > 0.0)
+        ):
+            raise SystemDefinitionError(
+                f"scales of {len(self.names)} guards must be as many positive numbers, got "
+                f"{self.scales}"
+            )
+
+    def value(self, i: int, t: float, x: Array, u: Array) -> float:
+        """The value of guard i."""
+        return float(self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u))
 
     @staticmethod
     def of(guards: Sequence[Guard]) -> GuardSet:
         """The set of separately given scalar guards."""
-        functions = [g.value for g in guards]
-        jacobians = [g.jacobian for g in guards if g.jacobian is not None]
+        each = _Each(tuple(guards))
+        complete = all(g.jacobian is not None for g in guards)
+        names = tuple(g.name for g in guards)
+        return GuardSet(names, each.values, each.jacobian if complete else None, one=each.one)
 
-        def values(t: float, x: Array, u: Array) -> Array:
-            return np.array([g(t, x, u) for g in functions], dtype=np.float64)
 
-        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
-            rows = [j(t, x, u) for j in jacobians]
-            return GuardJacobian(
-                np.array([r.time for r in rows], dtype=np.float64),
-                np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
-                np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
-            )
+@dataclass(frozen=True, eq=False)
+class _Each:
+    """Scalar guards, evaluated one after the other."""
 
-        complete = len(jacobians) == len(guards)
-        return GuardSet(tuple(g.name for g in guards), values, jacobian if complete else None)
+    guards: tuple[Guard, ...]
+
+    def one(self, i: int, t: float, x: Array, u: Array) -> float:
+        return self.guards[i].value(t, x, u)
+
+    def values(self, t: float, x: Array, u: Array) -> Array:
+        return np.array([g.value(t, x, u) for g in self.guards], dtype=np.float64)
+
+    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        rows = [g.jacobian(t, x, u) for g in self.guards if g.jacobian is not None]
+        return GuardJacobian(
+            np.array([r.time for r in rows], dtype=np.float64),
+            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
+            np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
+        )
 
 
 @dataclass(frozen=True)
@@ -188,12 +304,16 @@ class Reset:
 
         `ndx` is the dimension of the tangent space, needed where it differs from that of x.
         """
+        return Reset(_unchanged, partial(_unit, ndx))
 
-        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            n = len(x) if ndx is None else ndx
-            return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
-        return Reset(lambda t, x, u: x, jacobian)
+def _unchanged(t: float, x: Array, u: Array) -> Array:
+    return x
+
+
+def _unit(ndx: int | None, t: float, x: Array, u: Array) -> ResetJacobian:
+    n = len(x) if ndx is None else ndx
+    return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
 
 @dataclass(frozen=True)
@@ -237,6 +357,10 @@ class Transition:
         object.__setattr__(self, "rest", rest)
 
 
+def _no_rest(fired: tuple[str, ...]) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Outgoing:
     """The ways out of a mode: its guards, and the edge for a set of them that fire together.
@@ -248,4 +372,4 @@ class Outgoing:
 
     guards: GuardSet
     edge: Callable[[tuple[str, ...]], Edge | None]
-    rest: Callable[[tuple[str, ...]], Edge | None] = lambda fired: None
+    rest: Callable[[tuple[str, ...]], Edge | None] = _no_rest

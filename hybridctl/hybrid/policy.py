@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, vector
+from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import HeldInput, InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -68,12 +68,53 @@ class DisturbedPolicy:
 
 
 @dataclass(frozen=True)
+class SampledPolicy:
+    """Digital control: the input of `law` at the times start + k period, held in between.
+
+    law: a function u(t, x), or a policy, whose law at the history of a sample is evaluated there.
+    period, start: s. A run that begins between two samples begins with one; at an event between
+    two samples the input goes on, so all modes must have equally many.
+
+    Raises `InputError` for a period that is not positive.
+    """
+
+    law_or_policy: Policy | InputLaw
+    period: float
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("period", self.period, above=0.0)
+        number("start", self.start)
+
+    def law(self, history: History) -> InputLaw:
+        """The input of the last sample, held."""
+        t, x = history.time, history.state
+        if history.events and t != self._sample(self._index(t)):
+            return HeldInput(history.events[-1].input_before)
+        inner = self.law_or_policy
+        law = inner.law(history) if isinstance(inner, Policy) else inner
+        return HeldInput(np.array(law(t, x), dtype=np.float64))
+
+    def next_change(self, history: History) -> float:
+        """The time of the next sample, s."""
+        return self._sample(self._index(history.time) + 1)
+
+    def _sample(self, k: int) -> float:
+        """The time of sample k, a product, so that rounding does not add up."""
+        return self.start + k * self.period
+
+    def _index(self, t: float) -> int:
+        """The last sample at or before t."""
+        k = round((t - self.start) / self.period)
+        return k if self._sample(k) <= t else k - 1
+
+
+@dataclass(frozen=True)
 class _Zero:
     system: HybridSystem
 
     def law(self, history: History) -> InputLaw:
-        nothing = np.zeros(self.system.mode(history.mode).nu)
-        return lambda t, x: nothing
+        return HeldInput(np.zeros(self.system.mode(history.mode).nu))
 
 
 @dataclass(frozen=True)
@@ -101,6 +142,10 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     Raises `InputError` where the policy returns anything else.
     """
     law, shape = policy.law(history), (nu,)
+    if isinstance(law, HeldInput):
+        if np.shape(law.value) == shape and np.isfinite(law.value).all():
+            return law
+        return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))
 
     def checked(t: float, x: Array) -> Array:
         value = law(t, x)
@@ -137,4 +182,6 @@ def next_change(policy: Policy, history: History) -> float:
 
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
     """The input at the start of an arc, checked for shape and finiteness."""
+    if isinstance(law, HeldInput):
+        return law.value
     return vector(f"input of the policy at t = {t}", law(t, x), nu)

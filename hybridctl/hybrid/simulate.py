@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, interval, member, number, vector
 from hybridctl.errors import (
-    AmbiguousEventError,
     EventLimitError,
     GuardViolatedError,
     NoContactSolutionError,
-    SystemDefinitionError,
+    StepLimitError,
     ZenoError,
 )
 from hybridctl.hybrid.events import Crossing, GuardWatch
-from hybridctl.hybrid.flow import METHODS, Integrator, Step
+from hybridctl.hybrid.flow import METHODS, Flow, Integrator
+from hybridctl.hybrid.jump import jump as jump_of
+from hybridctl.hybrid.jump import landing
 from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import (
     History,
@@ -31,20 +31,34 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
+from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.hybrid.zeno import Accumulation, crowded, predict
 
-_ALL_ORDERS = 4
 _SELECTIONS = 8
 _INSTANT_EVENTS = 10
 _REPEATED = 3
 _RECENT = 16
+_LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
+
+
+@dataclass
+class _Memory:
+    """What a run keeps beside its record.
+
+    steps: how many it has taken, without the first of each arc. lengths: what to try first in a
+    mode, s, from its last arc. watches: of the guards of each mode.
+    """
+
+    steps: int = 0
+    lengths: dict[ModeKey, float] = field(default_factory=dict)
+    watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A simulation's fixed settings."""
+    """A simulation's fixed settings, and its memory."""
 
     system: HybridSystem
     policy: Policy
@@ -57,6 +71,8 @@ class _Run:
     rests: bool
     zeno_horizon: float
     progress: Callable[[float], None] | None
+    max_steps: int
+    memory: _Memory
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,7 @@ def simulate(
     rtol: float = 1e-9,
     atol: float = 1e-9,
     max_events: int = 1000,
+    max_steps: int = 100_000,
     on_zeno: Literal["raise", "rest"] = "raise",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
@@ -102,11 +119,13 @@ def simulate(
     are as accurate as the flow is.
     first_step: that the integrator tries first on every arc, in s; it takes a shorter one where
     that is not accurate. None leaves the choice to scipy, which begins carefully.
+    max_steps: of the integrator in the whole run, besides the first step of each arc.
     event_window: guards that fall through zero within this time of the first, in s, are one
     event. Where their joint event has no edge of its own, the single edges are applied one
     after the other, and must give the same state in every order.
-    guard_tolerance: a guard is armed once above this value (in the guard's own unit), which
-    has to exceed the rounding of a guard on its surface; an arc may begin this far outside.
+    guard_tolerance: a guard is armed once above this value, relative to its scale
+    (`GuardSet.scales`, one in its own unit by default), which has to exceed the rounding of a
+    guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
     on_zeno: "raise", or "rest": where a repeating sequence of events shrinks geometrically and
     is predicted to end within `zeno_horizon` (s), or ten events fall within that time, the
@@ -115,7 +134,8 @@ def simulate(
     progress: called with the time reached after each step.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
-    its mode), `IntegrationError`, `EventLimitError`, `ZenoError`, `AmbiguousEventError` and
+    its mode, `ConstraintViolatedError` if it is off what the mode holds), `IntegrationError`,
+    `EventLimitError`, `StepLimitError`, `ZenoError`, `AmbiguousEventError` and
     `NoContactSolutionError` where the run cannot go on.
     """
     start, end = interval("t_span", t_span)
@@ -141,6 +161,8 @@ def simulate(
         on_zeno == "rest",
         number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
+        count("max_steps", max_steps, at_least=0),
+        _Memory(),
     )
     history = History(mode, start, state)
     law = input_law(run.policy, history, first.nu)
@@ -153,67 +175,102 @@ def simulate(
 def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
     arcs: list[Arc] = []
     events: list[Event] = []
+    fired = 0
     while True:
-        arc, crossing = _flow(run, point, len(arcs))
+        flown = _flow(run, point)
+        crossing = flown.crossing
+        arc = arc_from_steps(
+            len(arcs), point.mode, flown.steps, point.time, point.state, point.input, flown.end
+        )
         arcs.append(arc)
+        if flown.stuck is not None:
+            raise StepLimitError(
+                f"more than max_steps = {run.max_steps} steps by t = {flown.end:.9g} s in mode "
+                f"{point.mode.key!r}, {flown.stuck}",
+                trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
+            )
         if crossing is None:
             return HybridTrajectory(tuple(arcs), tuple(events))
-        if crossing.guards and sum(bool(e.guards) for e in events) == run.max_events:
+        if crossing.guards and fired == run.max_events:
             raise EventLimitError(
                 f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
                 f"in mode {point.mode.key!r}; the last guards were {crossing.guards}",
                 trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
             )
-        end = _accumulation(run, arc.mode, crossing, events)
-        event, point = _jump(run, arc, crossing, tuple(events), end)
+        fired += len(crossing.guards) > 0
+        limit = _accumulation(run, arc.mode, crossing, events)
+        event, point = _jump(run, arc, crossing, tuple(events), limit)
         events.append(event)
 
 
 def _check_start(run: _Run, point: _Point) -> None:
-    guards = run.system.outgoing(point.mode.key).guards
-    values = _watch(run, point).start(point.time, point.state, point.input)
-    bad = values < -run.guard_tolerance
-    if bad.any():
-        i = int(bad.argmax())
+    if point.mode.held is not None:
+        point.mode.held.check("x0", point.mode.key, point.state)
+    watch = _watch(run, point.mode.key)
+    relative = watch.start(point.time, point.state, point.input)
+    if (relative < -1.0).any():
+        i = int(relative.argmin())
+        guards = run.system.outgoing(point.mode.key).guards
+        value = guards.value(i, point.time, point.state, point.input)
         raise GuardViolatedError(
             f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
-            f"{values[i]:.6g} and must not be negative"
+            f"{value:.6g} and must not be negative"
         )
 
 
-def _watch(run: _Run, point: _Point) -> GuardWatch:
-    return GuardWatch(
-        run.system.outgoing(point.mode.key).guards,
-        point.mode,
-        point.law,
-        tolerance=run.guard_tolerance,
-        window=run.event_window,
-    )
+def _watch(run: _Run, key: ModeKey) -> GuardWatch:
+    guards = run.system.outgoing(key).guards
+    return GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
 
 
-def _flow(run: _Run, point: _Point, index: int) -> tuple[Arc, Crossing | None]:
+class _Flown(NamedTuple):
+    """The steps of an arc until `end`, what ends it, and where it is stuck, if it is."""
+
+    steps: list[Step]
+    end: float
+    crossing: Crossing | None = None
+    stuck: str | None = None
+
+
+def _flow(run: _Run, point: _Point) -> _Flown:
     """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
 
     A change is a crossing without guards.
     """
-    watch = _watch(run, point)
+    key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
+    if not point.time < last:
+        return _Flown([], run.t_end)
+    watch = memory.watches.get(key)
+    if watch is None:
+        watch = memory.watches[key] = _watch(run, key)
     watch.start(point.time, point.state, point.input)
+    motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
+    known = memory.lengths.get(key)
+    flow = Flow(run.integrator, motion, point.time, point.state, last, known)
+    flown = _until_crossing(run, flow, watch, last)
+    if flown.end > point.time:
+        memory.lengths[key] = min(flow.length, _LONGER * (flown.end - point.time))
+    return flown
+
+
+def _until_crossing(run: _Run, flow: Flow, watch: GuardWatch, last: float) -> _Flown:
+    """Steps of a flow until a guard fires, or `last`."""
     steps: list[Step] = []
-    crossing = None
-    last = min(run.t_end, point.change)
-    if point.time < last:
-        for step in run.integrator.steps(point.mode, point.law, point.time, point.state, last):
-            steps.append(step)
-            if run.progress is not None:
-                run.progress(step.end)
-            crossing = watch.scan(step)
-            if crossing is not None:
-                break
-        if crossing is None and point.change < run.t_end:
-            crossing = Crossing(last, watch.imminent(steps[-1]))
-    end = run.t_end if crossing is None else crossing.time
-    arc = arc_from_steps(index, point.mode, steps, point.time, point.state, point.input, end)
-    return arc, crossing
+    for step in flow.steps():
+        run.memory.steps += len(steps) > 0
+        steps.append(step)
+        if run.progress is not None:
+            run.progress(step.end)
+        crossing = watch.scan(step, flow)
+        if crossing is not None:
+            if crossing.time > step.start:
+                steps[-1] = flow.ended(step, crossing.time)
+            return _Flown(steps, crossing.time, crossing)
+        if run.memory.steps > run.max_steps:
+            return _Flown(steps, step.end, stuck=f"the last {flow.limit}")
+    if last < run.t_end:
+        return _Flown(steps, last, Crossing(last, watch.imminent(steps[-1])))
+    return _Flown(steps, last)
 
 
 def _jump(
@@ -225,17 +282,19 @@ def _jump(
 ) -> tuple[Event, _Point]:
     """Apply the resets of an event, or come to rest, and select the mode that flows on."""
     t = crossing.time
-    before, u = arc(t), arc.input(t)
+    before, u, rate = map(_frozen, arc.left_limit())
     resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
     if not crossing.guards:
         key, jump = arc.mode, Jump(before)
     elif resting is not None:
-        key, jump = _landing(resting.target, resting.reset(t, before, u))
+        key, jump = landing(resting.target, resting.reset(t, before, u))
     else:
-        key, jump = _reset(run, arc.mode, crossing, before, u)
+        key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
     name, space = f"state after the event at t = {t}", run.system.mode(key).space
     after = vector(name, jump.state, space.nx)
     space.check(name, after)
+
+    impulses = _frozen(jump.impulses)
 
     def event(mode: ModeKey, u_after: Array) -> Event:
         return Event(
@@ -244,12 +303,12 @@ def _jump(
             arc.mode,
             mode,
             crossing.guards,
-            _frozen(before),
+            before,
             after,
-            _frozen(u),
+            u,
             _frozen(u_after),
-            _frozen(arc.input_rate(t)),
-            _frozen(jump.impulses),
+            rate,
+            impulses,
             jump.report,
             None if end is None else end.time,
         )
@@ -263,6 +322,8 @@ def _jump(
         u_after = first_input(law, t, after, mode.nu)
         selected = key if mode.select is None else mode.select(t, after, u_after)
         if selected == key:
+            if mode.held is not None:
+                mode.held.check(name, key, after)
             change = next_change(run.policy, history)
             return event(key, u_after), _Point(mode, law, t, after, u_after, change)
         tried.append(key)
@@ -271,60 +332,6 @@ def _jump(
         f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
         f"x+ = {after.tolist()}"
     )
-
-
-def _reset(
-    run: _Run, source: ModeKey, crossing: Crossing, x: Array, u: Array
-) -> tuple[ModeKey, Jump]:
-    """The jump of all fired guards: their joint edge, or the single edges in sequence."""
-    edge = run.system.outgoing(source).edge(crossing.guards)
-    if edge is not None:
-        return _landing(edge.target, edge.reset(crossing.time, x, u))
-    sequence = crossing.guards
-    result = _sequence(run, source, sequence, crossing.time, x, u)
-    for other in _other_orders(sequence):
-        key, jump = _sequence(run, source, other, crossing.time, x, u)
-        if key != result[0] or not np.allclose(jump.state, result[1].state, rtol=1e-6, atol=1e-6):
-            raise AmbiguousEventError(
-                f"guards {sequence} of mode {source!r} fired together at t = "
-                f"{crossing.time:.9g} s, and their order matters: {sequence} leads to "
-                f"{result[0]!r}, x+ = {result[1].state.tolist()}, {other} to {key!r}, "
-                f"x+ = {jump.state.tolist()}; give this event a transition of its own"
-            )
-    return result
-
-
-def _other_orders(guards: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """All other orders of few guards; of many, the rotations in both directions."""
-    n = len(guards)
-    if n <= _ALL_ORDERS:
-        return list(permutations(guards))[1:]
-    return [(*row[k:], *row[:k]) for row in (guards, guards[::-1]) for k in range(n)][1:]
-
-
-def _sequence(
-    run: _Run, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> tuple[ModeKey, Jump]:
-    """Apply single edges in the given order; a guard that the new mode lacks is done with.
-
-    The impulses add up.
-    """
-    key, jump = source, Jump(x)
-    for name in guards:
-        edge = run.system.outgoing(key).edge((name,))
-        if edge is not None:
-            earlier = jump.impulses
-            key, jump = _landing(edge.target, edge.reset(t, jump.state, u))
-            if len(earlier) == len(jump.impulses):
-                jump = replace(jump, impulses=earlier + jump.impulses)
-    return key, jump
-
-
-def _landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
-    key = target if jump.mode is None else jump.mode
-    if key is None:
-        raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
-    return key, jump
 
 
 def _accumulation(
@@ -336,18 +343,24 @@ def _accumulation(
     """
     if not crossing.guards:
         return None
-    last = max((i for i, e in enumerate(events) if e.accumulation is not None), default=-1)
-    recent = [(e.time, e.guards) for e in events[last + 1 :] if e.guards][-_RECENT:]
-    recent.append((crossing.time, crossing.guards))
+    recent = [(crossing.time, crossing.guards)]
+    for e in reversed(events):
+        if e.accumulation is not None or len(recent) > _RECENT:
+            break
+        if e.guards:
+            recent.append((e.time, e.guards))
+    recent.reverse()
     rest = run.system.outgoing(mode).rest
     for end in _endings(run, recent) if run.rests else ():
         if rest(end.guards) is not None:
             return end
     if crowded(recent, _INSTANT_EVENTS, (_INSTANT_EVENTS - 1) * run.min_dwell) is not None:
+        modes = list(dict.fromkeys([*(e.mode_before for e in events[-_INSTANT_EVENTS:]), mode]))
+        between = f", alternating between modes {modes}" if len(modes) > 1 else ""
         raise ZenoError(
             f"{_INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
-            "events accumulate there"
+            f"events accumulate there{between}"
         )
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from hybridctl.errors import SystemDefinitionError, UnknownNameError
@@ -76,19 +77,39 @@ def _listed(
                     f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
                 )
         leaving[transition.source].append(transition)
-    outgoing = {key: _outgoing(key, edges) for key, edges in leaving.items()}
+    graph = _Graph(by_key, {key: _outgoing(key, edges) for key, edges in leaving.items()})
+    return graph.mode, graph.way
 
-    def mode_of(key: ModeKey) -> Mode:
-        if key not in by_key:
-            raise UnknownNameError(f"mode {key!r} is unknown, expected one of {list(by_key)}")
-        return by_key[key]
 
-    return mode_of, lambda key: outgoing[mode_of(key).key]
+@dataclass(frozen=True)
+class _Graph:
+    """Modes and the ways out of them, by key."""
+
+    modes: dict[ModeKey, Mode]
+    outgoing: dict[ModeKey, Outgoing]
+
+    def mode(self, key: ModeKey) -> Mode:
+        if key not in self.modes:
+            raise UnknownNameError(f"mode {key!r} is unknown, expected one of {list(self.modes)}")
+        return self.modes[key]
+
+    def way(self, key: ModeKey) -> Outgoing:
+        return self.outgoing[self.mode(key).key]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Entries for sets of guards, in any order."""
+
+    entries: dict[tuple[str, ...], Edge | None]
+
+    def of(self, fired: tuple[str, ...]) -> Edge | None:
+        return self.entries.get(tuple(sorted(fired)))
 
 
 def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
     guards: dict[str, Guard] = {}
-    edges: dict[tuple[str, ...], Edge] = {}
+    edges: dict[tuple[str, ...], Edge | None] = {}
     rests: dict[tuple[str, ...], Edge | None] = {}
     for transition in transitions:
         for guard in transition.guards:
@@ -102,8 +123,4 @@ def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
     for name in guards:
         if (name,) not in edges:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
-    return Outgoing(
-        GuardSet.of(list(guards.values())),
-        lambda fired: edges.get(tuple(sorted(fired))),
-        lambda fired: rests.get(tuple(sorted(fired))),
-    )
+    return Outgoing(GuardSet.of(list(guards.values())), _Table(edges).of, _Table(rests).of)

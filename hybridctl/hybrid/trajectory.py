@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebder, chebval
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
-from hybridctl.hybrid.flow import TO_SERIES, Step, basis
 from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
 
@@ -83,9 +83,17 @@ class Arc:
     def input_rate(self, t: float) -> Array:
         """The time derivative (nu,) of the input at t in [start, end], from the left."""
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
-        s = 2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0
-        slopes = chebder(self.inputs[k], axis=0)
-        return np.asarray(2.0 / self.lengths[k] * chebval(s, slopes))
+        length = float(self.lengths[k])
+        at = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)
+        return np.asarray(2.0 / length * (at @ SLOPES @ self.inputs[k]))
+
+    def left_limit(self) -> tuple[Array, Array, Array]:
+        """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""
+        length = float(self.lengths[-1])
+        at = basis(2.0 * (self.end - float(self.breaks[-1])) / length - 1.0)
+        inputs = self.inputs[-1]
+        rate = 2.0 / length * (at @ SLOPES @ inputs)
+        return self.space.normalize(at @ self.states[-1]), at @ inputs, rate
 
     def state_and_input(self, t: float) -> tuple[Array, Array]:
         """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""

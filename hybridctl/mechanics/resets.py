@@ -12,7 +12,7 @@ from hybridctl.hybrid.mode import Edge, Jump, ModeKey, Reset, ResetBorder, Reset
 from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.guards import ContactGuard
+from hybridctl.mechanics.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.impact import ImpactResult, impact, impact_derivatives, settle
 from hybridctl.mechanics.phase import STANDSTILL, contact_modes
 
@@ -45,11 +45,12 @@ class ContactEdges:
         return Edge(_Change(self.dynamics, tuple(after), stops).reset())
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
-        """Contacts whose impacts accumulate close without bouncing."""
-        hit = {guard.contact for guard in self._named(fired) or () if guard.kind == "closes"}
+        """Contacts whose impacts accumulate close without bouncing; in this mode some have."""
+        names = closing_guards(self.dynamics.contacts)
+        hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
             return None
-        return Edge(Reset(_Impact(self.dynamics, frozenset(hit.union(self._closed))).settled))
+        return Edge(Reset(_Impact(self.dynamics, frozenset((*hit, *self._closed))).settled))
 
     @property
     def _closed(self) -> tuple[int, ...]:

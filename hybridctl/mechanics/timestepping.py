@@ -1,6 +1,7 @@
 r"""Moreau-Jean time stepping: a second, independent simulator of the same robots.
 
-Steps of fixed length h go over impacts and through accumulating ones without looking for them:
+Steps of fixed length h, shorter where a policy changes its law in between, go over impacts and
+through accumulating ones without looking for them:
 
 .. math::
     q_m &= q \oplus \tfrac h2 v, \qquad
@@ -17,8 +18,7 @@ the rows of |J M^-1 J'|, [RS] appendix A.2: what is symmetric stays so. First or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -26,9 +26,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, interval, member, number, vector
 from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
-from hybridctl.hybrid.flow import NODES, Step
 from hybridctl.hybrid.mode import InputLaw
-from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law
+from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law, next_change
+from hybridctl.hybrid.series import FRACTIONS
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.mechanics.contacts import Contact
@@ -38,7 +39,6 @@ from hybridctl.mechanics.phase import STANDSTILL, default_slip
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import contact_system
 
-_FRACTIONS: Array = 0.5 * (NODES + 1.0)
 _PENETRATION = 1e-6
 _CREEP = 10.0
 _TINY = 1e-300
@@ -132,14 +132,19 @@ class _Run:
         times = np.linspace(start, end, max(round((end - start) / settings.step), 1) + 1).tolist()
         self._begin((OPEN,) * len(settings.contacts), start, x)
         impulses = np.zeros(len(settings.rows.owner))
-        for t, t_next in pairwise(times):
-            now = _advance(settings, self._law, t, t_next - t, x, impulses)
-            if now.modes != self._modes:
-                x = self._change(t, x, self._modes, now)
-            self._steps.append(self._sampled(t, t_next, x, now))
-            x, impulses = np.concatenate((now.q, now.v)), now.impulses
-            if not np.isfinite(x).all():
-                raise IntegrationError(f"the state is not finite at t = {t_next:.9g} s")
+        t = start
+        for t_next in times[1:]:
+            while t < t_next:
+                if t == self._next_change:
+                    self._ask_again(t, x)
+                stop = min(t_next, self._next_change)
+                now = _advance(settings, self._law, t, stop - t, x, impulses)
+                if now.modes != self._modes:
+                    x = self._change(t, x, self._modes, now)
+                self._steps.append(self._sampled(t, stop, x, now))
+                t, x, impulses = stop, np.concatenate((now.q, now.v)), now.impulses
+                if not np.isfinite(x).all():
+                    raise IntegrationError(f"the state is not finite at t = {t:.9g} s")
             if progress is not None:
                 progress(t_next)
         self._finish(end)
@@ -151,6 +156,7 @@ class _Run:
         self._law = input_law(self._policy, history, self._mode.nu)
         self._start, self._state = t, x
         self._input = first_input(self._law, t, x, self._mode.nu)
+        self._next_change = next_change(self._policy, history)
         self._steps: list[Step] = []
 
     def _finish(self, t: float) -> None:
@@ -167,23 +173,35 @@ class _Run:
         after = np.concatenate((q, now.v)) if any(hits) else x
         impulses = now.impulses[: len(hits)] * any(hits)
         guards = _guards(self._settings.contacts, modes_before, now.modes)
-        u, rate = self._law(t, x), self._arcs[-1].input_rate(t)
-        index = len(self._events)
-        event = Event(index, t, modes_before, now.modes, guards, x, after, u, u, rate, impulses)
-        self._events.append(event)
-        self._begin(now.modes, t, after)
+        self._event(t, now.modes, guards, x, after, impulses)
         return after
+
+    def _ask_again(self, t: float, x: Array) -> None:
+        """End the arc where the policy wants to change its law."""
+        self._finish(t)
+        self._event(t, self._modes, (), x, x, np.zeros(len(self._settings.contacts)))
+
+    def _event(
+        self, t: float, modes: Modes, guards: tuple[str, ...], x: Array, after: Array, p: Array
+    ) -> None:
+        """Record an event with impulses p, and begin the next arc."""
+        u, rate = self._law(t, x), self._arcs[-1].input_rate(t)
+        index, before, unknown = len(self._events), self._modes, np.zeros(self._mode.nu)
+        event = Event(index, t, before, modes, guards, x, after, u, unknown, rate, p)
+        self._events.append(event)
+        self._begin(modes, t, after)
+        self._events[-1] = replace(event, input_after=self._input)
 
     def _sampled(self, t: float, t_next: float, x: Array, now: _Advance) -> Step:
         """A step as a straight line from the state x to the one after it."""
         robot, nq = self._settings.robot, self._settings.robot.nq
-        times = t + (t_next - t) * _FRACTIONS
+        times = t + (t_next - t) * FRACTIONS
         along = robot.difference(x[:nq], now.q)
-        q = [robot.integrate(x[:nq], fraction * along) for fraction in _FRACTIONS]
-        v = x[nq:] + _FRACTIONS[:, None] * (now.v - x[nq:])
+        q = [robot.integrate(x[:nq], fraction * along) for fraction in FRACTIONS]
+        v = x[nq:] + FRACTIONS[:, None] * (now.v - x[nq:])
         states = np.hstack([np.array(q), v])
         inputs = np.array([self._law(time, z) for time, z in zip(times, states, strict=True)])
-        return Step(t, t_next, times, states, inputs)
+        return Step(t, t_next, states, inputs)
 
 
 def _advance(

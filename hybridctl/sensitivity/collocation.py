@@ -18,7 +18,8 @@ from numpy.polynomial import legendre
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
-from hybridctl.hybrid.flow import NODES, TO_SERIES, Step, basis
+from hybridctl.hybrid.series import NODES, TO_SERIES, basis
+from hybridctl.hybrid.step import Step
 
 Equation = Callable[[float], tuple[Array, Array | None]]
 
@@ -80,9 +81,7 @@ def collocated(
         ratio = float((error / allowed).max(initial=0.0))
         length = step_end - t
         if ratio <= 1.0 or leaps:
-            times = t + 0.5 * length * (NODES + 1.0)
-            times[-1] = step_end
-            yield Step(t, step_end, times, flat, np.zeros((8, 0)))
+            yield Step(t, step_end, flat, np.zeros((8, 0)))
             t, z, leaps = step_end, values[-1], False
         change = _SAFETY * max(ratio, 1e-300) ** (-1.0 / _STAGES)
         h = length * min(_GROW, max(_SHRINK, change))

@@ -24,7 +24,7 @@ from scipy.integrate import quad_vec
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.flow import Step
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.variation import flow

@@ -33,6 +33,7 @@ from hybridctl.sensitivity.variation import (
     Variation,
     along,
     coefficients,
+    transition,
 )
 
 _SAME_PIECES = 1e-9  # of the largest entry: about how accurate a simulated event is
@@ -93,9 +94,9 @@ class Linearization:
         Simultaneous guards do not keep it from being linear where the order they fire in makes no
         difference, such as that of two feet of one body that stop sliding.
         """
-        total: Array = np.eye(self.arcs[0].end.shape[0])
-        for k, arc in enumerate(self.arcs):
-            total = arc.end @ total
+        total: Array = np.eye(self.trajectory.arcs[0].space.ndx)
+        for k, matrix in enumerate(self.transitions):
+            total = matrix @ total
             if k < len(self.jumps):
                 total = self._jump_matrix(k) @ total
         return total
@@ -116,6 +117,18 @@ class Linearization:
             self._along(k, arc, np.eye(arc.space.ndx), None)
             for k, arc in enumerate(self.trajectory.arcs)
         )
+
+    @cached_property
+    def transitions(self) -> tuple[Array, ...]:
+        """The transition matrices (ndx, ndx) of the arcs, from start to end."""
+        return tuple(self._transition(k, arc) for k, arc in enumerate(self.trajectory.arcs))
+
+    def _transition(self, k: int, arc: Arc) -> Array:
+        found = None
+        if self.gains is None:
+            mode = self.system.mode(arc.mode)
+            found = transition(mode, arc, rtol=self.rtol, atol=self.atol)
+        return self.arcs[k].end if found is None else found
 
     def coefficients(self, arc: Arc, t: float) -> Coefficients:
         """A (ndx, ndx) and B (ndx, nu) at time t of an arc of the trajectory."""
@@ -175,7 +188,7 @@ class Linearization:
     def _flow(self, k: int, arc: Arc, z: Array, input_change: InputChange | None) -> Array:
         """Deviations at the end of an arc for those at its start."""
         if input_change is None:
-            return np.asarray(z @ self.arcs[k].end.T)
+            return np.asarray(z @ self.transitions[k].T)
         start = np.atleast_2d(z).T
         end = self._along(k, arc, start, input_change).end
         return np.asarray(end.T.reshape(*z.shape[:-1], end.shape[0]))

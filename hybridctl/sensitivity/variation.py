@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.flow import Step
+from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.series import basis
+from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
 from hybridctl.spaces import VectorSpace
@@ -27,6 +29,9 @@ Gain = Callable[[float], Array]
 _AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
 _SLOWER = 10.0
+_SAFETY, _SHRINK = 0.9, 0.2
+_ROUNDING = 1e-14  # of an input, in the coefficients of its series
+_AT_START = basis(-1.0)
 _NO_INPUT: Array = np.zeros(0)
 
 
@@ -92,6 +97,41 @@ def along(
     beside = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
     dense = arc_from_steps(arc.index, beside, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
     return Variation(dense, len(start))
+
+
+def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | None:
+    """The transition matrix (ndx, ndx) of an arc from the compiled steps of its mode.
+
+    rtol, atol: of the entries of the matrix of each step. None where the mode has no compiled step
+    of its field, or the input of the arc is not held. Raises `IntegrationError` where the steps
+    collapse.
+    """
+    if mode.step is None or mode.step.field != mode.field or not _held(arc):
+        return None
+    total: Array = np.eye(arc.space.ndx)
+    ends = (*arc.breaks[1:].tolist(), arc.end)
+    for t, end, states, inputs in zip(
+        arc.breaks.tolist(), ends, arc.states, arc.inputs, strict=True
+    ):
+        x, u, h = _AT_START @ states, inputs[0], end - t
+        while t < end:
+            moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol)
+            if moved.error < 1.0:
+                t, x, total = t + min(h, end - t), moved.state, moved.matrix @ total
+                continue
+            h *= max(_SHRINK, _SAFETY * moved.error**DOP853_TABLEAU.exponent)
+            if not t + h > t:
+                raise IntegrationError(
+                    f"the perturbations change faster than steps of {h:.3g} s resolve at t = "
+                    f"{t:.9g} s"
+                )
+    return total
+
+
+def _held(arc: Arc) -> bool:
+    """Whether the input is constant on each step, to rounding."""
+    sizes = np.abs(arc.inputs)
+    return bool((sizes[:, 1:] <= _ROUNDING * sizes[:, :1]).all())
 
 
 def flow(

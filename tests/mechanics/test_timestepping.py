@@ -100,6 +100,51 @@ def test_trajectories_can_be_saved_and_read_back(tmp_path):
     np.testing.assert_array_equal(again.final_state, run.final_state)
 
 
+class Pushes:
+    """Pushes sideways from its second time on, with what it knows of the past."""
+
+    def __init__(self, times, pushes):
+        self.times, self.pushes = times, pushes
+
+    def law(self, history):
+        push = self.pushes[np.searchsorted(self.times, history.time, "right")]
+        return lambda t, x: np.array([push, 0.0])
+
+    def next_change(self, history):
+        return min((t for t in self.times if t > history.time), default=np.inf)
+
+
+def test_a_policy_that_changes_its_law_between_steps_is_asked_again():
+    p = ball.Parameters(slope=0.0)
+    times, pushes = [0.105, 0.2, 0.25], [0.0, 2.0, -1.0, 0.5]
+    run = time_stepping(
+        ball.robot(p),
+        ball.contacts(p),
+        [0.0, 1.0, 0.0, 0.0],
+        (0.0, 0.3),
+        Pushes(times, pushes),
+        step=1e-2,
+    )
+    # 1 kg: the impulse of forces that are constant in pieces, exactly
+    lengths = np.diff([0.0, *times, 0.3])
+    assert run.final_state[2] == pytest.approx(lengths @ pushes, abs=1e-14)
+    assert [event.time for event in run.events] == times
+    assert all(event.guards == () for event in run.events)
+    assert [event.input_before[0] for event in run.events] == pytest.approx(pushes[:-1], abs=1e-15)
+    assert [event.input_after[0] for event in run.events] == pushes[1:]
+
+
+def test_both_simulators_hold_the_same_samples():
+    p = ball.Parameters(slope=0.0)
+    policy = hc.SampledPolicy(lambda t, x: np.array([1.0 - 3.0 * x[2], 0.0]), 0.03)
+    x0, span = [0.0, 1.0, 0.4, 0.0], (0.0, 0.2)
+    run = time_stepping(ball.robot(p), ball.contacts(p), x0, span, policy, step=7e-3)
+    exact = hc.simulate(ball.system(p), ("open",), x0, span, policy)
+    assert [e.time for e in run.events] == [e.time for e in exact.events]
+    # forces are constant between samples, where both schemes have exact velocities
+    np.testing.assert_allclose(run.final_state, exact.final_state, rtol=0.0, atol=1e-12)
+
+
 def test_bad_arguments_are_named():
     robot, contacts, x0, _, _ = block_case()
     with pytest.raises(InputError, match="step must be greater than 0"):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.flow import NODES, TO_SLOPES
+from hybridctl.hybrid.series import NODES, TO_SLOPES
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains

@@ -26,7 +26,7 @@ from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import HeldInput, Mode
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
@@ -176,13 +176,9 @@ def _reach_along(closed: Linearization, arc: Arc, gain: Gain, weight: WeightAt, 
     mode = Mode(arc.mode, VectorSpace(n * n), field)
     integrator = Integrator(METHODS["DOP853"], closed.rtol, closed.atol, np.inf)
     if arc.end > arc.start:
-        for step in integrator.steps(mode, _no_input, arc.start, s.ravel(), arc.end):
+        for step in integrator.steps(mode, HeldInput(np.zeros(0)), arc.start, s.ravel(), arc.end):
             s = step.states[-1].reshape(n, n)
     return np.asarray(s)
-
-
-def _no_input(t: float, z: Array) -> Array:
-    return np.zeros(0)
 
 
 def _moved_arc(arc: Arc, shift: float, index: int) -> Arc:

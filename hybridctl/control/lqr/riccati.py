@@ -15,8 +15,10 @@ from numpy.polynomial.chebyshev import chebval
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
-from hybridctl.hybrid.flow import TO_SERIES, TO_SLOPES, Integrator, Step
-from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
+from hybridctl.hybrid.flow import Integrator
+from hybridctl.hybrid.mode import FieldJacobian, HeldInput, Mode, Pace
+from hybridctl.hybrid.series import TO_SERIES, TO_SLOPES
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.spaces import VectorSpace
@@ -121,7 +123,7 @@ class Riccati:
     ) -> list[Step]:
         """Steps from t back to t_end, in ascending order."""
         mode = self._mode(k, n, instant)
-        found = self.integrator.steps(mode, _no_input, t, v, t_end, open_loop=True)
+        found = self.integrator.steps(mode, HeldInput(np.zeros(0)), t, v, t_end)
         return [_reversed(step) for step in found][::-1]
 
     def _mode(self, k: int, n: int, instant: Instant | None) -> Mode:
@@ -201,8 +203,4 @@ def _symmetric(v: Array) -> Array:
 
 
 def _reversed(step: Step) -> Step:
-    return Step(step.end, step.start, step.times[::-1], step.states[::-1], step.inputs[::-1])
-
-
-def _no_input(t: float, v: Array) -> Array:
-    return np.zeros(0)
+    return Step(step.end, step.start, step.states[::-1], step.inputs[::-1])

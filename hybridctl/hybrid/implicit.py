@@ -1,0 +1,107 @@
+r"""scipy's implicit steppers behind the interface of a stepper, for stretches that are stiff.
+
+Their Newton iteration takes the Jacobian of the mode, never differences of its field: in the
+coordinates x of a manifold, with :math:`L(x)` (nx, ndx) the map from velocities to rates of
+coordinates,
+
+.. math:: J = L\, D_x f\, L^+,
+
+which leaves out how L turns with x and how the input follows the state. Newton's iteration needs
+no exact J: a rough one costs iterations and shorter steps, not accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from scipy.integrate import OdeSolver
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.mode import InputLaw, Mode
+from hybridctl.hybrid.series import FRACTIONS
+from hybridctl.hybrid.step import Motion, Step, failure
+from hybridctl.spaces import VectorSpace
+
+
+class ImplicitStepper:
+    """Accepted steps of scipy's Radau or BDF from (t, x) until t_end."""
+
+    def __init__(
+        self,
+        method: Callable[..., OdeSolver],
+        motion: Motion,
+        t: float,
+        x: Array,
+        t_end: float,
+        rtol: float,
+        atol: float,
+        first_step: float | None = None,
+    ) -> None:
+        self._motion = motion
+        self._make = partial(
+            method,
+            motion.rate,
+            t_bound=t_end,
+            rtol=rtol,
+            atol=atol,
+            jac=_jacobian(motion.mode, motion.law),
+        )
+        first = None if first_step is None else min(first_step, abs(t_end - t))
+        self._solver = self._make(t, x, first_step=first)
+        self._guards: Array | None = None
+
+    @property
+    def length(self) -> float:
+        """What the next step will try, s."""
+        return float(self._solver.h_abs)
+
+    def advance(self, longest: float) -> Step:
+        """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
+        solver, mode = self._solver, self._motion.mode
+        solver.max_step = longest
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
+                message = solver.step()
+        except ValueError as error:
+            if "infs or NaNs" not in str(error):
+                raise
+            raise failure("the vector field is not finite", mode, solver.t, solver.y) from error
+        if solver.status == "failed":
+            raise failure(message, mode, solver.t, solver.y)
+        start, end = float(solver.t_old), float(solver.t)
+        states = solver.dense_output()(start + (end - start) * FRACTIONS).T
+        states[-1] = solver.y
+        step = self._motion.sampled(start, end, states, self._guards)
+        self._guards = None if step.guards is None else step.guards[-1]
+        return step
+
+    def restart(self, x: Array) -> None:
+        """Go on from x instead."""
+        old = self._solver
+        left = abs(old.t_bound - old.t)
+        if left > 0.0:
+            self._solver = self._make(old.t, x, first_step=min(old.h_abs, left))
+        self._guards = None
+
+    def ended(self, step: Step, t: float) -> Step:
+        """The step as it is, with its polynomial reaching beyond t."""
+        return step
+
+
+def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
+    """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
+    space, derivatives = mode.space, mode.jacobian
+    if derivatives is None:
+        return None
+    if isinstance(space, VectorSpace):
+        return lambda t, x: derivatives(t, x, law(t, x)).state
+
+    def in_coordinates(t: float, coordinates: Array) -> Array:
+        x = space.normalize(coordinates)
+        turn = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
+        inner = derivatives(t, x, law(t, x)).state
+        return np.asarray(turn @ inner @ np.linalg.pinv(turn))
+
+    return in_coordinates

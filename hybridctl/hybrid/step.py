@@ -1,0 +1,288 @@
+r"""One step along a mode: end state, error, record at the nodes, and what the guards do on it.
+
+A formula stands at a point (t, x), attempts steps from there, each with its error in units of the
+tolerance, and moves on by the last attempt where that is accepted. A step is a polynomial: its
+states at eight Chebyshev nodes fix it exactly (degree at most 7). Inputs and guards are sampled at
+the same nodes, and a guard whose Chebyshev series has
+
+.. math:: b = c_0 - |c_1| - 2 \sum_{k \ge 2} |c_k| > 0
+
+is positive on the whole step: the series alone is at least :math:`c_0 - \sum_{k \ge 1} |c_k|`, and
+its bend counts twice for what eight samples do not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import IntegrationError, SystemDefinitionError
+from hybridctl.hybrid.mode import GuardSet, HeldInput, InputLaw, Mode, Taken, WholeStep
+from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
+from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
+from hybridctl.spaces import VectorSpace
+
+Rate = Callable[[float, Array], Array]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One accepted step from `start` to `end` (s), by its values at the nodes of `series`.
+
+    states (8, nx), inputs (8, nu); guards: (8, n), and their bounds b (n,), where guards were
+    sampled.
+    """
+
+    start: float
+    end: float
+    states: Array
+    inputs: Array
+    guards: Array | None = None
+    bounds: Array | None = None
+
+    @property
+    def times(self) -> Array:
+        """Times (8,) of the nodes, s."""
+        times = self.start + (self.end - self.start) * FRACTIONS
+        times[-1] = self.end
+        return times
+
+    def state(self, t: float) -> Array:
+        """The state on this step's polynomial."""
+        s = 2.0 * (t - self.start) / (self.end - self.start) - 1.0
+        return np.asarray(basis(s) @ TO_SERIES @ self.states)
+
+
+def guard_bounds(values: Array) -> Array:
+    """The bounds b (n,) of guards with values (8, n) at the nodes of a step."""
+    c = TO_SERIES @ values
+    size = np.abs(c[1:])
+    return np.asarray(c[0] + size[0] - 2.0 * size.sum(axis=0))
+
+
+class Motion:
+    """A mode under an input law, with the guards that are sampled along it, if any."""
+
+    def __init__(self, mode: Mode, law: InputLaw, guards: GuardSet | None = None) -> None:
+        self.mode, self.law, self.guards = mode, law, guards
+        self.rate = _rate(mode, law)
+        self.held = None
+        if isinstance(law, HeldInput):
+            self.held = np.empty((len(FRACTIONS), len(law.value)))
+            self.held[:] = law.value
+
+    @property
+    def whole_step(self) -> WholeStep | None:
+        """The compiled step of this motion, if there is one.
+
+        It is that of the very field and guards of the motion, and needs an input that is held.
+        """
+        step, guards = self.mode.step, self.guards
+        if step is None or self.held is None or step.field != self.mode.field:
+            return None
+        same = guards is None or not guards.names or step.guards == guards.values
+        return step if same else None
+
+    def first_rate(self, t: float, x: Array) -> Array:
+        """The rate (nx,) of the coordinates at the start of a flow, checked.
+
+        Raises `SystemDefinitionError` for a field of the wrong shape, `IntegrationError` for one
+        that is not finite.
+        """
+        mode = self.mode
+        velocity = np.asarray(mode.field(t, x, self.law(t, x)))
+        if velocity.shape != (mode.space.ndx,):
+            raise SystemDefinitionError(
+                f"the field of mode {mode.key!r} must return shape ({mode.space.ndx},), got "
+                f"{velocity.shape}"
+            )
+        if not np.isfinite(velocity).all():
+            raise failure("the vector field is not finite", mode, t, x)
+        return np.asarray(mode.space.rate(x, velocity))
+
+    def guard(self, step: Step, i: int, t: float) -> float:
+        """The value of guard i on the polynomial of a step."""
+        if self.guards is None:
+            raise SystemDefinitionError("a motion without guards has no value of one")
+        x = self.mode.space.normalize(step.state(t))
+        return self.guards.value(i, t, x, self.law(t, x))
+
+    def sampled(self, start: float, end: float, states: Array, guards_before: Array | None) -> Step:
+        """The step with these states (8, nx); guards_before (n,): guards at its start, if known."""
+        inputs = self._inputs(start, end, states)
+        if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
+            what = "the state or the input is not finite"
+            raise failure(what, self.mode, end, states[-1])
+        step = Step(start, end, states, inputs)
+        if self.guards is None or not self.guards.names:
+            return step
+        normalize, values = self.mode.space.normalize, self.guards.values
+        known = [] if guards_before is None else [guards_before]
+        nodes = list(zip(step.times.tolist(), states, inputs, strict=True))[len(known) :]
+        guards = np.array([*known, *(values(t, normalize(x), u) for t, x, u in nodes)])
+        return Step(start, end, states, inputs, guards, guard_bounds(guards))
+
+    def _inputs(self, start: float, end: float, states: Array) -> Array:
+        law, normalize = self.law, self.mode.space.normalize
+        if self.held is not None:
+            return self.held
+        times = Step(start, end, states, states).times.tolist()
+        return np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
+
+
+def _rate(mode: Mode, law: InputLaw) -> Rate:
+    """The time derivative (nx,) of the coordinates."""
+    field, space = mode.field, mode.space
+    if not isinstance(space, VectorSpace):
+
+        def rate(t: float, coordinates: Array) -> Array:
+            x = space.normalize(coordinates)
+            return space.rate(x, field(t, x, law(t, x)))
+
+        return rate
+    if isinstance(law, HeldInput):
+        u = law.value
+        return lambda t, x: field(t, x, u)
+    return lambda t, x: field(t, x, law(t, x))
+
+
+class Formula(Protocol):
+    """Attempts steps from where it stands, at `time` and `state`, and moves on by the good ones."""
+
+    exponent: float
+    time: float
+    state: Array
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates where it stands."""
+        ...
+
+    def start(self, t: float, x: Array) -> None:
+        """Stand at (t, x)."""
+        ...
+
+    def attempt(self, end: float) -> float:
+        """The error of a step to time `end`, before or after, acceptable where it is below 1."""
+        ...
+
+    def accept(self) -> Step:
+        """The last attempt as a step; stand at its end."""
+        ...
+
+    def ended(self, step: Step, t: float) -> Step:
+        """A step just accepted, ended at t (s) within it.
+
+        A formula that cannot take it again at little cost leaves it as it is, with its polynomial
+        reaching beyond t.
+        """
+        ...
+
+
+class ExplicitFormula:
+    """An explicit Runge-Kutta formula for fields that are any callables."""
+
+    def __init__(self, tableau: Tableau, motion: Motion, rtol: float, atol: float) -> None:
+        n = motion.mode.space.nx
+        self.exponent = tableau.exponent
+        self._tableau, self._motion, self._rtol, self._atol = tableau, motion, rtol, atol
+        self._rates = np.empty((len(tableau.rows) + 1, n))
+        self._before = [self._rates[: len(row)] for row in tableau.rows]
+        self._guards: Array | None = None
+
+    def start(self, t: float, x: Array) -> None:
+        """Stand at (t, x)."""
+        self.time, self.state, self._guards = t, x, None
+        self._rates[0] = self._motion.first_rate(t, x)
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates where it stands."""
+        return np.asarray(self._rates[0])
+
+    def attempt(self, end: float) -> float:
+        """The error of a step to time `end`."""
+        tableau, s, h = self._tableau, self._tableau.stages, end - self.time
+        with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
+            self._stages(h, range(s))
+            self._end, self._reached = end, self._stage
+            largest = np.maximum(np.abs(self.state), np.abs(self._reached))
+            return tableau.error(h, self._rates[: s + 1], self._atol + self._rtol * largest)
+
+    def _stages(self, h: float, wanted: range) -> None:
+        t, x, rates, rate = self.time, self.state, self._rates, self._motion.rate
+        rows, nodes, before = self._tableau.rows, self._tableau.nodes, self._before
+        for i in wanted:
+            self._stage = x + h * (rows[i] @ before[i])
+            rates[i + 1] = rate(t + nodes[i] * h, self._stage)
+
+    def accept(self) -> Step:
+        """The last attempt as a step; stand at its end."""
+        tableau, h = self._tableau, self._end - self.time
+        self._stages(h, range(tableau.stages, len(tableau.rows)))
+        states = self.state + h * (tableau.dense @ self._rates)
+        states[-1] = self._reached
+        step = self._motion.sampled(self.time, self._end, states, self._guards)
+        self.time, self.state = self._end, self._reached
+        self._guards = None if step.guards is None else step.guards[-1]
+        self._rates[0] = self._rates[tableau.stages]
+        return step
+
+    def ended(self, step: Step, t: float) -> Step:
+        """The step as it is."""
+        return step
+
+
+class CompiledFormula:
+    """The steps of a compiled function, from which a step can be taken again to any time in it."""
+
+    exponent = DOP853_TABLEAU.exponent
+
+    def __init__(
+        self, motion: Motion, whole_step: WholeStep, held: Array, rtol: float, atol: float
+    ) -> None:
+        self._motion, self._step, self._held = motion, whole_step, held
+        self._rtol, self._atol = rtol, atol
+        self._ended: Step | None = None
+
+    def start(self, t: float, x: Array) -> None:
+        """Stand at (t, x)."""
+        self.time, self.state = t, x
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates where it stands."""
+        return self._motion.first_rate(self.time, self.state)
+
+    def attempt(self, end: float) -> float:
+        """The error of a step to time `end`."""
+        self._end, self._taken = end, self._to(self.time, self.state, end)
+        return self._taken.error
+
+    def accept(self) -> Step:
+        """The last attempt as a step; stand at its end."""
+        step = self._recorded(self.time, self._end, self._taken)
+        self.time, self.state = self._end, step.states[-1]
+        return step
+
+    def ended(self, step: Step, t: float) -> Step:
+        """The step, taken again until t."""
+        if self._ended is None or self._ended.start != step.start or self._ended.end != t:
+            self._ended = self._recorded(step.start, t, self._to(step.start, step.states[0], t))
+        return self._ended
+
+    def _to(self, t: float, x: Array, end: float) -> Taken:
+        return self._step(t, x, self._held[0], end - t, self._rtol, self._atol)
+
+    def _recorded(self, start: float, end: float, taken: Taken) -> Step:
+        return Step(start, end, taken.states, self._held, taken.guards, taken.bounds)
+
+
+def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:
+    """The error of a flow that cannot go on from (t, x)."""
+    where = f"in mode {mode.key!r} at t = {t:.9g} s, x = {np.array2string(x, precision=6)}"
+    return IntegrationError(f"{what} {where}")

@@ -1,0 +1,86 @@
+"""Explicit Runge-Kutta formulas, with their error estimates and dense output.
+
+Stages k_i = f(t + c_i h, y + h sum_j a_ij k_j), i = 0..s-1; the end y+ = y + h sum_j b_j k_j and
+its rate k_s, which is k_0 of the next step; extra stages for the dense output alone. Coefficients
+are scipy's, after Dormand and Prince (Hairer, Norsett, Wanner: Solving Ordinary Differential
+Equations I, II.5 and II.10) and Bogacki and Shampine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.integrate import DOP853, RK23, RK45
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.series import FRACTIONS
+
+LOW_WEIGHT = 0.01  # of the estimate of third order in that of DOP853, HNW II.10 (10.18)
+
+
+@dataclass(frozen=True, eq=False)
+class Tableau:
+    """A formula with s stages.
+
+    rows[i - 1] (i,): the weights of stage i, for i = 1..s-1, of the end (i = s), and of the extra
+    stages behind it. nodes: c_i of the same. stages: s. errors (m, s + 1): weights of the error
+    estimate, and of one of lower order where there are two. dense (8, all): weights of the
+    increments y(s_k) - y at the nodes of a step, divided by h. exponent: of the error, in the
+    factor by which a step is changed.
+    """
+
+    rows: tuple[Array, ...]
+    nodes: tuple[float, ...]
+    stages: int
+    errors: Array
+    dense: Array
+    exponent: float
+
+    def error(self, h: float, rates: Array, scale: Array) -> float:
+        """The error of a step in units of `scale` (n,), root mean square, for rates (s + 1, n)."""
+        estimates = (self.errors @ rates) / scale
+        main = float(estimates[0] @ estimates[0])
+        n = len(scale)
+        if len(estimates) == 1:
+            return abs(h) * float(np.sqrt(main / n))
+        low = float(estimates[1] @ estimates[1])
+        if main == 0.0 and low == 0.0:
+            return 0.0
+        return abs(h) * main / float(np.sqrt((main + LOW_WEIGHT * low) * n))
+
+
+def _tableau(
+    method: type[DOP853] | type[RK45] | type[RK23], errors: Array, dense: Array
+) -> Tableau:
+    s = method.n_stages
+    rows = [np.array(method.A[i, :i]) for i in range(1, s)] + [np.array(method.B)]
+    nodes = [*np.asarray(method.C)[1:].tolist(), 1.0]
+    extra = getattr(method, "A_EXTRA", np.zeros((0, 0)))
+    for k, row in enumerate(extra):
+        rows.append(np.array(row[: s + 1 + k]))
+        nodes.append(float(method.C_EXTRA[k]))
+    exponent = -1.0 / (method.error_estimator_order + 1)
+    return Tableau(tuple(rows), tuple(nodes), s, errors, dense, exponent)
+
+
+def _powers(method: type[RK45] | type[RK23]) -> Array:
+    """Dense output sum_k P_k s^k with s in [0, 1]."""
+    powers = FRACTIONS[:, None] ** np.arange(1, method.P.shape[1] + 1)
+    return np.asarray(powers @ method.P.T)
+
+
+def _hermite() -> Array:
+    """Dense output of DOP853: s (F_0 + (1 - s) (F_1 + s (F_2 + ...))), HNW II.10 (10.19)."""
+    unit = np.eye(DOP853.n_stages + 1 + len(DOP853.A_EXTRA))
+    end = np.pad(DOP853.B, (0, len(unit) - len(DOP853.B)))
+    start, last = unit[0], unit[DOP853.n_stages]
+    parts = [end, start - end, 2.0 * end - last - start, *DOP853.D]
+    factors = [FRACTIONS, 1.0 - FRACTIONS]
+    weights = np.cumprod([factors[k % 2] for k in range(len(parts))], axis=0)
+    return np.asarray(weights.T @ np.array(parts))
+
+
+DOP853_TABLEAU = _tableau(DOP853, np.array([DOP853.E5, DOP853.E3]), _hermite())
+RK45_TABLEAU = _tableau(RK45, np.array([RK45.E]), _powers(RK45))
+RK23_TABLEAU = _tableau(RK23, np.array([RK23.E]), _powers(RK23))

@@ -1,0 +1,82 @@
+"""Every run ends: by a limit of steps, of events, or where time stands still."""
+
+import numpy as np
+import pytest
+from hybrid.samples import ball, line
+
+import hybridctl as hc
+from hybridctl.errors import IntegrationError, StepLimitError, ZenoError
+from hybridctl.hybrid.mode import Pace
+
+
+def oscillator(pace=None, relaxation=np.inf):
+    longest = Pace(np.inf if pace is None else pace, relaxation)
+    return hc.HybridSystem(
+        [
+            hc.Mode(
+                "swing",
+                hc.VectorSpace(2),
+                lambda t, x, u: np.array([x[1], -1e6 * x[0]]),
+                pace=lambda t, x, u: longest,
+            )
+        ],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("system", "options", "why"),
+    [
+        (oscillator(), {}, "rtol = 1e-09"),
+        (oscillator(pace=1e-5), {}, "the pace of the mode"),
+        (oscillator(), {"max_step": 1e-6}, "max_step"),
+        (oscillator(relaxation=1e-6), {}, "a decay of the field within 1e-06 s"),
+    ],
+)
+def test_more_steps_than_allowed_are_an_error_that_says_why_they_are_short(system, options, why):
+    with pytest.raises(StepLimitError, match=r"max_steps = 20 .* mode 'swing'") as caught:
+        hc.simulate(system, "swing", [1.0, 0.0], (0.0, 10.0), max_steps=20, **options)
+    assert why in str(caught.value)
+    so_far = caught.value.trajectory
+    assert 0.0 < so_far.end < 10.0
+    assert so_far.final_state[0] == pytest.approx(np.cos(1e3 * so_far.end), abs=1e-5)
+
+
+def test_the_first_step_of_each_arc_is_free():
+    """Changes of the law and events have limits of their own."""
+    policy = hc.SampledPolicy(lambda t, x: np.zeros(0), 0.01)
+    run = hc.simulate(ball(), "air", [1.0, 0.0], (0.0, 2.0), policy, max_steps=20)
+    assert len(run.arcs) > 200
+
+
+@pytest.mark.parametrize("method", ["DOP853", "Radau"])
+def test_steps_that_no_longer_advance_time_are_an_error(method):
+    """x' = 1 / (1 - t): the rate grows beyond all bounds at t = 1."""
+    field = lambda t, x, u: np.array([1.0 / (1.0 - t) ** 2])  # noqa: E731
+    system = hc.HybridSystem([hc.Mode("m", hc.VectorSpace(1), field)], [])
+    with pytest.raises(IntegrationError, match=r"t = (0\.99|1)"):
+        hc.simulate(system, "m", [0.0], (0.0, 2.0), method=method)
+
+
+def test_a_pace_of_zero_is_an_error():
+    with pytest.raises(IntegrationError, match="limited by the pace of the mode"):
+        hc.simulate(oscillator(pace=0.0), "swing", [1.0, 0.0], (0.0, 1.0))
+
+
+def test_modes_that_alternate_at_one_instant_are_named():
+    space = hc.VectorSpace(1)
+    modes = [
+        hc.Mode("left", space, lambda t, x, u: np.ones(1)),
+        hc.Mode("right", space, lambda t, x, u: -np.ones(1)),
+    ]
+    edges = [
+        hc.Transition("left", hc.Guard("to", lambda t, x, u: -x[0]), hc.Reset.identity(), "right"),
+        hc.Transition("right", hc.Guard("fro", lambda t, x, u: x[0]), hc.Reset.identity(), "left"),
+    ]
+    with pytest.raises(ZenoError, match=r"alternating between modes \['left', 'right'\]"):
+        hc.simulate(hc.HybridSystem(modes, edges), "left", [-1.0], (0.0, 2.0))
+
+
+def test_a_run_of_any_length_in_smooth_flow_needs_few_steps():
+    run = hc.simulate(line({"g": lambda t, x, u: 1.0}), "go", [0.0], (0.0, 1e6), max_steps=20)
+    assert run.final_state[0] == pytest.approx(1e6, rel=1e-14)
