@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,11 +12,9 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, interval, member, number, vector
 from hybridctl.errors import (
-    AmbiguousEventError,
     EventLimitError,
     GuardViolatedError,
     NoContactSolutionError,
-    SystemDefinitionError,
     ZenoError,
 )
 from hybridctl.hybrid.events import Crossing, GuardWatch
@@ -31,11 +28,11 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
+from hybridctl.hybrid.sequence import landing, sequential_jump
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.hybrid.zeno import Accumulation, crowded, predict
 
-_ALL_ORDERS = 4
 _SELECTIONS = 8
 _INSTANT_EVENTS = 10
 _REPEATED = 3
@@ -104,7 +101,7 @@ def simulate(
     that is not accurate. None leaves the choice to scipy, which begins carefully.
     event_window: guards that fall through zero within this time of the first, in s, are one
     event. Where their joint event has no edge of its own, the single edges are applied one
-    after the other, and must give the same state in every order.
+    after the other, and must give the same state in every order (see `sequence`).
     guard_tolerance: a guard is armed once above this value (in the guard's own unit), which
     has to exceed the rounding of a guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
@@ -230,7 +227,7 @@ def _jump(
     if not crossing.guards:
         key, jump = arc.mode, Jump(before)
     elif resting is not None:
-        key, jump = _landing(resting.target, resting.reset(t, before, u))
+        key, jump = landing(resting.target, resting.reset(t, before, u))
     else:
         key, jump = _reset(run, arc.mode, crossing, before, u)
     name, space = f"state after the event at t = {t}", run.system.mode(key).space
@@ -279,52 +276,8 @@ def _reset(
     """The jump of all fired guards: their joint edge, or the single edges in sequence."""
     edge = run.system.outgoing(source).edge(crossing.guards)
     if edge is not None:
-        return _landing(edge.target, edge.reset(crossing.time, x, u))
-    sequence = crossing.guards
-    result = _sequence(run, source, sequence, crossing.time, x, u)
-    for other in _other_orders(sequence):
-        key, jump = _sequence(run, source, other, crossing.time, x, u)
-        if key != result[0] or not np.allclose(jump.state, result[1].state, rtol=1e-6, atol=1e-6):
-            raise AmbiguousEventError(
-                f"guards {sequence} of mode {source!r} fired together at t = "
-                f"{crossing.time:.9g} s, and their order matters: {sequence} leads to "
-                f"{result[0]!r}, x+ = {result[1].state.tolist()}, {other} to {key!r}, "
-                f"x+ = {jump.state.tolist()}; give this event a transition of its own"
-            )
-    return result
-
-
-def _other_orders(guards: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """All other orders of few guards; of many, the rotations in both directions."""
-    n = len(guards)
-    if n <= _ALL_ORDERS:
-        return list(permutations(guards))[1:]
-    return [(*row[k:], *row[:k]) for row in (guards, guards[::-1]) for k in range(n)][1:]
-
-
-def _sequence(
-    run: _Run, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> tuple[ModeKey, Jump]:
-    """Apply single edges in the given order; a guard that the new mode lacks is done with.
-
-    The impulses add up.
-    """
-    key, jump = source, Jump(x)
-    for name in guards:
-        edge = run.system.outgoing(key).edge((name,))
-        if edge is not None:
-            earlier = jump.impulses
-            key, jump = _landing(edge.target, edge.reset(t, jump.state, u))
-            if len(earlier) == len(jump.impulses):
-                jump = replace(jump, impulses=earlier + jump.impulses)
-    return key, jump
-
-
-def _landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
-    key = target if jump.mode is None else jump.mode
-    if key is None:
-        raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
-    return key, jump
+        return landing(edge.target, edge.reset(crossing.time, x, u))
+    return sequential_jump(run.system, source, crossing.guards, crossing.time, x, u)
 
 
 def _accumulation(

@@ -33,6 +33,7 @@ from hybridctl.sensitivity.gains import (
 PhantomInput = Literal["pushing", "withdrawing"]
 
 _SAME = 1e-6
+_MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
 _SELECTIONS = 8
 _DIRECTIONS = 128
 _BACK = 1e-7
@@ -122,7 +123,17 @@ class _Phantoms:
         return any(self._event.guards[j] in names for j in self._all - fired)
 
     def check(self) -> None:
-        """Raise `AmbiguousEventError` where two orders lead to different states or modes."""
+        """Raise `AmbiguousEventError` where two orders lead to different states or modes.
+
+        Each set of guards has to be reached alike from all sets with one guard less, which are
+        n 2^(n-1) resets; more than twelve guards are refused.
+        """
+        names, t = self._event.guards, self._event.time
+        if len(names) > _MOST_GUARDS:
+            raise AmbiguousEventError(
+                f"{len(names)} guards fire together at t = {t:.9g} s, and whether their order "
+                f"matters is looked at for {_MOST_GUARDS} at most"
+            )
         for size in range(1, len(self._all) + 1):
             for fired in combinations(sorted(self._all), size):
                 for last in fired:
