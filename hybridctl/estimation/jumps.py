@@ -102,12 +102,15 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
     """Where infinitely many events end: from there on their guards and the rates of those are zero.
 
     The covariance is that given these zeros. The curvature of the guards is left out of the rows.
+    Guards that see the input are forces, of which nothing is held.
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    values = [guard_derivative(system, before, guard, t, x, u).state for guard in event.guards]
+    present = system.outgoing(event.mode_before).guards.names
+    guards = [guard_derivative(system, before, g, t, x, u) for g in event.guards if g in present]
+    values = [guard.state for guard in guards if not guard.input.any()]
     rates = [row @ coefficients(before, t, x, u).state for row in values]
-    rows = np.array([*values, *rates])
+    rows = np.array([*values, *rates]).reshape(-1, len(p))
     spread = p @ rows.T
     matrix = np.eye(len(p)) - spread @ np.linalg.pinv(rows @ spread, hermitian=True) @ rows
     return _linear(matrix, p, "events accumulate: their guards and rates are set to zero")

@@ -240,7 +240,7 @@ def _jump(
             t,
             arc.mode,
             mode,
-            crossing.guards,
+            crossing.guards if end is None else end.guards,
             _frozen(before),
             after,
             _frozen(u),
