@@ -96,7 +96,7 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
         edges = listed.outgoing(key)
         return replace(edges, guards=guards[key])
 
-    return HybridSystem(listed.mode, outgoing)
+    return HybridSystem(listed.mode, outgoing, listed.guard_names)
 
 
 def parametric_system(

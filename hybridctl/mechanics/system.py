@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def contact_system(
     """
     options = {} if stabilization is None else {"stabilization": stabilization}
     assembly = _Assembly(ContactDynamics(robot, contacts, **options), RobotStateSpace(robot))
-    return HybridSystem(assembly.mode, assembly.outgoing)
+    return HybridSystem(assembly.mode, assembly.outgoing, assembly.guard_names())
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,12 @@ class _Assembly:
             return impact_border(dynamics, q, v, result, after, u_after)
 
         return Reset(jump, jacobian, border)
+
+    def guard_names(self) -> Iterator[str]:
+        """Those of all modes: a mode of one contact has the same guards whatever the others do."""
+        known = [self._known(i) for i in range(len(self.dynamics.contacts))]
+        for row in zip_longest(*known, fillvalue=OPEN):
+            yield from contact_guards(self.dynamics, row).names
 
     def _checked(self, key: ModeKey) -> Modes:
         contacts = self.dynamics.contacts

@@ -74,7 +74,8 @@ def with_parameters(
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
     view, n = _Beside(system, derivatives), len(derivatives.names)
-    return HybridSystem(view.mode, view.outgoing), HybridTrajectory(
+    names = system.guard_names
+    return HybridSystem(view.mode, view.outgoing, names), HybridTrajectory(
         tuple(_beside_arc(arc, n) for arc in trajectory.arcs),
         tuple(_beside_event(event, n) for event in trajectory.events),
     )

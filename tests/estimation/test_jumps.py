@@ -6,6 +6,7 @@ from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flow
 from hybridctl.robots import ball
 
 import hybridctl as hc
+from hybridctl.errors import UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import jumped, reset_jacobian
@@ -142,8 +143,13 @@ def test_guard_noise_is_a_floor_of_uncertain_height():
     kf = ball_filter(guard_noise={"floor": sigma**2})
     found = kf.predict(Estimate("air", 0.0, x0, NONE), 0.8).estimate
     assert_close_to_sample(found.covariance, sample, bias=1e-3)
-    none = ball_filter(guard_noise={"ceiling": 1.0}).predict(Estimate("air", 0.0, x0, NONE), 0.8)
-    np.testing.assert_array_equal(none.estimate.covariance, NONE)
+
+
+def test_noise_of_a_guard_that_no_mode_has_is_refused():
+    with pytest.raises(UnknownNameError, match=r"'flor' is unknown.*did you mean 'floor'"):
+        ball_filter(guard_noise={"flor": 1e-4})
+    with pytest.raises(UnknownNameError, match=r"did you mean 'slope closes'"):
+        ball_filter(ball.system(), np.zeros((4, 4)), guard_noise={"slope close": 1e-4})
 
 
 def test_guard_noise_on_one_guard_of_several_is_its_own_sample():
