@@ -213,7 +213,8 @@ class SaltedKalmanFilter:
         events, notes = list[Event](), list[str]()
         transition: Array | None = np.eye(len(estimate.covariance))
         if estimate.alternative is not None:
-            other = replace(estimate.alternative, transition=transition)
+            own = np.eye(len(estimate.alternative.estimate.covariance))
+            other = replace(estimate.alternative, transition=own)
             estimate = replace(estimate, alternative=other)
         changes = record.input_changes(estimate.time, sample.time)
         for t in (*changes.tolist(), sample.time):
