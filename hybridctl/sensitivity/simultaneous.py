@@ -146,13 +146,32 @@ class _Phantoms:
         scale = 1.0 + float(np.abs(state).max(initial=0.0))
         same = key == side.mode.key and len(state) == len(side.state)
         if not same or np.abs(space.difference(side.state, state)).max() > _SAME * scale:
-            names = self._event.guards
-            others = [names[i] for i in sorted(fired - {last})]
-            raise AmbiguousEventError(
-                f"guards {names} fire together at t = {self._event.time:.9g} s and their order "
-                f"matters: {names[last]!r} after {others} leads to {key!r}, x = {state.tolist()}, "
-                f"another order to {side.mode.key!r}, x = {side.state.tolist()}"
-            )
+            raise self._ambiguous(fired, last, key, state)
+
+    def _ambiguous(
+        self, fired: frozenset[int], last: int, key: ModeKey, state: Array
+    ) -> AmbiguousEventError:
+        """That guard `last` after the others leads to (key, state), and not to their side."""
+        names, side = self._event.guards, self.side(fired)
+        order = (*(names[i] for i in sorted(fired - {last})), names[last])
+        other = tuple(names[i] for i in sorted(fired))
+        how = (
+            f"all at once leads to {side.mode.key!r}"
+            if fired == self._all
+            else (f"the order {other} to {side.mode.key!r}")
+        )
+        apart = np.inf
+        if state.shape == side.state.shape:
+            apart = float(np.abs(state - side.state).max(initial=0.0))
+        return AmbiguousEventError(
+            f"guards {names} fire together at t = {self._event.time:.9g} s and their order "
+            f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
+            "Motions just beside this one end apart from it, so that it has no derivative: let the "
+            "guards fire one after the other (lift one foot a little), or make the contacts give",
+            orders=(order, other),
+            modes=(key, side.mode.key),
+            states=(state, side.state),
+        )
 
     def _land(self, fired: frozenset[int], j: int) -> tuple[ModeKey, Array, Array]:
         """Mode, state and input when guard j fires after the guards `fired`."""
