@@ -57,9 +57,9 @@ def jump_derivative(
 
     Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
     `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
-    the event ([RS] Assumption 6), or where the jump of one takes another back to before it ([RS]
-    (7)); `InputError` where the event is where infinitely many end, and at borders of the reset
-    that are not one between two cases, or are met by one of several guards;
+    the event ([RS] Assumption 6), where the jump of one takes another back to before it ([RS] (7)),
+    and for more than twelve guards; `InputError` where the event is where infinitely many end, and
+    at borders of the reset that are not one between two cases, or are met by one of several guards;
     `SystemDefinitionError` where a Jacobian is missing.
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
