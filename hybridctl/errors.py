@@ -80,7 +80,22 @@ class GrazingError(SimulationError):
 
 
 class AmbiguousEventError(SimulationError):
-    """Guards fired together and the order of their resets changes the post-event state."""
+    """Guards fired together and the order of their resets changes the post-event state.
+
+    `orders` has two orders that differ, `modes` and `states` where each of them leads; all are
+    empty where no two are known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        orders: tuple[tuple[str, ...], ...] = (),
+        modes: tuple[Any, ...] = (),
+        states: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.orders, self.modes, self.states = orders, modes, states
 
 
 class ReferenceRangeError(SimulationError):

@@ -96,7 +96,7 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
         [_mode(m, symbols[m.key], columns[m.key], guards[m.key]) for m in modes],
         _edges(transitions, symbols, guards),
     )
-    return HybridSystem(listed.mode, _Ways(listed, guards).outgoing)
+    return HybridSystem(listed.mode, _Ways(listed, guards).outgoing, listed.guard_names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,7 +164,8 @@ def rigid(parameters: Parameters | None = None) -> HybridSystem:
     landings = {key: _landing(body, pieces, key) for key in pieces}
     rest = Edge(pieces[STANCE], STANCE)
     outgoing = {key: _with_impacts(base.outgoing(key), key, landings, rest) for key in MODES}
-    return HybridSystem(base.mode, lambda key: outgoing[member("mode", key, outgoing)])
+    known = lambda key: outgoing[member("mode", key, outgoing)]  # noqa: E731
+    return HybridSystem(base.mode, known, base.guard_names)
 
 
 @dataclass(frozen=True, eq=False)

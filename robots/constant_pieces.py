@@ -60,7 +60,7 @@ def system(delta: Callable[[Signs], ArrayLike], n: int) -> HybridSystem:
         guards = GuardSet(tuple(names), lambda t, x, u: -x[low], lambda t, x, u: slopes)
         return Outgoing(guards, edge)
 
-    return HybridSystem(mode, outgoing)
+    return HybridSystem(mode, outgoing, [f"x{j + 1} rises" for j in range(size)])
 
 
 def before_corner(delta: Callable[[Signs], ArrayLike], n: int) -> Array:

@@ -33,14 +33,14 @@ class ContactSignal:
     of its value of g, p the variance of that. A guard that does not fall there is not crossed.
     At `off` or less it is open: a mode that has the guard `opens` is left through that. Between
     the two nothing follows, so a signal that chatters there does not. What could not be followed
-    leaves the estimate as it was, with a note.
+    leaves the estimate as it was, with a note. closes, opens: None where nothing follows.
     """
 
     channel: str
     on: float
     off: float
-    closes: str
-    opens: str
+    closes: str | None
+    opens: str | None
 
     def __post_init__(self) -> None:
         if not number("off", self.off) < number("on", self.on):

@@ -43,7 +43,8 @@ class SaltedKalmanFilter:
     process_noise: spectral density in the tangent space (ndx, ndx), by mode, or a `Noise`.
     measurement: one, or several with different names. reset_noise: a covariance after the jump
     (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the reset moves the
-    state. guard_noise: variance of the guards' offsets, one number or by guard.
+    state. guard_noise: variance of the guards' offsets, one number or by guard. Names of guards
+    that no mode has raise `UnknownNameError`.
     signals: contact signals, evidence of the mode. strategy: "saltation", or a baseline that is
     wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
     rewind: longest time in s for which a corrected mean that is past a guard is taken to be just
@@ -98,6 +99,7 @@ class SaltedKalmanFilter:
         given = [measurement] if isinstance(measurement, Measurement) else list(measurement)
         self.measurements = {m.name: m for m in given}
         self.signals = {signal.channel: signal for signal in signals}
+        _check_guards(self.model, signals)
         names = [m.name for m in given] + [signal.channel for signal in signals]
         if not given or len(set(names)) != len(names):
             raise InputError(
@@ -211,7 +213,8 @@ class SaltedKalmanFilter:
         events, notes = list[Event](), list[str]()
         transition: Array | None = np.eye(len(estimate.covariance))
         if estimate.alternative is not None:
-            other = replace(estimate.alternative, transition=transition)
+            own = np.eye(len(estimate.alternative.estimate.covariance))
+            other = replace(estimate.alternative, transition=own)
             estimate = replace(estimate, alternative=other)
         changes = record.input_changes(estimate.time, sample.time)
         for t in (*changes.tolist(), sample.time):
@@ -302,6 +305,20 @@ class SaltedKalmanFilter:
             return rival[0], rival[1], other.since
         alternative = replace(other, estimate=rival[0], log_odds=odds)
         return replace(after, alternative=alternative), innovation, None
+
+
+def _check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
+    """Raise `UnknownNameError` for guards that no mode of the system has, where these are known."""
+    known = model.system.guard_names
+    if known is None:
+        return
+    if model.guard_noise is not None:
+        for name in model.guard_noise.named:
+            member("guard_noise of", name, known)
+    for signal in signals:
+        for what, guard in (("closes", signal.closes), ("opens", signal.opens)):
+            if guard is not None:
+                member(f"{what} of signal {signal.channel!r},", guard, known)
 
 
 def _since_sample(prediction: Prediction, before: Array | None) -> Estimate:

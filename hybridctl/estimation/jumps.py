@@ -18,7 +18,7 @@ from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.beside import with_guard_offsets
 from hybridctl.sensitivity.gains import JumpGains, guard_derivative
 from hybridctl.sensitivity.moments import through_jump
 from hybridctl.sensitivity.simultaneous import jump_derivative
@@ -102,12 +102,15 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
     """Where infinitely many events end: from there on their guards and the rates of those are zero.
 
     The covariance is that given these zeros. The curvature of the guards is left out of the rows.
+    Guards that see the input are forces, of which nothing is held.
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    values = [guard_derivative(system, before, guard, t, x, u).state for guard in event.guards]
+    present = system.outgoing(event.mode_before).guards.names
+    guards = [guard_derivative(system, before, g, t, x, u) for g in event.guards if g in present]
+    values = [guard.state for guard in guards if not guard.input.any()]
     rates = [row @ coefficients(before, t, x, u).state for row in values]
-    rows = np.array([*values, *rates])
+    rows = np.array([*values, *rates]).reshape(-1, len(p))
     spread = p @ rows.T
     matrix = np.eye(len(p)) - spread @ np.linalg.pinv(rows @ spread, hermitian=True) @ rows
     return _linear(matrix, p, "events accumulate: their guards and rates are set to zero")
@@ -120,27 +123,33 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
     if vague is not None:
         note = f"the rate of {vague!r} is less certain than its sign"
         return _linear(reset_jacobian(system, event), p, note)
+    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
+    offsets = len(event.guards) if variances.any() else 0
+    if offsets:
+        system, event = with_guard_offsets(system, event)
+        p = block_diag(p, np.diag(variances))
     try:
         jump = jump_derivative(system, event)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
-        return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
-    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
+        matrix = reset_jacobian(system, event)
+        return _without(_linear(matrix, p, f"no first order: {error}"), offsets)
     if isinstance(jump, JumpGains):
-        result = _linear(jump.state, p)
-        if not variances.any():
-            return result
-        kick = jump.kick * _delay(system, event, event.guards[0], jump.time_state)
-        return result._replace(covariance=result.covariance + variances[0] * np.outer(kick, kick))
-    n = len(p)
-    if variances.any() and isinstance(jump, Cascade):
-        jump, p = _offset(system, event, jump), block_diag(p, np.diag(variances))
+        return _without(_linear(jump.state, p), offsets)
     shift, after = through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
-    size = system.mode(event.mode_after).space.ndx
-    if len(p) > n:
-        shift, after = shift[:size], after[:size, :size]
-    return Jumped(shift, after, None)
+    return _without(Jumped(shift, after, None), offsets)
+
+
+def _without(jumped: Jumped, offsets: int) -> Jumped:
+    """What an event does to the state alone, where that has the offsets of guards behind it."""
+    if not offsets:
+        return jumped
+    own = slice(-offsets)
+    matrix = None if jumped.matrix is None else jumped.matrix[own, own]
+    return jumped._replace(
+        shift=jumped.shift[own], covariance=jumped.covariance[own, own], matrix=matrix
+    )
 
 
 def _vague(system: HybridSystem, event: Event, p: Array) -> str | None:
@@ -159,39 +168,3 @@ def _vague(system: HybridSystem, event: Event, p: Array) -> str | None:
         if rate**2 < row @ p @ row:
             return guard
     return None
-
-
-def _delay(system: HybridSystem, event: Event, guard: str, time_state: Array) -> float:
-    """1 / gdot, from D_x dt = -D_x g / gdot with the gradient of the guard before the event."""
-    before = system.mode(event.mode_before)
-    t, x, u = event.time, event.state_before, event.input_before
-    g = guard_derivative(system, before, guard, t, x, u)
-    size = float(g.state @ g.state)
-    if size > 0.0:
-        return float(-(time_state @ g.state) / size)
-    return 1.0 / float(g.time + g.input @ event.input_rate)
-
-
-def _offset(system: HybridSystem, event: Event, cascade: Cascade) -> Cascade:
-    """The same jump with the offsets of the n guards behind the deviation, (d + n) -> (d+ + n).
-
-    The rate of a guard in a phantom mode is found with its gradient before the event, which is
-    right where the jumps do not change that: gaps do not depend on velocities.
-    """
-    n = len(cascade.guards)
-
-    def micro(fired: frozenset[int], j: int) -> JumpGains:
-        jump = cascade.jump(fired, j)
-        delays = np.zeros(n)
-        if jump.time_state.any() or jump.kick.any():
-            delays[j] = _delay(system, event, event.guards[j], jump.time_state)
-        return JumpGains(
-            np.concatenate([jump.time_state, -delays]),
-            jump.time_input,
-            block_diag(jump.reset_jacobian, np.eye(n)),
-            np.vstack([jump.reset_input, np.zeros((n, len(jump.time_input)))]),
-            np.concatenate([jump.kick, np.zeros(n)]),
-            np.concatenate([jump.reset_rate, np.zeros(n)]),
-        )
-
-    return Cascade(cascade.guards, micro)

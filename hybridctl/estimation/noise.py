@@ -119,6 +119,11 @@ class GuardNoise:
         for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
             number(f"guard_noise {name}".strip(), value, at_least=0.0)
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The guards that are given by name."""
+        return tuple(self.variance) if isinstance(self.variance, Mapping) else ()
+
     def of(self, guard: str) -> float:
         """The variance of one guard."""
         if isinstance(self.variance, Mapping):

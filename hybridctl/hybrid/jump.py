@@ -1,8 +1,14 @@
-"""What happens where guards fire: the reset of their joint edge, or those of all in sequence."""
+"""What happens where guards fire: the reset of their joint edge, or those of all in sequence.
+
+What follows from a sequence must not depend on the order. All n! orders are compared at once on the
+sets S of guards that have fired: each has the outcomes of S without j, followed by j, for every j
+in S. Where resets commute, that is one outcome for each of 2^n sets, and n 2^(n-1) resets.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,9 +17,16 @@ from hybridctl.errors import AmbiguousEventError, SystemDefinitionError
 from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 
-_SAME = 1e-6  # states that differ by less, absolutely and relatively, are the same after an event
+_SAME = 1e-6  # of a coordinate, or of 1: post-event states that agree
+_MOST_RESETS = 32_768  # enough for 12 guards that commute: 12 * 2^11 of them
 
-Reached = tuple[tuple[str, ...], ModeKey, Jump]
+
+def landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
+    """The mode after a reset, which the edge names or else the reset itself, and its jump."""
+    key = target if jump.mode is None else jump.mode
+    if key is None:
+        raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
+    return key, jump
 
 
 def jump(
@@ -21,58 +34,113 @@ def jump(
 ) -> tuple[ModeKey, Jump]:
     """The mode and the jump that guards of mode `source` lead to, when they fire at (t, x, u).
 
-    Without an edge of their own the single edges are applied one after the other; a guard that a
-    mode on the way lacks is done with, and impulses add up. Raises `AmbiguousEventError` where the
-    order matters.
+    Without an edge of their own the single edges are applied one after the other, with the same
+    result in every order; a guard that the mode reached so far lacks is done with, and impulses
+    add up.
+
+    Raises `AmbiguousEventError` where two orders end in different modes or states, naming both,
+    and where more than 32,768 resets would be needed to tell: that is from 13 guards on.
     """
     edge = system.outgoing(source).edge(guards)
     if edge is not None:
         return landing(edge.target, edge.reset(t, x, u))
-    reached: dict[frozenset[str], list[Reached]] = {frozenset(): [((), source, Jump(x))]}
-    for _ in guards:
-        longer: dict[frozenset[str], list[Reached]] = {}
-        for fired, ways in reached.items():
-            for name in guards:
-                if name not in fired:
-                    known = longer.setdefault(fired | {name}, [])
-                    for way in ways:
-                        _add(known, _fire(system, way, name, t, u))
-        reached = longer
-    (ends,) = reached.values()
-    if len(ends) > 1:
-        (order, key, one), (other, other_key, two) = ends[:2]
-        raise AmbiguousEventError(
-            f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s, and their order "
-            f"matters: {order} leads to {key!r}, x+ = {one.state.tolist()}, {other} to "
-            f"{other_key!r}, x+ = {two.state.tolist()}; give this event a transition of its own"
+    return _Orders(system, source, guards, t, u).compared(Jump(x))
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Where an order of some of the guards leads."""
+
+    order: tuple[str, ...]
+    mode: ModeKey
+    jump: Jump
+
+    def is_same(self, other: _Outcome) -> bool:
+        state, others = self.jump.state, other.jump.state
+        return (
+            self.mode == other.mode
+            and state.shape == others.shape
+            and np.allclose(state, others, rtol=_SAME, atol=_SAME)
         )
-    return ends[0][1:]
 
 
-def landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
-    """The mode after a jump: the target of its edge, unless the reset decides."""
-    key = target if jump.mode is None else jump.mode
-    if key is None:
-        raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
-    return key, jump
+class _Orders:
+    """The orders of simultaneous guards at one instant, under one input."""
 
+    def __init__(
+        self, system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, u: Array
+    ) -> None:
+        self._system, self._source, self._guards = system, source, guards
+        self._time, self._input, self._resets = t, u, 0
 
-def _fire(system: HybridSystem, way: Reached, name: str, t: float, u: Array) -> Reached:
-    """A way, longer by the single edge of one guard."""
-    order, key, now = way
-    edge = system.outgoing(key).edge((name,))
-    if edge is None:
-        return (*order, name), key, now
-    key, after = landing(edge.target, edge.reset(t, now.state, u))
-    if len(now.impulses) == len(after.impulses):
-        after = replace(after, impulses=now.impulses + after.impulses)
-    return (*order, name), key, after
+    def compared(self, start: Jump) -> tuple[ModeKey, Jump]:
+        """Mode and jump after all guards, once all orders have been seen to agree."""
+        level = {frozenset[str](): [_Outcome((), self._source, start)]}
+        for _ in self._guards:
+            following: dict[frozenset[str], list[_Outcome]] = {}
+            for fired, outcomes in level.items():
+                for outcome in outcomes:
+                    for after in self._next(outcome):
+                        self._add(following.setdefault(fired | {after.order[-1]}, []), after)
+            level = following
+        first = level[frozenset(self._guards)][0]
+        return first.mode, first.jump
 
+    def _next(self, outcome: _Outcome) -> Iterator[_Outcome]:
+        return (self._fire(outcome, g) for g in self._guards if g not in outcome.order)
 
-def _add(known: list[Reached], way: Reached) -> None:
-    """Keep a way unless one is known that leads to the same mode and state."""
-    _, key, found = way
-    for _, other, jump in known:
-        if key == other and np.allclose(found.state, jump.state, rtol=_SAME, atol=_SAME):
+    def _add(self, known: list[_Outcome], new: _Outcome) -> None:
+        """Keep an outcome of the same guards that differs, unless it ends differently too."""
+        if any(new.is_same(other) for other in known):
             return
-    known.append(way)
+        if known:
+            first, second = self._completed(known[0]), self._completed(new)
+            if not first.is_same(second):
+                raise self._ambiguous(first, second)
+        known.append(new)
+
+    def _completed(self, outcome: _Outcome) -> _Outcome:
+        for name in self._guards:
+            if name not in outcome.order:
+                outcome = self._fire(outcome, name)
+        return outcome
+
+    def _fire(self, outcome: _Outcome, name: str) -> _Outcome:
+        order, earlier = (*outcome.order, name), outcome.jump.impulses
+        edge = self._system.outgoing(outcome.mode).edge((name,))
+        if edge is None:
+            return replace(outcome, order=order)
+        if self._resets == _MOST_RESETS:
+            raise self._undecided()
+        self._resets += 1
+        reset = edge.reset(self._time, outcome.jump.state, self._input)
+        key, jump = landing(edge.target, reset)
+        if len(earlier) == len(jump.impulses):
+            jump = replace(jump, impulses=earlier + jump.impulses)
+        return _Outcome(order, key, jump)
+
+    def _ambiguous(self, first: _Outcome, second: _Outcome) -> AmbiguousEventError:
+        return AmbiguousEventError(
+            f"guards {self._guards} of mode {self._source!r} fired together at t = "
+            f"{self._time:.9g} s, and their order matters: {first.order} leads to "
+            f"{first.mode!r}, {second.order} to {second.mode!r}, and the states differ by up to "
+            f"{_apart(first, second)}; give this event a transition of its own",
+            orders=(first.order, second.order),
+            modes=(first.mode, second.mode),
+            states=(first.jump.state, second.jump.state),
+        )
+
+    def _undecided(self) -> AmbiguousEventError:
+        return AmbiguousEventError(
+            f"{len(self._guards)} guards of mode {self._source!r} fired together at t = "
+            f"{self._time:.9g} s, and {_MOST_RESETS} resets do not tell whether their order "
+            "matters: give them a transition of their own"
+        )
+
+
+def _apart(first: _Outcome, second: _Outcome) -> str:
+    """The largest difference of two states, in words where their sizes differ."""
+    state, others = first.jump.state, second.jump.state
+    if state.shape != others.shape:
+        return f"their dimension ({len(state)} and {len(others)})"
+    return f"{np.abs(state - others).max(initial=0.0):.3g}"

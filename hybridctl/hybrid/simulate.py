@@ -122,7 +122,7 @@ def simulate(
     max_steps: of the integrator in the whole run, besides the first step of each arc.
     event_window: guards that fall through zero within this time of the first, in s, are one
     event. Where their joint event has no edge of its own, the single edges are applied one
-    after the other, and must give the same state in every order.
+    after the other, and must give the same state in every order (see `jump`).
     guard_tolerance: a guard is armed once above this value, relative to its scale
     (`GuardSet.scales`, one in its own unit by default), which has to exceed the rounding of a
     guard on its surface; an arc may begin this far outside.
@@ -302,7 +302,7 @@ def _jump(
             t,
             arc.mode,
             mode,
-            crossing.guards,
+            crossing.guards if end is None else end.guards,
             before,
             after,
             u,

@@ -21,7 +21,8 @@ class HybridSystem:
       mode need different names, and one set of guards has at most one transition.
     - both as functions of a mode key, for systems whose modes are too many to list (a robot
       with c contacts has 3^c). They are called once per mode, when it is first entered, and
-      raise `UnknownNameError` for a key that is no mode.
+      raise `UnknownNameError` for a key that is no mode. `guard_names` are then the names that
+      guards of any mode have, if they are known: others can be refused where they are given.
 
     Raises `SystemDefinitionError` where the parts do not fit.
     """
@@ -30,13 +31,19 @@ class HybridSystem:
         self,
         modes: Iterable[Mode] | Callable[[ModeKey], Mode],
         transitions: Iterable[Transition] | Callable[[ModeKey], Outgoing],
+        guard_names: Iterable[str] | None = None,
     ) -> None:
         if callable(modes) and callable(transitions):
             self._mode_of, self._outgoing_of = modes, transitions
         elif callable(modes) or callable(transitions):
             raise SystemDefinitionError("give modes and transitions both as lists or as functions")
+        elif guard_names is not None:
+            raise SystemDefinitionError("guard_names are those of the transitions that are listed")
         else:
-            self._mode_of, self._outgoing_of = _listed(list(modes), list(transitions))
+            listed = list(transitions)
+            self._mode_of, self._outgoing_of = _listed(list(modes), listed)
+            guard_names = [guard.name for transition in listed for guard in transition.guards]
+        self.guard_names = None if guard_names is None else tuple(dict.fromkeys(guard_names))
         self._modes: dict[ModeKey, Mode] = {}
         self._outgoing: dict[ModeKey, Outgoing] = {}
 

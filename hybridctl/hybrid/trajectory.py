@@ -37,6 +37,8 @@ class Event:
     the normal impulse per contact in N s (empty where no reset gave any), `report` what the reset
     certifies (not saved). `accumulation`: the predicted time at which events of these guards
     accumulate, where the system came to rest instead of going through all of them; otherwise None.
+    `guards` are then all that accumulate, in the order in which they fired: those that the mode
+    before the event lacks are held by it.
     """
 
     index: int

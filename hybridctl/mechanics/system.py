@@ -18,7 +18,8 @@ stick or slip is decided at acceleration level with the post-event input ([RS] 2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
@@ -56,9 +57,9 @@ class ContactSystem(HybridSystem):
     """
 
     def __init__(self, dynamics: ContactDynamics) -> None:
-        super().__init__(self._mode, self._ways_out)
         self.dynamics = dynamics
         self.space = RobotStateSpace(dynamics.robot)
+        super().__init__(self._mode, self._ways_out, self._all_guards())
 
     @property
     def robot(self) -> Robot:
@@ -95,8 +96,17 @@ class ContactSystem(HybridSystem):
             GuardSet(guards.names, guards.values, guards.jacobian), edges.edge, edges.rest
         )
 
+    def _all_guards(self) -> Iterator[str]:
+        """Names: a mode of one contact has the same guards whatever the others do."""
+        for row in zip_longest(*self._known(), fillvalue=OPEN):
+            yield from ContactGuards.of(self.dynamics, row).names
+
+    def _known(self) -> list[Modes]:
+        """The modes of each contact."""
+        return [_KNOWN[len(tangents)] for tangents in self.dynamics.all.tangents]
+
     def _checked(self, key: ModeKey) -> Modes:
-        known = [_KNOWN[len(tangents)] for tangents in self.dynamics.all.tangents]
+        known = self._known()
         if (
             not isinstance(key, tuple)
             or len(key) != len(known)

@@ -52,13 +52,16 @@ class ParameterDerivatives:
 
     field(mode, t, x, u): D_p f (ndx, np). guards(mode, t, x, u): D_p g (n, np), in the order of
     the guards of the mode. reset(mode, fired, t, x, u): D_p R (ndx+, np), of the edge from `mode`
-    when the guards `fired` fire.
+    when the guards `fired` fire, None where no reset depends on p. moves_borders: False where
+    parameters change neither the border of a reset nor what the reset does at it; otherwise resets
+    at a border are refused.
     """
 
     names: tuple[str, ...]
     field: At
     guards: At
-    reset: Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]
+    reset: Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array] | None
+    moves_borders: bool = True
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
@@ -74,10 +77,30 @@ def with_parameters(
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
     view, n = _Beside(system, derivatives), len(derivatives.names)
-    return HybridSystem(view.mode, view.outgoing), HybridTrajectory(
+    names = system.guard_names
+    return HybridSystem(view.mode, view.outgoing, names), HybridTrajectory(
         tuple(_beside_arc(arc, n) for arc in trajectory.arcs),
         tuple(_beside_event(event, n) for event in trajectory.events),
     )
+
+
+def with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem, Event]:
+    """The system and one of its events in (x, w), where guard i of the event fires at g + w_i = 0.
+
+    w is recorded as zero. Where the reset has a border, that stays where it is.
+    """
+    n = len(event.guards)
+
+    def field(key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        return np.zeros((system.mode(key).space.ndx, n))
+
+    def guards(key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        names = system.outgoing(key).guards.names
+        return np.array([[float(name == own) for own in event.guards] for name in names])
+
+    by = ParameterDerivatives(event.guards, field, guards, None, moves_borders=False)
+    view = _Beside(system, by)
+    return HybridSystem(view.mode, view.outgoing, system.guard_names), _beside_event(event, n)
 
 
 @dataclass(frozen=True)
@@ -188,15 +211,25 @@ class _Beside:
         return None if edge is None else Edge(Reset(self._jump(edge.reset)), edge.target)
 
     def _border(self, own: AtBorder) -> AtBorder:
-        """Nothing where there is no border; how parameters move one is not known."""
+        """The border in (x, p) where parameters leave it alone; otherwise it is refused."""
 
-        def border(t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
+        def border(
+            t: float, x: Array, u: Array, key: ModeKey, u_after: Array
+        ) -> ResetBorder | None:
             found = own(t, x[: -self.n], u, key, u_after)
-            if found is not None:
+            if found is None:
+                return None
+            if self.by.moves_borders:
                 raise InputError(
                     f"the reset at t = {t:.9g} s is at the border of {found.name!r}, where it has "
                     "no derivatives by parameters"
                 )
+            distance = np.append(found.distance.state, np.zeros(self.n))
+            return found._replace(
+                distance=found.distance._replace(state=distance),
+                positive=self._padded(found.positive),
+                negative=self._padded(found.negative),
+            )
 
         return border
 
@@ -211,17 +244,25 @@ class _Beside:
         self, key: ModeKey, fired: tuple[str, ...], own: Function[ResetJacobian]
     ) -> Function[ResetJacobian]:
         def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            x, n = x[: -self.n], self.n
+            x = x[: -self.n]
             d = own(t, x, u)
-            by_p = self._shaped("a reset", self.by.reset(key, fired, t, x, u), key, len(d.time))
-            below = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
-            return ResetJacobian(
-                np.concatenate((d.time, np.zeros(n))),
-                np.vstack((np.hstack((d.state, by_p)), below)),
-                np.vstack((d.input, np.zeros((n, len(u))))),
-            )
+            if self.by.reset is None:
+                return self._padded(d)
+            by_p = self.by.reset(key, fired, t, x, u)
+            return self._padded(d, self._shaped("a reset", by_p, key, len(d.time)))
 
         return jacobian
+
+    def _padded(self, d: ResetJacobian, by_p: Array | None = None) -> ResetJacobian:
+        """Derivatives of a reset in (x, p), which leaves p alone; by_p (ndx+, np), or none."""
+        n = self.n
+        by_p = np.zeros((len(d.time), n)) if by_p is None else by_p
+        below = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
+        return ResetJacobian(
+            np.concatenate((d.time, np.zeros(n))),
+            np.vstack((np.hstack((d.state, by_p)), below)),
+            np.vstack((d.input, np.zeros((n, d.input.shape[1])))),
+        )
 
     def _shaped(self, what: str, value: Array, key: ModeKey, rows: int) -> Array:
         if np.shape(value) != (rows, self.n):

@@ -40,7 +40,7 @@ def inputs_as_parameters(
     """
     held = _Held(system, array("values", list(values.values()), (None,)))
     derivatives = ParameterDerivatives(tuple(values), held.field, held.guards, held.reset)
-    return HybridSystem(held.mode, held.outgoing), derivatives
+    return HybridSystem(held.mode, held.outgoing, system.guard_names), derivatives
 
 
 @dataclass(frozen=True, eq=False)

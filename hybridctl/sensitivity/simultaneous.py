@@ -33,6 +33,7 @@ from hybridctl.sensitivity.gains import (
 PhantomInput = Literal["pushing", "withdrawing"]
 
 _SAME = 1e-6
+_MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
 _SELECTIONS = 8
 _DIRECTIONS = 128
 _BACK = 1e-7
@@ -56,9 +57,9 @@ def jump_derivative(
 
     Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
     `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
-    the event ([RS] Assumption 6), or where the jump of one takes another back to before it ([RS]
-    (7)); `InputError` where the event is where infinitely many end, and at borders of the reset
-    that are not one between two cases, or are met by one of several guards;
+    the event ([RS] Assumption 6), where the jump of one takes another back to before it ([RS] (7)),
+    and for more than twelve guards; `InputError` where the event is where infinitely many end, and
+    at borders of the reset that are not one between two cases, or are met by one of several guards;
     `SystemDefinitionError` where a Jacobian is missing.
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
@@ -122,7 +123,17 @@ class _Phantoms:
         return any(self._event.guards[j] in names for j in self._all - fired)
 
     def check(self) -> None:
-        """Raise `AmbiguousEventError` where two orders lead to different states or modes."""
+        """Raise `AmbiguousEventError` where two orders lead to different states or modes.
+
+        Each set of guards has to be reached alike from all sets with one guard less, which are
+        n 2^(n-1) resets; more than twelve guards are refused.
+        """
+        names, t = self._event.guards, self._event.time
+        if len(names) > _MOST_GUARDS:
+            raise AmbiguousEventError(
+                f"{len(names)} guards fire together at t = {t:.9g} s, and whether their order "
+                f"matters is looked at for {_MOST_GUARDS} at most"
+            )
         for size in range(1, len(self._all) + 1):
             for fired in combinations(sorted(self._all), size):
                 for last in fired:
@@ -135,13 +146,32 @@ class _Phantoms:
         scale = 1.0 + float(np.abs(state).max(initial=0.0))
         same = key == side.mode.key and len(state) == len(side.state)
         if not same or np.abs(space.difference(side.state, state)).max() > _SAME * scale:
-            names = self._event.guards
-            others = [names[i] for i in sorted(fired - {last})]
-            raise AmbiguousEventError(
-                f"guards {names} fire together at t = {self._event.time:.9g} s and their order "
-                f"matters: {names[last]!r} after {others} leads to {key!r}, x = {state.tolist()}, "
-                f"another order to {side.mode.key!r}, x = {side.state.tolist()}"
-            )
+            raise self._ambiguous(fired, last, key, state)
+
+    def _ambiguous(
+        self, fired: frozenset[int], last: int, key: ModeKey, state: Array
+    ) -> AmbiguousEventError:
+        """That guard `last` after the others leads to (key, state), and not to their side."""
+        names, side = self._event.guards, self.side(fired)
+        order = (*(names[i] for i in sorted(fired - {last})), names[last])
+        other = tuple(names[i] for i in sorted(fired))
+        how = (
+            f"all at once leads to {side.mode.key!r}"
+            if fired == self._all
+            else (f"the order {other} to {side.mode.key!r}")
+        )
+        apart = np.inf
+        if state.shape == side.state.shape:
+            apart = float(np.abs(state - side.state).max(initial=0.0))
+        return AmbiguousEventError(
+            f"guards {names} fire together at t = {self._event.time:.9g} s and their order "
+            f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
+            "Motions just beside this one end apart from it, so that it has no derivative: let the "
+            "guards fire one after the other (lift one foot a little), or make the contacts give",
+            orders=(order, other),
+            modes=(key, side.mode.key),
+            states=(state, side.state),
+        )
 
     def _land(self, fired: frozenset[int], j: int) -> tuple[ModeKey, Array, Array]:
         """Mode, state and input when guard j fires after the guards `fired`."""

@@ -1,12 +1,14 @@
 """Contact signals: evidence that a contact closes or opens at the time of the signal."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bouncing_ball, height
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.errors import NoContactSolutionError, UnknownNameError
 from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
@@ -58,7 +60,7 @@ def test_balls_on_floors_of_uncertain_height_are_where_it_says(strategy):
     """The signal comes when each ball touches its floor at -w; then y = -w and v+ = -0.8 v."""
     rng = np.random.default_rng(1)
     x0, p0, s = np.array([1.0, 0.2]), np.diag([0.01, 0.05]) ** 2, 0.01**2
-    signal = ContactSignal("touch", 0.9, 0.1, "floor", "none")
+    signal = ContactSignal("touch", 0.9, 0.1, "floor", None)
     kf = SaltedKalmanFilter(
         bouncing_ball(), np.zeros((2, 2)), height(), guard_noise=s, signals=[signal],
         strategy=strategy,
@@ -74,6 +76,13 @@ def test_balls_on_floors_of_uncertain_height_are_where_it_says(strategy):
         truth = np.array([-w, -0.8 * (v - GRAVITY * t)])
         squares.append(nees(space, after, truth))
     assert band(*zip(*squares, strict=True)).inside == (strategy != "no_jump")
+
+
+@pytest.mark.parametrize("what", ["closes", "opens"])
+def test_a_guard_that_no_mode_has_is_refused(what):
+    signal = replace(FORCE, **{what: f"{ball.CONTACT} {what[:-1]}"})
+    with pytest.raises(UnknownNameError, match=f"{what} of signal 'force'.*did you mean"):
+        ball_filter(signal=signal)
 
 
 def test_a_gap_that_grows_or_stays_is_not_closed():
@@ -164,7 +173,7 @@ def test_what_cannot_be_followed_leaves_the_estimate_as_it_was():
     system = hc.HybridSystem(modes, [Transition("a", guard, Reset(stuck), "b")])
     kf = SaltedKalmanFilter(
         system, np.zeros((1, 1)), linear("z", [[1.0]], [[1.0]]),
-        signals=[ContactSignal("c", 1.0, 0.0, "g", "none")],
+        signals=[ContactSignal("c", 1.0, 0.0, "g", None)],
     )  # fmt: skip
     start = Estimate("a", 0.0, np.array([0.5]), np.eye(1))
     found = kf.update(start, "c", 2.0)

@@ -1,6 +1,7 @@
 """Robots with contacts: blocks that land corner by corner and stop, balls that come to rest."""
 
 import numpy as np
+import pytest
 from hybridctl.robots import ball, block
 
 import hybridctl as hc
@@ -55,6 +56,29 @@ def test_a_ball_that_comes_to_rest_has_no_gap_and_no_speed_across():
     assert not found.kept
     across = found.estimate.covariance[[1, 3]]
     assert np.abs(across).max() < 1e-15
+
+
+@pytest.mark.parametrize(("restitution", "pitch"), [(0.3, 0.01), (0.5, -0.05)])
+def test_a_block_whose_corners_bounce_in_turn_has_no_gap_at_either(restitution, pitch):
+    """Both corners come to rest at the impact of one of them, from a mode in which both are open.
+
+    The rows of the gaps and of their rates are those of the level block.
+    """
+    p = block.Parameters(restitution=restitution, friction=0.0)
+    kf = SaltedKalmanFilter(
+        block.system(p), np.zeros((6, 6)), coordinates("pose", [0, 1, 2], np.eye(3))
+    )
+    start = np.array([0.0, 0.5 * p.height + 0.02, pitch, 0.0, 0.0, 0.0])
+    found = kf.predict(Estimate(("open",) * 2, 0.0, start, 1e-8 * np.eye(6)), 0.8)
+    rest = next(event for event in found.events if event.accumulation is not None)
+    assert rest.mode_before == ("open", "open")
+    assert "open" not in rest.mode_after
+    assert set(rest.guards) == {"left closes", "right closes"}
+    half = 0.5 * p.width
+    gaps = np.array([[0.0, 1.0, half], [0.0, 1.0, -half]])
+    rows = np.block([[gaps, np.zeros((2, 3))], [np.zeros((2, 3)), gaps]])
+    # the pitch at rest is that of the last bounces, some 1e-5 rad within the horizon
+    np.testing.assert_allclose(rows @ found.estimate.covariance @ rows.T, 0.0, atol=1e-15)
 
 
 def test_a_contact_that_would_pull_and_cannot_be_corrected_lets_go():

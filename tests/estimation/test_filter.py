@@ -1,5 +1,6 @@
 """Whole runs: consistency, corrections that cross a guard, evidence of the mode, manifolds."""
 
+import casadi as ca
 import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height
@@ -9,6 +10,7 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import truncnorm
 
 import hybridctl as hc
+from hybridctl import symbolic
 from hybridctl.errors import InputError
 from hybridctl.estimation.admit import admit, condition
 from hybridctl.estimation.consistency import (
@@ -21,9 +23,10 @@ from hybridctl.estimation.consistency import (
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, moved
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.measurement import configuration, coordinates
+from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.points import integrated
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import ContactDynamics
 
@@ -150,6 +153,49 @@ def test_an_event_that_is_still_to_come_is_undone():
     without = SaltedKalmanFilter(bouncing_ball(), NONE, height(), window=0.0).run(record, start)
     assert without.summary()["undone"] == 0
     assert without.log_likelihood < with_it.log_likelihood - 10.0
+
+
+def landing_ball():
+    """(x, y, vx, vy) in the air; on the ground, where the ball rolls on, (x, vx) is all of it."""
+    air, ground = ca.SX.sym("air", 4), ca.SX.sym("ground", 2)
+    return symbolic.hybrid_system(
+        [
+            symbolic.Mode("air", state=air, field=[air[2], air[3], 0.0, -GRAVITY]),
+            symbolic.Mode("ground", state=ground, field=[ground[1], 0.0]),
+        ],
+        [symbolic.Transition("air", "lands", air[1], "ground", [air[0], air[2]])],
+    )
+
+
+@pytest.mark.parametrize(("above", "undone"), [(0.0, 0), (0.08, 1)])
+def test_a_late_event_may_change_the_dimension_of_the_state(above, undone):
+    """The hypothesis that it is still to come has four dimensions, the main one two."""
+
+    def value(mode, t, x, u):
+        return x[:2] if mode.key == "air" else np.array([x[0], 0.0])
+
+    def jacobian(mode, t, x, u):
+        return np.eye(2, 4) if mode.key == "air" else np.array([[1.0, 0.0], [0.0, 0.0]])
+
+    truth = np.array([0.0, 1.0 + above, 0.5, 0.0])
+    lands = np.sqrt(2.0 * truth[1] / GRAVITY)
+    times = np.arange(0.455, 0.6, 0.01)
+    fallen = np.where(times < lands, truth[1] - 0.5 * GRAVITY * times**2, 0.0)
+    record = Record({"place": Series(times, np.column_stack((0.5 * times, fallen)))})
+    kf = SaltedKalmanFilter(
+        landing_ball(),
+        {"air": np.zeros((4, 4)), "ground": np.zeros((2, 2))},
+        Measurement("place", value, jacobian, 0.01**2 * np.eye(2)),
+    )
+    spread = np.diag([0.01, 0.02, 0.01, 0.02]) ** 2
+    start = Estimate("air", 0.0, np.array([0.0, 1.0, 0.5, 0.0]), spread)
+    result = kf.run(record, start)
+    assert result.summary()["undone"] == undone
+    assert len(result.events) == 1 + undone
+    assert result.events[-1].time == pytest.approx(lands, abs=5e-3)
+    assert result.modes[-1] == "ground"
+    np.testing.assert_allclose(result.means[-1], [0.5 * times[-1], 0.5], atol=1e-2)
+    assert len(smooth(kf.model.system, result).estimates) == len(times)
 
 
 def test_a_contact_signal_closes_and_opens_with_hysteresis():

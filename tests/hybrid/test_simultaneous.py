@@ -1,11 +1,14 @@
 """Guards that fire together or nearly so: none is lost, and their resets are composed."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hybrid.samples import GRAVITY, feet
 
 import hybridctl as hc
 from hybridctl.errors import AmbiguousEventError, NoContactSolutionError
+from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
 
 WINDOW = 1e-8
 GAPS = [10.0**-k for k in range(2, 13)] + [0.0]
@@ -138,6 +141,96 @@ def test_one_pair_that_does_not_commute_among_many_guards_is_found(n, culprits):
     )
     with pytest.raises(AmbiguousEventError):
         hc.simulate(system, "m", [0.5, 1.0], (0.0, 1.0))
+
+
+def latch(n, trips):
+    """n guards that reach zero together; each mode is the order in which they have fired.
+
+    The last reset adds 1 to the second coordinate where the whole order is in `trips`.
+    """
+    names = [str(k) for k in range(n)]
+    counted = []
+
+    def outgoing(fired):
+        def edge(guards):
+            if len(guards) > 1:
+                return None
+            order = (*fired, *guards)
+
+            def reset(t, x, u):
+                counted.append(order)
+                return x + np.array([0.0, 1.0 if order in trips else 0.0])
+
+            done = len(order) == n
+            return Edge(hc.Reset(reset), "done" if done else order)
+
+        left = () if fired == "done" else tuple(name for name in names if name not in fired)
+        guards = GuardSet(left, lambda t, x, u: np.full(len(left), x[0]))
+        return Outgoing(guards, edge)
+
+    def mode(key):
+        return hc.Mode(key, hc.VectorSpace(2), lambda t, x, u: np.array([-1.0, 0.0]))
+
+    return hc.HybridSystem(mode, outgoing), counted
+
+
+def test_one_order_of_five_guards_that_differs_is_found():
+    """It is no rotation of the declared order, forwards or backwards."""
+    system, _ = latch(5, [("0", "2", "1", "3", "4")])
+    with pytest.raises(AmbiguousEventError, match="order matters") as caught:
+        hc.simulate(system, (), [0.5, 0.0], (0.0, 1.0))
+    assert ("0", "2", "1", "3", "4") in caught.value.orders
+    differences = np.subtract(*caught.value.states)
+    np.testing.assert_array_equal(np.abs(differences), [0.0, 1.0])
+
+
+def test_orders_that_differ_on_the_way_and_agree_in_the_end_are_one_event():
+    """The modes between are one for each order; what the last reset leaves is the same."""
+    system, counted = latch(4, list(permutations("0123")))
+    (event,) = hc.simulate(system, (), [0.5, 0.0], (0.0, 1.0)).events
+    np.testing.assert_allclose(event.state_after, [0.0, 1.0], atol=1e-12)
+    assert set(permutations("0123")) <= set(counted)
+
+
+def many_feet(n):
+    resets = []
+
+    def reset(t, x, u):
+        resets.append(t)
+        return x * np.array([1.0, 0.5])
+
+    def outgoing(left):
+        guards = GuardSet(left, lambda t, x, u: np.full(len(left), x[0]))
+
+        def edge(fired):
+            if len(fired) > 1:
+                return None
+            return Edge(hc.Reset(reset), tuple(name for name in left if name not in fired))
+
+        return Outgoing(guards, edge)
+
+    def mode(key):
+        return hc.Mode(key, hc.VectorSpace(2), lambda t, x, u: np.array([-1.0, 0.0]))
+
+    names = tuple(str(k) for k in range(n))
+    return hc.HybridSystem(mode, outgoing), names, resets
+
+
+@pytest.mark.parametrize("n", [5, 8, 12])
+def test_all_orders_of_many_guards_are_compared_on_the_sets_that_have_fired(n):
+    """One state for each of 2^n sets, one reset for each of n 2^(n - 1) steps between them."""
+    system, names, resets = many_feet(n)
+    (event,) = hc.simulate(system, names, [0.5, 1.0], (0.0, 1.0)).events
+    assert event.mode_after == ()
+    assert event.state_after[1] == pytest.approx(0.5**n, rel=1e-12)
+    assert len(resets) <= n * 2 ** (n - 1) + n
+
+
+def test_more_guards_than_can_be_compared_are_refused():
+    system, names, resets = many_feet(20)
+    with pytest.raises(AmbiguousEventError, match=r"20 guards .* a transition of their own"):
+        hc.simulate(system, names, [0.5, 1.0], (0.0, 1.0))
+    assert len(resets) < 40_000
 
 
 def test_impulses_of_composed_resets_add_up():

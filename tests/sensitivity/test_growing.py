@@ -6,6 +6,7 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.errors import AmbiguousEventError
+from hybridctl.hybrid.mode import Edge, GuardJacobian, GuardSet, Outgoing, ResetJacobian
 
 
 def two_walls(factor):
@@ -37,3 +38,35 @@ def test_a_jump_that_takes_another_guard_to_its_other_side_is_refused():
     run = hc.simulate(system, (), [-1.0, -1.0], (0.0, 2.0))
     with pytest.raises(AmbiguousEventError, match="'wall 1' would fire before"):
         hc.jump_derivative(system, run.events[0])
+
+
+@pytest.mark.parametrize("n", [12, 13])
+def test_the_phantom_modes_of_twelve_guards_are_compared_and_those_of_more_refused(n):
+    """Walls at x = 0 that halve y: the jump has the slope 1/2^n."""
+    names = [f"wall {k}" for k in range(n)]
+
+    def mode(left):
+        return hc.Mode(left, hc.VectorSpace(2), lambda t, x, u: np.array([-1.0, 0.0]))
+
+    def outgoing(left):
+        def edge(fired):
+            halved = np.diag([1.0, 0.5 ** len(fired)])
+            reset = hc.Reset(
+                lambda t, x, u: halved @ x,
+                lambda t, x, u: ResetJacobian(np.zeros(2), halved, np.zeros((2, 0))),
+            )
+            return Edge(reset, tuple(name for name in left if name not in fired))
+
+        k = len(left)
+        jacobian = GuardJacobian(np.zeros(k), np.tile([1.0, 0.0], (k, 1)), np.zeros((k, 0)))
+        values = lambda t, x, u: np.full(k, x[0])  # noqa: E731
+        return Outgoing(GuardSet(left, values, lambda t, x, u: jacobian), edge)
+
+    system = hc.HybridSystem(mode, outgoing)
+    (event,) = hc.simulate(system, tuple(names), [0.5, 1.0], (0.0, 1.0)).events
+    if n > 12:
+        with pytest.raises(AmbiguousEventError, match="13 guards fire together"):
+            hc.jump_derivative(system, event)
+        return
+    jump = hc.jump_derivative(system, event)
+    np.testing.assert_allclose(jump([0.0, 1.0]), [0.0, 0.5**n], rtol=1e-12)

@@ -1,5 +1,6 @@
 """One-sided derivatives of simultaneous events, against simulations that meet them one by one."""
 
+import pickle
 from itertools import product
 
 import casadi as ca
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.robots import biped, block, constant_pieces
+from hybridctl.robots.bodies import free_body
 from sensitivity.struck_door import struck_door
 
 import hybridctl as hc
@@ -133,6 +135,52 @@ def test_impacts_that_do_not_commute_are_refused_by_name():
         AmbiguousEventError, match=r"'left closes', 'right closes'.*order\s+matters"
     ):
         hc.linearize(system, run)
+
+
+def test_a_level_landing_on_four_feet_is_refused_in_two_lines():
+    """The impact of one corner throws the others up, which then hit later and elsewhere.
+
+    A landing that is not level has isolated events, and its derivative is that of differences.
+    """
+    robot = hc.mechanics.Robot.from_urdf(
+        free_body("table", 5.0, (0.1, 0.2, 0.25)), root="floating", actuated=()
+    )
+    ground = hc.mechanics.Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    corners = [
+        hc.mechanics.Contact(f"{x:+}{y:+}", "table", ground, offset=(0.3 * x, 0.2 * y, -0.3))
+        for x, y in product((1, -1), repeat=2)
+    ]
+    system = hc.mechanics.contact_system(robot, corners)
+    x0 = np.zeros(13)
+    x0[2], x0[6] = 0.31, 1.0
+    run = hc.simulate(system, ("open",) * 4, x0, (0.0, 0.1), **TIGHT)
+    (event,) = run.events
+    assert len(event.guards) == 4
+    with pytest.raises(AmbiguousEventError, match="lift one foot a little") as caught:
+        hc.linearize(system, run)
+    error = caught.value
+    assert str(error).count("\n") == 1
+    assert len(str(error)) < 600
+    first, second = error.orders
+    assert sorted(first) == sorted(second)
+    assert error.modes[0] != error.modes[1]
+    assert np.abs(np.subtract(*error.states)).max() > 0.1
+    again = pickle.loads(pickle.dumps(error))
+    assert again.orders == error.orders
+
+    space = system.mode(event.mode_before).space
+    tilted = space.integrate(x0, np.concatenate(([0, 0, 0, 0.01, 0.02, 0], np.zeros(6))))
+    run, lin = nominal(system, ("open",) * 4, tilted, (0.0, 0.03))
+    assert [len(event.guards) for event in run.events[:1]] == [1]
+    assert lin.is_linear
+    h, dx = 1e-6, directions(12, count=3)
+    for d, found in zip(dx, lin(dx), strict=True):
+        ends = [
+            hc.simulate(system, ("open",) * 4, space.integrate(tilted, s * d), (0.0, 0.03), **TIGHT)
+            for s in (h, -h)
+        ]
+        last = space.difference(ends[1].final_state, ends[0].final_state) / (2.0 * h)
+        np.testing.assert_allclose(found, last, rtol=0.0, atol=1e-5 * np.abs(last).max())
 
 
 # The door
