@@ -6,7 +6,6 @@ diagonal, with I = m r^2 / 3, W_nn - mu W_nt = (1 + 3 cos(a)^2 - 3 mu sin(a) cos
 positive for all a where mu < min (1 + 3 cos(a)^2) / (3 sin(a) cos(a)) = 4/3.
 """
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +22,7 @@ from mechanics.impacts import violation
 SPAN = 0.6
 PERIOD = 0.005
 PAINLEVE = 4.0 / 3.0
-# A run takes 0.04 s on average. One that takes this many steps goes nowhere.
-MOST_STEPS, MOST_SECONDS = 20_000, 60.0
+MOST_STEPS = 20_000  # a run that takes as many goes nowhere
 
 
 def numbers(low, high):
@@ -94,11 +92,11 @@ class Guard:
     """Stops a run that does not come to an end."""
 
     def __init__(self):
-        self.steps, self.until = 0, time.monotonic() + MOST_SECONDS
+        self.steps = 0
 
     def __call__(self, t):
         self.steps += 1
-        if self.steps > MOST_STEPS or time.monotonic() > self.until:
+        if self.steps > MOST_STEPS:
             pytest.fail(f"still at t = {t} after {self.steps} steps")
 
 
@@ -127,7 +125,7 @@ def check_run(run, robot, contacts):
         assert np.diff(energy).max() <= 1e-7 * max(1.0, energy[0])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(case=blocks())
 def test_a_block_falls_slides_rocks_and_rests(case):
     robot, contacts, x0 = case
@@ -141,7 +139,7 @@ def test_a_block_falls_slides_rocks_and_rests(case):
         check_run(run, robot, contacts)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(case=balls())
 def test_a_ball_bounces_slides_and_rests(case):
     """Normal and tangential motion of a point are not coupled: nothing is ever in the way."""
@@ -151,7 +149,7 @@ def test_a_ball_bounces_slides_and_rests(case):
     check_run(run, robot, contacts)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(case=cubes())
 def test_a_cube_tumbles(case):
     """In space, where friction is too low for a corner to jam.

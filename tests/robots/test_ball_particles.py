@@ -102,7 +102,7 @@ def test_what_a_new_input_lets_go_opens_or_slips_at_once():
         assert events[0][0].guards == (guard,)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     x=st.tuples(*(st.floats(-1, 1) for _ in range(4))),
     part=st.floats(0.0, 1.0),
