@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-STEPS = 10.0 ** np.arange(-1.0, -8.0, -1.0)
+STEPS = 10.0 ** np.arange(-2.0, -6.0, -1.0)
 
 
 def central(f: Callable[[Array], Array], n: int, h: float) -> Array:

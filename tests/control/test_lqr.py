@@ -211,7 +211,7 @@ def test_the_closed_loop_is_the_derivative_of_the_simulated_one():
         columns.append((ends[0] - ends[1]) / (2.0 * h))
     found = np.array(columns).T
     # early and late runs differ to second order (the gain is held past the event): off by h
-    np.testing.assert_allclose(result.closed_loop.state_transition, found, atol=2e-5)
+    np.testing.assert_allclose(result.closed_loop.state_transition, found, atol=h)
 
 
 def test_the_policy_begins_with_the_feedforward():

@@ -41,7 +41,7 @@ def definite(seed, rank=N):
     return root @ root.T
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, N), st.integers(1, N))
 def test_above_both_is_above_both_and_touches_each_direction(seed, first_rank, second_rank):
     first, second = definite(seed, first_rank), definite(seed + 1, second_rank)

@@ -15,7 +15,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.likelihood import fit_noise, judge
 from hybridctl.estimation.record import Record, Series
 
-SIGMA, KICK = 0.003, 0.15
+SIGMA, KICK, RECORDS = 0.003, 0.15, 20
 TIMES = np.array([0.15, 0.3, 0.4, 0.55, 0.65, 0.75])
 BALL = bouncing_ball()
 START = Estimate("air", 0.0, np.array([1.0, 0.0]), np.diag([1e-4, 1e-2]))
@@ -46,11 +46,11 @@ def ball_log(rng):
 @pytest.fixture(scope="module")
 def fitted():
     rng = np.random.default_rng(0)
-    records = [ball_log(rng) for _ in range(60)]
+    records = [ball_log(rng) for _ in range(2 * RECORDS)]
     path = []
     with ThreadPoolExecutor(2) as pool:
         fit = fit_noise(
-            ball_filter, records[:30], [START], [0.01, 0.03],
+            ball_filter, records[:RECORDS], [START], [0.01, 0.03],
             tolerance=0.02, standard_errors=True, executor=pool,
             progress=lambda levels, total: path.append(total),
         )  # fmt: skip
@@ -63,7 +63,7 @@ def test_levels_are_found_within_their_statistical_error(fitted):
     assert fit.log_likelihood == pytest.approx(max(path))
     assert fit.evaluations == len(path)
     # of 6 heights 3 go into start and kick, so each record has 3 of freedom for sigma, 1 for kick
-    errors = np.array([1.0 / np.sqrt(2 * 30 * 3), 1.0 / np.sqrt(2 * 30 * 1)])
+    errors = 1.0 / np.sqrt(2 * RECORDS * np.array([3, 1]))
     assert (np.abs(np.log(fit.levels / [SIGMA, KICK])) < 3.0 * errors).all()
     # heights and kicks share their freedom, and a finite step has 1 / (12 n): a few percent
     np.testing.assert_allclose(fit.standard_errors, errors, rtol=0.1)
@@ -71,7 +71,7 @@ def test_levels_are_found_within_their_statistical_error(fitted):
 
 def test_held_out_records_judge_the_fit(fitted):
     records, fit, _ = fitted
-    held_out = records[30:]
+    held_out = records[RECORDS:]
     right = judge(ball_filter, fit.levels, held_out, [START])
     assert right.nis.inside
     assert right.failed == right.rejected == 0

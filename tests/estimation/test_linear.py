@@ -202,7 +202,7 @@ def test_the_gate_rejects_what_is_improbable_and_says_so():
     np.testing.assert_array_equal(near.estimate.covariance, open_gate.estimate.covariance)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 3),

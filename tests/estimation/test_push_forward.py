@@ -34,7 +34,7 @@ def cases(draw):
     return f, after, reset, shift, normal, hit, x0, root @ root.T, density @ density.T, splits
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(cases())
 def test_covariance_after_an_event_is_the_affine_push_forward_for_any_samples(case):
     """With missing values only: G (P0 + h Q) G^T + (1 - h) Q', G = R + (f' - R f) n^T / (n f)."""

@@ -38,7 +38,7 @@ def test_one_component_gets_the_variance_of_its_residual():
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.floats(2.0, 1e4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_factor_makes_the_residual_most_likely(seed, n, size):
     rng = np.random.default_rng(seed)
     spread, noise = positive(rng, n), positive(rng, n)

@@ -28,7 +28,7 @@ def test_the_numbers_of_pieces_are_those_of_the_paper(result):
 def test_the_linear_case_is_a_multiple_of_the_identity(result):
     delta = bderivative.Config().opposing
     for matrix in result[1]["linear"]["matrices"]:
-        np.testing.assert_allclose(matrix, (1 - delta) / (1 + delta) * np.eye(2), atol=1e-15)
+        np.testing.assert_allclose(matrix, (1 - delta) / (1 + delta) * np.eye(2), atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["linear", "bent"])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,6 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, build_configuration, load_configuration
 
 FIGURES = (
-    "animation.gif",
     "errors.png",
     "errors_at_impact.png",
     "forces_reference.png",
@@ -37,11 +37,13 @@ FIGURES = (
 )
 
 
+CONFIG = replace(rrr_door.Config(), animate=False)
+
+
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = RunFolder("rrr-door", tmp_path_factory.mktemp("run"))
-    summary = rrr_door.run(rrr_door.Config(), folder, Console(quiet=True))
-    return folder, summary
+    return folder, rrr_door.run(CONFIG, folder, Console(quiet=True))
 
 
 def test_the_reference_has_the_published_impulses(result):
@@ -80,12 +82,19 @@ def test_the_folder_holds_configuration_data_and_figures(result):
     folder, summary = result
     config = json.loads((folder / "config.json").read_text())
     assert config["versions"]["pin"]
-    assert build_configuration(rrr_door.Config, config["configuration"]) == rrr_door.Config()
+    assert build_configuration(rrr_door.Config, config["configuration"]) == CONFIG
     assert json.loads((folder / "summary.json").read_text())["drift"] == summary["drift"]
     for name in FIGURES:
         assert (folder / "figures" / name).stat().st_size > 10_000, name
     loaded = HybridTrajectory.load(folder / "tracking.npz", system())
     assert [e.time for e in loaded.events] == [e["time"] for e in summary["tracking"]["events"]]
+
+
+@pytest.mark.slow
+def test_the_run_is_animated(tmp_path):
+    folder = RunFolder("rrr-door", tmp_path)
+    rrr_door.run(replace(rrr_door.quick(CONFIG), animate=True), folder, Console(quiet=True))
+    assert (folder / "figures/animation.gif").stat().st_size > 10_000
 
 
 def test_events_converge_with_the_tolerance():

@@ -9,6 +9,10 @@ from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
 
 GRAVITY = 9.81
 
+# Of a state of size 1 between the ends of a step: a series of 8 Chebyshev coefficients, each a
+# weighted mean of 8 samples, whose sums round in an order that is the processor's: 8 x 8 roundings.
+ROUNDING = 64 * np.finfo(np.float64).eps
+
 
 def ball(restitution=0.9, gravity=GRAVITY):
     """A ball (height, velocity) on a floor at height 0."""

@@ -228,7 +228,7 @@ def test_a_disturbance_keeps_the_changes_of_its_policy():
     np.testing.assert_allclose([run.input(0.1)[0], run.input(0.35)[0]], [0.5, 1.5], rtol=1e-14)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(1, 99), max_size=6, unique=True),
     st.lists(st.floats(-5.0, 5.0), min_size=7, max_size=7),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybrid.samples import ball, impact_times, line
+from hybrid.samples import ROUNDING, ball, impact_times, line
 
 import hybridctl as hc
 from hybridctl import errors
@@ -81,7 +81,7 @@ def test_a_fast_wall_under_a_smooth_flow_is_resolved(omega):
 def test_a_guard_with_a_kink_fires_where_it_first_reaches_zero():
     guards = {"kink": lambda t, x, u: abs(x[0] - 0.7) - 1e-3}
     (event,) = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events
-    assert event.time == pytest.approx(0.699, abs=1e-14)
+    assert event.time == pytest.approx(0.699, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("start", [0.0, 1e-17, -1e-17, 1e-9, -1e-9])
@@ -95,7 +95,7 @@ def test_start_on_the_surface_moving_outwards_fires_at_once(start):
     guards = {"wall": lambda t, x, u: x[0]}
     traj = hc.simulate(line(guards, speed=-1.0), "go", [start], (0.0, 1.0))
     (event,) = traj.events
-    assert event.time == pytest.approx(max(start, 0.0), abs=1e-15)
+    assert event.time == pytest.approx(max(start, 0.0), abs=ROUNDING)
     assert traj.final_mode == "stop"
 
 
@@ -131,7 +131,7 @@ def test_reset_onto_a_surface_moving_outwards_fires_at_once():
         ],
     )
     traj = hc.simulate(system, "a", [0.5], (0.0, 1.0))
-    assert [e.time for e in traj.events] == pytest.approx([0.5, 0.5], abs=1e-15)
+    assert [e.time for e in traj.events] == pytest.approx([0.5, 0.5], abs=ROUNDING)
     assert traj.arcs[1].start == traj.arcs[1].end
     np.testing.assert_array_equal(traj.arcs[1](traj.events[0].time), traj.events[0].state_after)
     time = traj.events[0].time
@@ -157,11 +157,9 @@ def test_an_event_just_inside_the_time_span_fires_and_one_just_outside_does_not(
 
 def test_a_guard_that_is_exactly_zero_at_the_end_may_only_fire_at_the_end():
     traj = hc.simulate(line({"wall": lambda t, x, u: 1.0 - x[0]}), "go", [0.0], (0.0, 1.0))
-    # the end of the step is a sum of twelve stages, each rounded to 1e-16
-    np.testing.assert_allclose([e.time for e in traj.events], 1.0, rtol=0.0, atol=1e-14)
-    assert len(traj.events) <= 1
+    assert [e.time for e in traj.events] in ([], [pytest.approx(1.0, abs=ROUNDING)])
     assert traj.end == 1.0
-    assert traj.final_state[0] == pytest.approx(1.0, abs=1e-15)
+    assert traj.final_state[0] == pytest.approx(1.0, abs=ROUNDING)
 
 
 def test_an_event_at_the_end_leaves_an_arc_of_length_zero():
@@ -176,7 +174,7 @@ def test_guards_that_see_the_input_fire_with_it():
     traj = hc.simulate(
         line(guards, nu=1), "go", [0.0], (0.0, 2.0), lambda t, x: np.array([np.cos(x[0])])
     )
-    assert traj.events[0].time == pytest.approx(np.pi / 2, abs=1e-14)
+    assert traj.events[0].time == pytest.approx(np.pi / 2, abs=2 * ROUNDING)  # x up to 2
     assert abs(traj.events[0].input_before[0]) < 1e-9  # the record is a polynomial of degree 7
 
 

@@ -27,7 +27,7 @@ def run(case, x0, span):
 
 
 @seed(1)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_the_ball_stays_in_the_box_and_events_are_ordered(case):
     (width, height, _), x0 = case
@@ -45,7 +45,7 @@ def test_the_ball_stays_in_the_box_and_events_are_ordered(case):
 
 
 @seed(2)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_the_number_of_wall_impacts_is_that_of_the_unfolded_path(case):
     # sideways the ball is free: without loss, |x| unfolds to a straight line
@@ -62,7 +62,7 @@ def test_the_number_of_wall_impacts_is_that_of_the_unfolded_path(case):
 
 
 @seed(3)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(cases())
 def test_two_runs_are_identical(case):
     first, second = (run(*case, (0.0, SPAN)) for _ in range(2))
@@ -71,7 +71,7 @@ def test_two_runs_are_identical(case):
 
 
 @seed(4)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases(), st.floats(0.01, 0.99))
 def test_a_run_that_is_split_in_time_is_the_same_run(case, part):
     whole = run(*case, (0.0, SPAN))
@@ -85,7 +85,7 @@ def test_a_run_that_is_split_in_time_is_the_same_run(case, part):
 
 
 @seed(5)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6))
 def test_piecewise_linear_oscillators_cross_where_their_closed_form_does(number):
     # x'' = -k_i x with k by the sign of x: half periods pi / sqrt(k_i), however random the start

@@ -40,7 +40,7 @@ def test_a_channel_without_samples_survives(tmp_path, suffix):
     assert_same(read_log(tmp_path / f"log.{suffix}"), log)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.floats(-1e9, 1e9), st.floats(width=64), st.floats(width=64)),

@@ -6,7 +6,6 @@ diagonal, with I = m r^2 / 3, W_nn - mu W_nt = (1 + 3 cos(a)^2 - 3 mu sin(a) cos
 positive for all a where mu < min (1 + 3 cos(a)^2) / (3 sin(a) cos(a)) = 4/3.
 """
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +22,9 @@ from mechanics.impacts import violation
 SPAN = 0.6
 PERIOD = 0.005
 PAINLEVE = 4.0 / 3.0
-# A run takes 0.04 s on average. One that takes this many steps goes nowhere.
-MOST_STEPS, MOST_SECONDS = 20_000, 60.0
+# The flow is accurate to 1e-9 of states up to 10 in size, per step; a step weighs ten in energy.
+IN_ENERGY = 1e-7
+MOST_STEPS = 20_000  # a run that takes as many goes nowhere
 
 
 def numbers(low, high):
@@ -94,11 +94,11 @@ class Guard:
     """Stops a run that does not come to an end."""
 
     def __init__(self):
-        self.steps, self.until = 0, time.monotonic() + MOST_SECONDS
+        self.steps = 0
 
     def __call__(self, t):
         self.steps += 1
-        if self.steps > MOST_STEPS or time.monotonic() > self.until:
+        if self.steps > MOST_STEPS:
             pytest.fail(f"still at t = {t} after {self.steps} steps")
 
 
@@ -123,11 +123,10 @@ def check_run(run, robot, contacts):
     assert min(dynamics.gaps(x[:n]).min() for x in states) >= -1e-6
     if not dynamics.restitution.any():
         energy = np.array([sum(robot.energy(x[:n], x[n:])) for x in states])
-        # flow is accurate to 1e-9 of states up to 10 in size, per step; a step weighs ten in energy
-        assert np.diff(energy).max() <= 1e-7 * max(1.0, energy[0])
+        assert np.diff(energy).max() <= IN_ENERGY * max(1.0, energy[0])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(case=blocks())
 def test_a_block_falls_slides_rocks_and_rests(case):
     robot, contacts, x0 = case
@@ -141,7 +140,7 @@ def test_a_block_falls_slides_rocks_and_rests(case):
         check_run(run, robot, contacts)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(case=balls())
 def test_a_ball_bounces_slides_and_rests(case):
     """Normal and tangential motion of a point are not coupled: nothing is ever in the way."""
@@ -151,7 +150,7 @@ def test_a_ball_bounces_slides_and_rests(case):
     check_run(run, robot, contacts)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(case=cubes())
 def test_a_cube_tumbles(case):
     """In space, where friction is too low for a corner to jam.
@@ -183,5 +182,5 @@ def test_a_block_that_falls_flat(restitution, friction, sideways):
     check_run(run, robot, contacts)
     energy = sum(robot.energy(run.final_state[:3], run.final_state[3:]))
     # 0.6 s are enough for the bouncing to end: t = sqrt(2 h / g) (1 + e) / (1 - e) = 0.41 s
-    assert energy <= 9.81 * 0.5 * p.height + 0.5 * sideways**2 + 1e-9
+    assert energy <= 9.81 * 0.5 * p.height + 0.5 * sideways**2 + IN_ENERGY
     np.testing.assert_allclose(run.final_state[[1, 2, 4, 5]], [0.5 * p.height, 0, 0, 0], atol=1e-6)

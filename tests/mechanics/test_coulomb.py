@@ -194,7 +194,7 @@ def closed_forms(a, b, d, normal, tangential, mu):
     return found
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(
     x=st.floats(-1.0, 1.0),
     z=st.floats(-1.0, 1.0),
@@ -226,7 +226,7 @@ def test_one_contact_in_the_plane_is_its_closed_form(x, z, mu, e, v_n, v_t):
     np.testing.assert_allclose(sorted(map(tuple, found)), sorted(expected), atol=1e-9 * scale)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     tangential=st.tuples(sideways, sideways),
     fall=st.floats(1e-3, 2.0),

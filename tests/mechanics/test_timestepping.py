@@ -13,7 +13,7 @@ from hybridctl.errors import GuardViolatedError, InputError, NoContactSolutionEr
 from hybridctl.mechanics import time_stepping
 
 G = 9.81
-SIZES = 1e-3 * 0.5 ** np.arange(4)
+SIZES = 1e-3 * 0.5 ** np.arange(3)
 NEAR = (1.0, 0.93, 0.87, 0.81, 0.77)
 
 

@@ -102,7 +102,7 @@ def test_what_a_new_input_lets_go_opens_or_slips_at_once():
         assert events[0][0].guards == (guard,)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     x=st.tuples(*(st.floats(-1, 1) for _ in range(4))),
     part=st.floats(0.0, 1.0),
@@ -137,7 +137,9 @@ def test_a_ball_below_the_slope_that_rises_comes_out_or_comes_to_rest():
     np.testing.assert_allclose(end, [0.1, -0.01 + 0.2 - 0.005 * 9.81, 1.0, 2.0 - 0.981], atol=1e-14)
     (mode,), (end,), _ = moved(p, [OPEN], [0.0, -0.01, 1.0, 0.1], 1.0)
     assert mode == ("closed",)
-    np.testing.assert_allclose(end, [1.0, 0.0, 1.0, 0.0], atol=1e-8)
+    # of 1 cm below, what decays at 20 / s for 0.98 s leaves d (1 + 20 t) and, as speed, d 400 t
+    left = 0.01 * 400.0 * np.exp(-20.0 * 0.98)
+    np.testing.assert_allclose(end, [1.0, 0.0, 1.0, 0.0], atol=left)
 
 
 def test_times_of_landing_are_roots():

@@ -76,11 +76,11 @@ def test_at_the_start_both_gaps_are_positive_and_equal(p):
     expected = p.height - p.length * np.sin(p.spread)
     expected += p.curvature * (p.length * np.cos(p.spread)) ** 2
     assert expected > 0.0
-    np.testing.assert_allclose(biped.gaps(biped.start(p)[:3], p), expected, rtol=1e-15)
+    np.testing.assert_allclose(biped.gaps(biped.start(p)[:3], p), expected, rtol=1e-14)
     for name, make in SYSTEMS.items():
         guards = make(p).outgoing(AIR).guards
         values = guards.values(0.0, biped.start(p), NO_INPUT)
-        np.testing.assert_allclose(values, expected, rtol=1e-15, err_msg=name)
+        np.testing.assert_allclose(values, expected, rtol=1e-14, err_msg=name)
         assert guards.names == (LEFT, RIGHT)
 
 
@@ -106,7 +106,7 @@ def test_both_feet_touch_at_once_and_when_free_fall_says(name, p):
     assert event.time == pytest.approx(np.sqrt(2 * gap / p.gravity), abs=1e-13)
     assert time == pytest.approx(event.time, abs=1e-13)
     np.testing.assert_allclose(event.state_before, state, atol=1e-12)
-    np.testing.assert_allclose(biped.gaps(state[:3], p), 0.0, atol=1e-15)
+    np.testing.assert_allclose(biped.gaps(state[:3], p), 0.0, atol=1e-14)
 
 
 # --- soft ground
@@ -300,7 +300,7 @@ def test_level_landing_stops_both_feet():
     x = biped.touchdown(p)[1]
     jump = landing(biped.rigid(p), AIR, (LEFT, RIGHT), x)
     assert jump.mode == STANCE
-    np.testing.assert_allclose(jump.state[3:], 0.0, atol=1e-15)
+    np.testing.assert_allclose(jump.state[3:], 0.0, atol=1e-14)
     np.testing.assert_allclose(jump.impulses, -p.mass * x[4] / 2, rtol=1e-14)  # half each
 
 

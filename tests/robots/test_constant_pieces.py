@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hybrid.samples import ROUNDING
 from hybridctl.robots import constant_pieces
 
 import hybridctl as hc
@@ -26,10 +27,10 @@ def test_all_guards_fire_together_half_a_second_after_the_start(n):
     traj = hc.simulate(constant_pieces.system(delta, n), before, x0, (0.0, 1.0))
     (event,) = traj.events
     assert event.guards == tuple(f"x{j + 1} rises" for j in range(n))
-    assert event.time == pytest.approx(0.5, abs=1e-14)
+    assert event.time == pytest.approx(0.5, abs=ROUNDING)
     assert (event.mode_before, event.mode_after) == (before, after)
-    np.testing.assert_allclose(event.state_before, 0.0, atol=1e-14)
-    np.testing.assert_allclose(traj.final_state, 0.5 * (1.0 + delta(after)), atol=1e-14)
+    np.testing.assert_allclose(event.state_before, 0.0, atol=ROUNDING)
+    np.testing.assert_allclose(traj.final_state, 0.5 * (1.0 + delta(after)), atol=ROUNDING)
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -102,8 +102,8 @@ def test_every_order_agrees_with_the_exact_flow(n):
     passage = b.follow(directions)
     assert [tuple(order) for order in passage.orders] == orders
     differences = np.array([deviation(problem, dx) for dx in directions])
-    # Each of n crossings rounds numbers of size 2 and divides by rates of at least 0.4.
-    np.testing.assert_allclose(passage.state, differences, rtol=0.0, atol=20 * n * EPS)
+    # On both sides n crossings round numbers of size 2 and divide by rates of at least 0.4.
+    np.testing.assert_allclose(passage.state, differences, rtol=0.0, atol=40 * n * EPS)
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (1, 3), (2, 5), (4, 8), (5, 6)])
@@ -209,7 +209,7 @@ def problems(draw):
     return general(n, draw(st.integers(n, 7)), draw(st.integers(0, 10_000)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problem=problems(), seed=st.integers(0, 10_000), factor=st.just(0.0) | st.floats(1e-6, 1e6))
 def test_laws_of_evaluation(problem, seed, factor):
     """Homogeneous; the matrix of its order; additive along the lineality space; barycentric."""
@@ -230,7 +230,7 @@ def test_laws_of_evaluation(problem, seed, factor):
     assert (np.diff(times) >= -scale).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problem=problems(), seed=st.integers(0, 10_000))
 def test_renaming_the_surfaces_changes_nothing(problem, seed):
     rng = np.random.default_rng(seed)

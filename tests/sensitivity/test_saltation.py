@@ -121,7 +121,7 @@ speeds = st.floats(-3.0, 3.0)
 
 
 @given(angles, st.floats(0.1, 10.0), speeds, st.floats(0.1, 5.0), speeds, speeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_ball_that_slides_has_the_matrix_of_the_tutorial(angle, mass, tangential, fall, u1, u2):
     """[Salt] (76)-(79): diag(W, W), whatever the input."""
     c, s = np.cos(angle), np.sin(angle)
@@ -137,7 +137,7 @@ def test_a_ball_that_slides_has_the_matrix_of_the_tutorial(angle, mass, tangenti
 
 
 @given(angles, speeds, st.floats(0.1, 5.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_ball_that_sticks_has_the_matrix_of_the_tutorial(angle, tangential, fall):
     """[Salt] (89)-(92): diag(W', 0); W' takes out positions along the velocity before."""
     c, s = np.cos(angle), np.sin(angle)
@@ -153,7 +153,7 @@ def test_a_ball_that_sticks_has_the_matrix_of_the_tutorial(angle, tangential, fa
 
 
 @given(seeds, st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_map_through_a_change_of_a_constant_flow_is_exact(seed, n):
     """[Salt] Fig. 5: all of it is linear, so no deviation is too large."""
     rng = np.random.default_rng(seed)
@@ -392,7 +392,7 @@ def random_system(rng, d, d_after, rate, slope):
 
 
 @given(seeds, st.integers(1, 5), st.integers(1, 5), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_gains_are_a_change_of_rank_one_of_the_reset(seed, d, d_after, nu):
     """Against (2) of the tutorial and (3.34) of the thesis, written out by hand."""
     rng = np.random.default_rng(seed)
@@ -415,7 +415,7 @@ def test_gains_are_a_change_of_rank_one_of_the_reset(seed, d, d_after, nu):
 
 
 @given(seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_in_an_autonomous_system_the_velocity_maps_to_the_velocity(seed):
     """G f- = f+: neighbours on the same trajectory stay on it; at their events they agree."""
     rng = np.random.default_rng(seed)
