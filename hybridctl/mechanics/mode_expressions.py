@@ -13,7 +13,8 @@ at a few configurations, once; `margin` says how well that holds at a state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
@@ -42,8 +43,8 @@ class ModeField(NamedTuple):
 
     rates (nq, nv): T(q) of dq/dt = T v. forces (r, 1): on all rows of all contacts, zero where
     open. Guards are in the order of `guards`. margin: the least pivot of the equations relative
-    to the largest, negative by how much rows taken to be redundant are not; where it is not well
-    above 1e-12 the expressions do not hold.
+    to the largest; minus what rows taken to be redundant miss; 0 where contacts share friction but
+    carry no load. Where it is not well above 1e-12 the expressions do not hold.
     """
 
     x: Expression
@@ -53,6 +54,16 @@ class ModeField(NamedTuple):
     forces: Expression
     guards: Expression
     margin: Expression
+
+
+def mode_key(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, stabilization: float, *parts: Any
+) -> str:
+    """A name under which to keep what is made from the expressions of a mode and from `parts`."""
+    friction = [(contact.friction, contact.static_friction) for contact in contacts]
+    source = Path(__file__).read_text(encoding="utf-8")
+    constants = Constants.of(robot, ContactSet(robot, contacts))
+    return constants.key(source, friction, modes, stabilization, *parts)
 
 
 def mode_field(
@@ -254,7 +265,8 @@ def _multipliers(
     even = of_least_norm(ca.DM.ones(g.shape[0], 1))
     if not part.normal_of_friction:
         return even, margin
-    return of_least_norm(_friction_weights(part, even)), margin
+    loaded = ca.sumsqr(even[: len(part.closed)]) > 0.0
+    return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
 
 
 def _friction_weights(part: _Part, even: Expression) -> Expression:

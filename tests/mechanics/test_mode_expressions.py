@@ -1,5 +1,7 @@
 """Fields and guards of modes as expressions, against those of the contact system."""
 
+from dataclasses import replace
+
 import casadi as ca
 import numpy as np
 import pinocchio as pin
@@ -7,7 +9,7 @@ import pytest
 from hybridctl.robots import block, cube
 
 from hybridctl.mechanics import ContactDynamics, contact_system
-from hybridctl.mechanics.mode_expressions import mode_derivatives, mode_field
+from hybridctl.mechanics.mode_expressions import mode_derivatives, mode_field, mode_key
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 from mechanics.random_robots import random_robot
 
@@ -81,6 +83,22 @@ def test_redundant_contacts_share_loads_alike(model, mode):
     modes = tuple(mode if low else "open" for low in near)
     v, u = 1e-3 * rng.normal(size=robot.nv), 0.1 * rng.normal(size=robot.nu)
     check(dynamics, modes, q, v, u)
+
+
+def test_all_that_a_mode_is_made_of_is_in_its_key():
+    robot, contacts = block.robot(), block.contacts()
+    modes = ("stick", "open")
+    rougher = [replace(contact, friction=0.9, static_friction=None) for contact in contacts]
+    keys = [
+        mode_key(robot, contacts, modes, 0.0),
+        mode_key(robot, rougher, modes, 0.0),
+        mode_key(block.robot(actuated=True), contacts, modes, 0.0),
+        mode_key(robot, contacts, ("stick", "stick"), 0.0),
+        mode_key(robot, contacts, modes, 20.0),
+        mode_key(robot, contacts, modes, 0.0, "step"),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert mode_key(block.robot(), block.contacts(), modes, 0.0) == keys[0]
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
