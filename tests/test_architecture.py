@@ -33,6 +33,7 @@ HOME = {
         "mechanics/expressions.py",
         "mechanics/contact_expressions.py",
         "mechanics/generated.py",
+        "mechanics/mode_expressions.py",
     },
     "matplotlib": {"plots.py"},
     "pinocchio": {"mechanics/robot.py"},

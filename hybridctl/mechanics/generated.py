@@ -123,8 +123,13 @@ class Constants(NamedTuple):
 
     def compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
         """One of the functions below, made or read from disk."""
-        key = key_of(name, *[Path(source).read_text() for source in _SOURCES], *self._parts())
-        return Compiled(kept(key, lambda: transposed(name, *_MAKERS[name](self))), shapes)
+        make = _MAKERS[name]
+        return Compiled(kept(self.key(name), lambda: transposed(name, *make(self))), shapes)
+
+    def key(self, *parts: Any) -> str:
+        """A name for what is made from these constants and parts (see `compiled.key_of`)."""
+        sources = [Path(source).read_text(encoding="utf-8") for source in _SOURCES]
+        return key_of(sources, self._parts(), *parts)
 
     def _parts(self) -> tuple[Any, ...]:
         surfaces = [

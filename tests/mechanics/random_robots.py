@@ -4,7 +4,6 @@ import numpy as np
 import pinocchio as pin
 
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere
-from hybridctl.mechanics.geometry import ContactSet
 
 _ONE = ("RX", "RY", "RZ", "PX", "PY", "PZ", "RUBX", "RUBY", "RUBZ", "HX")
 _ALONG = ("RevoluteUnaligned", "PrismaticUnaligned", "RevoluteUnboundedUnaligned")
@@ -12,7 +11,7 @@ _SEVERAL = ("Spherical", "Planar", "Translation")
 _BASES = ((), ("FreeFlyer",), ("PX", "PZ", "RY"))
 
 
-def random_robot(rng, most_joints: int = 6) -> tuple[Robot, ContactSet]:
+def random_robot(rng, most_joints: int = 6) -> tuple[Robot, list[Contact]]:
     """A robot on a fixed, floating or sagittal base, with one to four contacts."""
     model = pin.Model()
     path = [0]
@@ -39,7 +38,7 @@ def random_robot(rng, most_joints: int = 6) -> tuple[Robot, ContactSet]:
         damping={name: rng.random() for name in springs},
         gravity=rng.normal(size=3),
     )
-    return robot, ContactSet(robot, [_contact(robot, rng, i) for i in range(rng.integers(1, 5))])
+    return robot, [_contact(robot, rng, i) for i in range(rng.integers(1, 5))]
 
 
 def _joint(rng, name: str):

@@ -52,7 +52,8 @@ class Point:
 
 def point_of(seed: int) -> Point:
     pin.seed(seed)
-    return Point(*random_robot(np.random.default_rng(seed)), seed)
+    robot, contacts = random_robot(np.random.default_rng(seed))
+    return Point(robot, ContactSet(robot, contacts), seed)
 
 
 def assert_agree(generated, expected, what):

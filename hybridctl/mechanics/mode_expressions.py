@@ -1,0 +1,337 @@
+r"""The field and the guards of one mode of a contact system as CasADi expressions.
+
+For sums of few terms and without a branch, so that a whole integrator step can be one function:
+
+.. math:: M a + h = S u + J^T E m, \qquad C a = c
+
+with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
+rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
+Where the rows C are redundant, loads are shared as `sharing` says. Which of them are is looked for
+at a few configurations, once; `margin` says how well that holds at a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import casadi as ca
+import numpy as np
+from scipy.linalg import qr
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.contact_expressions import ContactPoints, Rows
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.expressions import Bodies, Expression
+from hybridctl.mechanics.generated import Constants
+from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.phase import STOPPED
+from hybridctl.mechanics.robot import Robot
+
+_RANK = 1e-10
+_LEAST_WEIGHT = 1e-6
+_TINY = 1e-300  # makes the derivative of a norm zero where the norm is
+_LOOKS, _NEWTON, _CLOSED = 8, 30, 1e-9
+
+Solve = Callable[[Expression], Expression]
+
+
+class ModeField(NamedTuple):
+    """dx/dt (nq + nv, 1) and guards (n, 1) of a mode in its symbols x = (q, v) and u.
+
+    rates (nq, nv): T(q) of dq/dt = T v. forces (r, 1): on all rows of all contacts, zero where
+    open. Guards are in the order of `guards`. margin: the least pivot of the equations relative
+    to the largest; minus what rows taken to be redundant miss; 0 where contacts share friction but
+    carry no load. Where it is not well above 1e-12 the expressions do not hold.
+    """
+
+    x: Expression
+    u: Expression
+    field: Expression
+    rates: Expression
+    forces: Expression
+    guards: Expression
+    margin: Expression
+
+
+def mode_key(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, stabilization: float, *parts: Any
+) -> str:
+    """A name under which to keep what is made from the expressions of a mode and from `parts`."""
+    friction = [(contact.friction, contact.static_friction) for contact in contacts]
+    source = Path(__file__).read_text(encoding="utf-8")
+    constants = Constants.of(robot, ContactSet(robot, contacts))
+    return constants.key(source, friction, modes, stabilization, *parts)
+
+
+def mode_field(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, *, stabilization: float = 0.0
+) -> ModeField:
+    """The expressions of a mode, with residuals that decay at `stabilization` 1/s.
+
+    A contact that slides in a surface must move: its friction has no direction at a standstill,
+    where it is taken to be zero.
+
+    Raises `InputError` for a surface for which no expression is known.
+    """
+    members = ContactSet(robot, contacts)
+    c = Constants.of(robot, members)
+    x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", robot.nu)
+    q, v = x[: c.nq], x[c.nq :]
+    bodies = Bodies(c.tree, q)
+    points = ContactPoints(bodies, c.places)
+    motion = bodies.motion(v, ca.SX.zeros(c.nv, 1))
+    rows = points.rows(motion)
+    bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
+    drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
+    by_mass, _ = _cholesky(bodies.mass())
+    free = by_mass(drive)
+    part = _Part(members, contacts, modes)
+    if part.closed:
+        jacobian = points.jacobian()
+        target = _target(rows, len(contacts), stabilization)[part.held]
+        mix = part.mix(rows.rates)
+        response = by_mass(jacobian.T @ mix)
+        held = jacobian[part.held, :]
+        delassus, wanted = held @ response, target - held @ free
+        look = ca.Function("look", [x, u], [delassus])
+        states = _looks(robot, members, part.closed)
+        samples = [np.array(look(state, np.zeros(robot.nu))) for state in states]
+        m, margin = _multipliers(part, delassus, wanted, _independent(samples, not part.slides))
+        acceleration, forces = free + response @ m, mix @ m
+    else:
+        acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
+    field = ca.vertcat(bodies.rate @ v, acceleration)
+    guards = part.guards(rows, forces)
+    return ModeField(x, u, field, bodies.rate, forces, guards, margin)
+
+
+class ModeDerivatives(NamedTuple):
+    """D_(q, v) (., 2 nv) and D_u (., nu) of (v, a) and of guards, q by its tangent."""
+
+    field_state: Expression
+    field_input: Expression
+    guards_state: Expression
+    guards_input: Expression
+
+
+def mode_derivatives(mode: ModeField) -> ModeDerivatives:
+    """The derivatives of a mode, in its symbols."""
+    nq, nv = mode.rates.shape
+    by_tangent = ca.diagcat(mode.rates, ca.SX.eye(nv))
+    velocity_and_acceleration = mode.x[nq:], mode.field[nq:]
+    both = ca.vertcat(*velocity_and_acceleration, mode.guards)
+    by_state, by_input = ca.jacobian(both, mode.x) @ by_tangent, ca.jacobian(both, mode.u)
+    n = 2 * nv
+    return ModeDerivatives(by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :])
+
+
+def _target(rows: Rows, count: int, s: float) -> Expression:
+    """What J a (r, 1) must be for contacts to stay closed and sticking."""
+    gaps = ca.vertcat(rows.gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
+    return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
+
+
+class _Part:
+    """Which rows of all contacts a mode holds, and which forces come with them."""
+
+    def __init__(self, members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> None:
+        self._contacts, self._modes = contacts, modes
+        self._tangents = [rows.tolist() for rows in members.tangents]
+        self.closed = [i for i, mode in enumerate(modes) if mode != OPEN]
+        sticking = [i for i in self.closed if modes[i] == STICK]
+        friction = [(self.closed.index(i), row) for i in sticking for row in self._tangents[i]]
+        self.held = [*self.closed, *(row for _, row in friction)]
+        self.slides = any(mode in SLIPS for mode in modes)
+        self.normal_of_friction = [place for place, _ in friction]
+        self._size = len(members.owner)
+
+    def mix(self, rates: Expression) -> Expression:
+        """E (r, m)."""
+        mix = ca.SX.zeros(self._size, len(self.held))
+        for k, row in enumerate(self.held):
+            mix[row, k] = 1.0
+        for k, i in enumerate(self.closed):
+            if self._modes[i] not in SLIPS:
+                continue
+            sign, tangents = SLIPS[self._modes[i]], self._tangents[i]
+            velocity = rates[tangents]
+            direction = ca.DM(sign) if sign else velocity / _length(velocity)
+            mix[tangents, k] = -self._contacts[i].friction * direction
+        return mix
+
+    def guards(self, rows: Rows, forces: Expression) -> Expression:
+        """The guards of the mode, in the order of `guards`."""
+        values = []
+        for i, mode in enumerate(self._modes):
+            tangents, normal = self._tangents[i], forces[i]
+            if mode == OPEN:
+                values.append(rows.gaps[i])
+                continue
+            values.append(normal)
+            limit = float(self._contacts[i].static_friction or 0.0) * normal
+            if mode == STICK and len(tangents) == 1:
+                values += [limit + forces[tangents[0]], limit - forces[tangents[0]]]
+            elif mode == STICK:
+                values.append(limit - _length(forces[tangents]))
+            elif SLIPS.get(mode):
+                values.append(SLIPS[mode] * rows.rates[tangents[0]])
+            elif mode in SLIPS:
+                values.append(_length(rows.rates[tangents]) - STOPPED)
+        return ca.vertcat(*values)
+
+
+def _length(vector: Expression) -> Expression:
+    return ca.sqrt(ca.sumsqr(vector) + _TINY)
+
+
+class _Independent(NamedTuple):
+    """Rows and columns (lists of the rank's length) whose block of G is regular."""
+
+    rows: list[int]
+    columns: list[int]
+
+    def block(self, g: Array) -> Array:
+        """That block."""
+        return g[np.ix_(self.rows, self.columns)]
+
+
+def _independent(samples: list[Array], symmetric: bool) -> _Independent:
+    """Rows and columns, the same where G is symmetric, that span it best in all samples (m, m)."""
+    choices = []
+    for g in samples:
+        columns = _pivots(g)
+        choices.append(_Independent(columns if symmetric else _pivots(g[:, columns].T), columns))
+    rank = max(len(choice.rows) for choice in choices)
+    full = [choice for choice in choices if len(choice.rows) == rank]
+    return max(full, key=lambda choice: min(_condition(choice.block(g)) for g in samples))
+
+
+def _pivots(matrix: Array) -> list[int]:
+    """Columns that span the others, in their order."""
+    _, triangle, order = qr(matrix, mode="economic", pivoting=True)
+    sizes = np.abs(triangle.diagonal())
+    return sorted(order[: int((sizes > _RANK * sizes[0]).sum())].tolist())
+
+
+def _condition(matrix: Array) -> float:
+    """The least singular value relative to the largest."""
+    sizes = np.linalg.svd(matrix, compute_uv=False)
+    return float(sizes[-1] / sizes[0])
+
+
+def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
+    """A few states x with these contacts closed, where Newton's method finds such."""
+    rng = np.random.default_rng(0)
+    found, others = [], []
+    for _ in range(_LOOKS):
+        q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+        v = rng.normal(size=robot.nv)
+        others.append(np.concatenate((q, v)))
+        for _ in range(_NEWTON):
+            back = np.linalg.pinv(members.jacobian(q)[closed], _RANK)
+            q = robot.normalize(robot.integrate(q, -back @ members.gaps(q)[closed]))
+        if np.abs(members.gaps(q)[closed]).max() < _CLOSED:
+            found.append(np.concatenate((q, v)))
+    return found or others
+
+
+def _multipliers(
+    part: _Part, g: Expression, wanted: Expression, independent: _Independent
+) -> tuple[Expression, Expression]:
+    """m with G m = wanted and the margin; of least weighted norm where G is singular.
+
+    There G = N B K with its regular block B, and least squares and least norms are divisions by
+    N^T N and K W K^T, which are no worse conditioned than the choice of the block.
+    """
+    divide = _gauss if part.slides else _cholesky
+    rows, columns = independent.rows, independent.columns
+    if len(rows) == g.shape[0]:
+        by_all, margin = divide(g)
+        return by_all(wanted), margin
+    by_block, margin = divide(g[rows, columns])
+    right = by_block(g[rows, :])
+    left = _gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides else right.T
+    coordinates = by_block(_cholesky(left.T @ left)[0](left.T @ wanted))
+    missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
+    margin = ca.if_else(missed > _RANK, -missed, margin)
+
+    def of_least_norm(weights: Expression) -> Expression:
+        weighted = right * ca.repmat(weights.T, len(rows), 1)
+        return weighted.T @ _cholesky(weighted @ right.T)[0](coordinates)
+
+    even = of_least_norm(ca.DM.ones(g.shape[0], 1))
+    if not part.normal_of_friction:
+        return even, margin
+    loaded = ca.sumsqr(even[: len(part.closed)]) > 0.0
+    return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
+
+
+def _friction_weights(part: _Part, even: Expression) -> Expression:
+    """`sharing.friction_weights` of the multipliers of equal weights."""
+    count = len(part.closed)
+    normal = even[:count]
+    least = _LEAST_WEIGHT * _length(normal)
+    x = normal / least - 1.0
+    load = least * (1.0 + ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x))))
+    return ca.vertcat(ca.DM.ones(count, 1), load[part.normal_of_friction, 0])
+
+
+def _cholesky(matrix: Expression) -> tuple[Solve, Expression]:
+    """How to divide by a symmetric positive matrix, and its least pivot relative to the largest.
+
+    Written as L^T D L, eliminated from the last row on, which for a mass matrix keeps the zeros
+    between branches of the robot (Featherstone 2008, section 6.5).
+    """
+    n = matrix.shape[0]
+    lower = ca.SX(matrix)
+    for k in reversed(range(n)):
+        for i in reversed(range(k)):
+            ratio = lower[k, i] / lower[k, k]
+            for j in range(i + 1):
+                lower[i, j] -= ratio * lower[k, j]
+            lower[k, i] = ratio
+
+    def solve(right: Expression) -> Expression:
+        x = ca.SX(right)
+        for i in reversed(range(n)):
+            for j in range(i):
+                x[j, :] -= lower[i, j] * x[i, :]
+        for i in range(n):
+            x[i, :] /= lower[i, i]
+            for j in range(i):
+                x[i, :] -= lower[i, j] * x[j, :]
+        return x
+
+    return solve, _spread(ca.diag(lower))
+
+
+def _gauss(matrix: Expression) -> tuple[Solve, Expression]:
+    """How to divide by a square matrix without pivoting, and its least pivot by the largest."""
+    n = matrix.shape[0]
+    both = ca.SX(matrix)
+    for k in range(n):
+        for i in range(k + 1, n):
+            both[i, k] /= both[k, k]
+            for j in range(k + 1, n):
+                both[i, j] -= both[i, k] * both[k, j]
+
+    def solve(right: Expression) -> Expression:
+        x = ca.SX(right)
+        for k in range(n):
+            for i in range(k + 1, n):
+                x[i, :] -= both[i, k] * x[k, :]
+        for k in reversed(range(n)):
+            for j in range(k + 1, n):
+                x[k, :] -= both[k, j] * x[j, :]
+            x[k, :] /= both[k, k]
+        return x
+
+    return solve, _spread(ca.diag(both))
+
+
+def _spread(pivots: Expression) -> Expression:
+    sizes = ca.fabs(pivots)
+    return ca.mmin(sizes) / ca.mmax(sizes)
