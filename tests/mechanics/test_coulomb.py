@@ -327,7 +327,7 @@ def known_problem(rng, count, dof):
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_problems_with_a_known_solution_are_solved(count):
-    """Up to 12 degrees of freedom, friction to 2; of 1,600 such problems none is missed.
+    """Up to 12 degrees of freedom, friction to 2; of 800 such problems none is missed.
 
     Where friction makes more solutions than one, all that are named obey the law.
     """

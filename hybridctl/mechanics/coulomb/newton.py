@@ -32,18 +32,20 @@ def newton(
     *,
     guess: Array | None = None,
     metric: Array | None = None,
+    stretch: float = 1.0,
     steps: int = _STEPS,
 ) -> Array:
     """The forces of least residual that are met from `start`, in fixed states or by free ones.
 
     Where redundant contacts leave a choice, those nearest to `start`, by the norm of forces times
-    `metric` (r,); Newton's method begins at `guess` if there is one.
+    `metric` (r,); Newton's method begins at `guess` if there is one. With p = f - stretch w the
+    law is the same and the path another.
     """
     forces = best = start if guess is None else guess
     least = np.inf
     identity = np.eye(len(start))
     for step in range(steps + 1):
-        p = forces - problem.delassus @ forces - problem.free
+        p = forces - stretch * (problem.delassus @ forces + problem.free)
         wanted, slope = projection(problem, p, modes)
         residual = wanted - forces
         size = float(np.abs(residual).max(initial=0.0))
@@ -56,7 +58,7 @@ def newton(
             break
         if not gained and least <= 1e-12:
             break
-        matrix = identity - slope + slope @ problem.delassus
+        matrix = identity - slope + slope @ (stretch * problem.delassus)
         forces = start + nearest(matrix, residual + matrix @ (forces - start), metric)
     return best
 

@@ -7,7 +7,7 @@ there may be more solutions than one and the sets are few (`screening`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
@@ -34,7 +34,8 @@ from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
 MOST_SETS = 64
-_PROGRAMMES, _BEFORE_TRYING_ALL = 160, 10
+_PROGRAMMES, _BEFORE_TRYING_ALL = 100, 10
+_ALONE, _SCATTERED = 8, 8
 _SAME = 1e-6
 _PRINTED = 4
 _BETWEEN = 0.49
@@ -70,20 +71,31 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
 def found_by_newton(
     plain: CoulombProblem, programmes: int, metric: Array | None = None
 ) -> CoulombSolution:
-    """What Newton's method finds with the least residual, by up to so many programmes' starts.
+    """What Newton's method finds with the least residual, from zero and so many programmes on.
 
     For a problem without units, with the least forces by the norm of forces times `metric` (r,).
     """
     best = judged(plain, newton(plain, np.zeros(len(plain.free)), metric=metric))
     if best.residual <= CERTIFIED or not programmes:
         return best
-    for start in islice(fixed_point(plain), programmes):
-        found = judged(plain, newton(plain, start))
+    for start, stretch in _starts(plain, programmes):
+        found = judged(plain, newton(plain, start, stretch=stretch))
         if found.residual < best.residual:
             best = found
         if best.residual <= CERTIFIED:
             return _least(plain, best, metric)
     return best
+
+
+def _starts(plain: CoulombProblem, programmes: int) -> Iterator[tuple[Array, float]]:
+    """Starts and stretches for Newton's method: programmes' solutions, later random ones too."""
+    draw, k = np.random.default_rng(0), len(plain.static)
+    for number, forces in enumerate(islice(fixed_point(plain), programmes)):
+        yield forces, 1.0
+        for _ in range(_SCATTERED * (number >= _ALONE)):
+            scattered = 10.0 ** draw.uniform(-1.0, 1.0) * draw.normal(size=len(plain.free))
+            scattered[:k] = np.abs(scattered[:k])
+            yield scattered, 10.0 ** draw.uniform(-1.0, 1.0)
 
 
 def _least(
