@@ -37,7 +37,7 @@ _SHORT = 5  # steps in a row longer than the fastest decay, after which that lim
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
-_OFF = 0.1  # of what a mode tolerates: a state this far from what it holds is put back on it
+_OFF = 1e-5  # of what a mode tolerates: a state this far from what it holds is put back on it
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,8 @@ def _jump(
         history = History(key, t, after, (*past, provisional))
         law = input_law(run.policy, history, mode.nu)
         u_after = first_input(law, t, after, mode.nu)
-        selected = key if mode.select is None else mode.select(t, after, u_after)
+        kept = not crossing.guards and _goes_on(run, key, t, after, u_after)
+        selected = key if kept or mode.select is None else mode.select(t, after, u_after)
         if selected == key:
             if mode.held is not None:
                 mode.held.check(name, key, after)
@@ -332,6 +333,16 @@ def _jump(
         f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
         f"x+ = {after.tolist()}"
     )
+
+
+def _goes_on(run: _Run, key: ModeKey, t: float, x: Array, u: Array) -> bool:
+    """Whether a mode that flowed up to here clearly allows the input u: all its guards do.
+
+    What flows on is then the same solution, and no other is looked for.
+    """
+    guards = run.system.outgoing(key).guards
+    scales = 1.0 if guards.scales is None else guards.scales
+    return bool((guards.values(t, x, u) > run.guard_tolerance * scales).all())
 
 
 def _accumulation(

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.mode import FieldJacobian, ModeKey, Pace
+from hybridctl.hybrid.mode import FieldJacobian, Held, ModeKey, Pace
 from hybridctl.mechanics.coulomb.law import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.sliding import sliding_times
 
+_HELD = 1e-5  # m or m/s: a state this far from what its mode holds is not of this mode
 _OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
 
 
@@ -65,6 +66,31 @@ class ContactFlow:
             return Pace(longest)
         stop, turn = sliding_times(phase, dynamics.solve(phase, *self._parts(x), u))
         return Pace(min(longest, _OF_STOP * stop), turn)
+
+    def held(self) -> Held:
+        """Closed contacts are closed and do not move off their surface, sticking ones stand."""
+        dynamics, phase = self.dynamics, self.dynamics.phase(self.modes)
+        names = [dynamics.contacts[i].name for i in phase.closed]
+        gaps = [f"the gap of contact {name!r}" for name in names]
+        rates = [f"the normal speed of contact {name!r}" for name in names]
+        slips = [
+            f"the sliding speed of contact {names[k]!r}"
+            for k in phase.owner[phase.sticking].tolist()
+        ]
+        count = len(names)
+        return Held(
+            (*gaps, *rates, *slips),
+            self.residuals,
+            np.full(count + len(phase.constrained), _HELD),
+            ("m",) * count + ("m/s",) * len(phase.constrained),
+        )
+
+    def residuals(self, x: Array) -> Array:
+        """Gaps (k,) and rates (m,) that this mode holds at zero."""
+        q, v = self._parts(x)
+        phase = self.dynamics.phase(self.modes)
+        rates = self.dynamics.all.jacobian(q)[phase.all_rows[phase.constrained]] @ v
+        return np.concatenate((self.dynamics.gaps(q)[list(phase.closed)], rates))
 
     def project(self, x: Array) -> Array:
         """The state nearby with closed contacts closed and sticking ones at rest."""

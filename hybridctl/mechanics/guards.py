@@ -61,6 +61,13 @@ class ContactGuards:
         """Names of the guards, different from each other."""
         return tuple(guard.name(self.dynamics.contacts) for guard in self.guards)
 
+    @property
+    def scales(self) -> Array:
+        """Sizes that tolerances of the guards are relative to: 1 m, 1 m/s, the robot's weight."""
+        weight = self.dynamics.robot.weight
+        forces = ("opens", "slips")
+        return np.array([weight if guard.kind in forces else 1.0 for guard in self.guards])
+
     def values(self, t: float, x: Array, u: Array) -> Array:
         """Of gaps in m, forces in N, speeds in m/s; positive inside the mode."""
         n = self.dynamics.robot.nq

@@ -75,9 +75,12 @@ class _Impact:
         return self._jump(x, self._hit(*self._parts(x)))
 
     def settled(self, t: float, x: Array, u: Array) -> Jump:
-        """The limit of bounces that accumulate."""
+        """The limit of bounces that accumulate: gaps that were left are closed."""
         q, v = self._parts(x)
-        return self._jump(x, settle(self.dynamics, q, v, self._touching(q, v)))
+        result = settle(self.dynamics, q, v, self._touching(q, v))
+        phase = self.dynamics.phase(result.modes)
+        after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
+        return Jump(after, result.modes, result.impulses, result)
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
         q, v = self._parts(x)

@@ -224,6 +224,12 @@ class Robot:
             mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
         return mask
 
+    @property
+    def weight(self) -> float:
+        """Mass of all moving bodies times gravity, N; times 1 m/s^2 where there is less of it."""
+        mass = sum(float(inertia.mass) for inertia in list(self._model.inertias)[1:])
+        return mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
+
     # Dynamics
 
     def mass_matrix(self, q: Array) -> Array:

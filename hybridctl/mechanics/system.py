@@ -86,6 +86,7 @@ class ContactSystem(HybridSystem):
             flow.select,
             flow.pace,
             flow.project,
+            flow.held(),
         )
 
     def _ways_out(self, key: ModeKey) -> Outgoing:
@@ -93,7 +94,9 @@ class ContactSystem(HybridSystem):
         guards = ContactGuards.of(self.dynamics, modes)
         edges = ContactEdges(self.dynamics, modes, guards.guards)
         return Outgoing(
-            GuardSet(guards.names, guards.values, guards.jacobian), edges.edge, edges.rest
+            GuardSet(guards.names, guards.values, guards.jacobian, guards.scales),
+            edges.edge,
+            edges.rest,
         )
 
     def _all_guards(self) -> Iterator[str]:
