@@ -22,7 +22,7 @@ from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIPS, STICK, CoulombP
 
 RANK = 1e-11
 _STEPS = 20
-_EXACT = 1e-15
+_EXACT, _SMALL = 1e-15, 1e-12
 
 
 def newton(
@@ -33,7 +33,6 @@ def newton(
     guess: Array | None = None,
     metric: Array | None = None,
     stretch: float = 1.0,
-    steps: int = _STEPS,
 ) -> Array:
     """The forces of least residual that are met from `start`, in fixed states or by free ones.
 
@@ -44,7 +43,7 @@ def newton(
     forces = best = start if guess is None else guess
     least = np.inf
     identity = np.eye(len(start))
-    for step in range(steps + 1):
+    for step in range(_STEPS + 1):
         p = forces - stretch * (problem.delassus @ forces + problem.free)
         wanted, slope = projection(problem, p, modes)
         residual = wanted - forces
@@ -54,9 +53,9 @@ def newton(
         gained = size < least
         if gained:
             best, least = forces, size
-        if size <= _EXACT * (1.0 + float(np.abs(forces).max(initial=0.0))) or step == steps:
+        if size <= _EXACT * (1.0 + float(np.abs(forces).max(initial=0.0))) or step == _STEPS:
             break
-        if not gained and least <= 1e-12:
+        if not gained and least <= _SMALL:  # rounding
             break
         matrix = identity - slope + slope @ (stretch * problem.delassus)
         forces = start + nearest(matrix, residual + matrix @ (forces - start), metric)
