@@ -42,7 +42,7 @@ def compiled_step(
     """
     try:
         expanded = motion.expand()
-    except RuntimeError:  # CasADi's, for what only MX can do
+    except RuntimeError:  # CasADi's, for what has no SX
         return None
     if expanded.n_instructions() > _LARGEST:
         return None

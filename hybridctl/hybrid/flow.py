@@ -33,8 +33,9 @@ METHODS: dict[str, Method] = {
 
 _SAFETY, _SHRINK, _GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
 _SPACING = 10.0  # times the spacing of numbers at t: no step is shorter
-_SHORT = 5  # steps in a row longer than the fastest decay, after which that limits them
+_IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
+_AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
 _LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
 _OFF = 1e-5  # of what a mode tolerates: a state this far from what it holds is put back on it
@@ -80,12 +81,12 @@ class Flow:
     ) -> None:
         self._settings, self._motion, self._t_end = integrator, motion, t_end
         self._pace = self._paced(t, x)
-        first = integrator.first_step or first_step
-        fast = first is not None and first > _SHORT * self._pace.relaxation
+        self._method = integrator.method
+        self._stepper = self._started(t, x, first_step or integrator.first_step)
+        self._unsuited, self._last = 0, 0.0
         explicit = isinstance(integrator.method, Tableau)
-        self._method = Radau if fast and explicit else integrator.method
-        self._stepper = self._started(t, x, first)
-        self._short, self._last = 0, 0.0
+        if explicit and self._stepper.length > _AT_ONCE * self._pace.relaxation:
+            self._change_method(t, x)
 
     @property
     def length(self) -> float:
@@ -98,8 +99,6 @@ class Flow:
         last, pace = self._last, self._pace.longest_step
         if last >= _NEARLY * min(self._settings.max_step, pace):
             why = "max_step" if self._settings.max_step <= pace else "the pace of the mode"
-        elif self._short > 0:
-            why = f"a decay of the field within {self._pace.relaxation:.3g} s"
         else:
             why = f"rtol = {self._settings.rtol:.3g}, atol = {self._settings.atol:.3g}"
         return f"{last:.3g} s long, limited by {why}"
@@ -146,18 +145,24 @@ class Flow:
         """Look at the pace after a step, and change the method where another one suits it."""
         x, length = step.states[-1], self._last
         self._pace = self._paced(step.end, self._motion.mode.space.normalize(x))
+        self._unsuited = self._unsuited + 1 if self._is_unsuited(length) else 0
+        if self._unsuited >= _IN_A_ROW:
+            self._change_method(step.end, x)
+
+    def _is_unsuited(self, length: float) -> bool:
+        """Whether a decay limits explicit steps of this length, or does not limit implicit ones."""
         relaxation = self._pace.relaxation
-        self._short = self._short + 1 if length > relaxation else 0
-        method = self._settings.method
-        if not isinstance(method, Tableau):
-            return
-        if self._method is method:
-            suited = Radau if self._short >= _SHORT else method
-        else:
-            suited = method if relaxation > _RELAXED * length else self._method
-        if suited is not self._method:
-            self._method = suited
-            self._stepper = self._started(step.end, x, None)
+        if not isinstance(self._settings.method, Tableau):
+            return False
+        if self._method is self._settings.method:
+            return length > relaxation
+        return relaxation > _RELAXED * length
+
+    def _change_method(self, t: float, x: Array) -> None:
+        chosen = self._settings.method
+        self._method = Radau if self._method is chosen else chosen
+        self._unsuited = 0
+        self._stepper = self._started(t, x, None)
 
     def _started(
         self, t: float, x: Array, first: float | None

@@ -1,13 +1,12 @@
 r"""scipy's implicit steppers behind the interface of a stepper, for stretches that are stiff.
 
-Their Newton iteration takes the Jacobian of the mode, never differences of its field: in the
-coordinates x of a manifold, with :math:`L(x)` (nx, ndx) the map from velocities to rates of
-coordinates,
+With a held input their Newton iteration takes the Jacobian of the mode, in the coordinates x of a
+manifold with :math:`L(x)` (nx, ndx), the map from velocities to rates of coordinates,
 
 .. math:: J = L\, D_x f\, L^+,
 
-which leaves out how L turns with x and how the input follows the state. Newton's iteration needs
-no exact J: a rough one costs iterations and shorter steps, not accuracy.
+which leaves out how L turns with x; a rough J costs iterations, not accuracy. How a law follows the
+state nobody says, so with feedback scipy differences the closed loop.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from scipy.integrate import OdeSolver
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.mode import InputLaw, Mode
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
 from hybridctl.spaces import VectorSpace
@@ -46,7 +45,7 @@ class ImplicitStepper:
             t_bound=t_end,
             rtol=rtol,
             atol=atol,
-            jac=_jacobian(motion.mode, motion.law),
+            jac=None if motion.held is None else _jacobian(motion.mode, motion.held[0]),
         )
         first = None if first_step is None else min(first_step, abs(t_end - t))
         self._solver = self._make(t, x, first_step=first)
@@ -90,18 +89,18 @@ class ImplicitStepper:
         return step
 
 
-def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
+def _jacobian(mode: Mode, u: Array) -> Callable[[float, Array], Array] | None:
     """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
     space, derivatives = mode.space, mode.jacobian
     if derivatives is None:
         return None
     if isinstance(space, VectorSpace):
-        return lambda t, x: derivatives(t, x, law(t, x)).state
+        return lambda t, x: derivatives(t, x, u).state
 
     def in_coordinates(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
         turn = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
-        inner = derivatives(t, x, law(t, x)).state
+        inner = derivatives(t, x, u).state
         return np.asarray(turn @ inner @ np.linalg.pinv(turn))
 
     return in_coordinates

@@ -37,6 +37,8 @@ from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_s
 from hybridctl.hybrid.zeno import Accumulation, crowded, predict
 
 _SELECTIONS = 8
+_LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
+_CLOSER = 8.0  # times shorter is the step of the next look
 _INSTANT_EVENTS = 10
 _REPEATED = 3
 _RECENT = 16
@@ -243,11 +245,15 @@ def _flow(run: _Run, point: _Point) -> _Flown:
     watch = memory.watches.get(key)
     if watch is None:
         watch = memory.watches[key] = _watch(run, key)
-    watch.start(point.time, point.state, point.input)
     motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
-    known = memory.lengths.get(key)
-    flow = Flow(run.integrator, motion, point.time, point.state, last, known)
-    flown = _until_crossing(run, flow, watch, last)
+    length = memory.lengths.get(key) if run.integrator.first_step is None else None
+    for _ in range(_LOOKS):
+        watch.start(point.time, point.state, point.input)
+        flow = Flow(run.integrator, motion, point.time, point.state, last, length)
+        flown = _until_crossing(run, flow, watch, last)
+        if flown.crossing is None or flown.end > point.time:
+            break
+        length = (flown.steps[-1].end - point.time) / _CLOSER
     if flown.end > point.time:
         memory.lengths[key] = min(flow.length, _LONGER * (flown.end - point.time))
     return flown

@@ -58,10 +58,14 @@ class Step:
 
 
 def guard_bounds(values: Array) -> Array:
-    """The bounds b (n,) of guards with values (8, n) at the nodes of a step."""
-    c = TO_SERIES @ values
-    size = np.abs(c[1:])
-    return np.asarray(c[0] + size[0] - 2.0 * size.sum(axis=0))
+    """The bounds b (n,) of guards with values (8, n) at the nodes of a step.
+
+    That of a guard that is not finite is not positive.
+    """
+    with np.errstate(invalid="ignore"):
+        c = TO_SERIES @ values
+        size = np.abs(c[1:])
+        return np.asarray(c[0] + size[0] - 2.0 * size.sum(axis=0))
 
 
 class Motion:

@@ -44,7 +44,8 @@ class Robot:
     manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
     tangent.
     The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
-    k (q - q_rest) + d v, at joints of one degree of freedom. Units are SI.
+    k (q - q_rest) + d v, at joints of one degree of freedom. Units are SI. `weight` is the mass of
+    all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Robot:
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
+        mass = sum(float(inertia.mass) for inertia in list(self._model.inertias)[1:])
+        self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
         self.passive = Passive(
             self._joint_indices(), self._model.damping, stiffness or {}, rest or {}, damping or {}
         )
@@ -223,12 +226,6 @@ class Robot:
             moved = self._model.joints[ancestor]
             mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
         return mask
-
-    @property
-    def weight(self) -> float:
-        """Mass of all moving bodies times gravity, N; times 1 m/s^2 where there is less of it."""
-        mass = sum(float(inertia.mass) for inertia in list(self._model.inertias)[1:])
-        return mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
 
     # Dynamics
 

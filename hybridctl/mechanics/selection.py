@@ -29,7 +29,7 @@ from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_fa
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.phase import STANDSTILL, default_slip
 
-_TOLERANCE = 1e-8
+_TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
 
 
 def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, proposed: Modes) -> Modes:
@@ -83,7 +83,7 @@ def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: M
         return True
     rows = point.solution.rows
     relative = rows.jacobian @ point.acceleration - rows.target
-    scale = _TOLERANCE * max(1.0, float(np.abs(point.forces).max()))
+    scale = _TOLERANCE * max(dynamics.robot.weight, float(np.abs(point.forces).max()))
     fast = _TOLERANCE * max(1.0, float(np.abs(relative).max(initial=0.0)))
     for k, i in enumerate(phase.closed):
         slip, change = rows.rates[phase.tangents[k]], relative[phase.tangents[k]]

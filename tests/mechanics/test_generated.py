@@ -48,6 +48,7 @@ class Point:
         self.u = rng.normal(size=robot.nu)
         self.forces = rng.normal(size=len(self.contacts.owner))
         self.terms = GeneratedTerms(robot, self.contacts)
+        self.other = PinocchioTerms(robot, self.contacts)
 
 
 def point_of(seed: int) -> Point:

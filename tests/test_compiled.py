@@ -1,0 +1,255 @@
+"""Compiled steps against the generic stepper, an independent integrator, and differences."""
+
+import pickle
+import threading
+from dataclasses import replace
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybrid.samples import impact_times
+from scipy.integrate import DOP853
+from scipy.linalg import expm
+
+import hybridctl as hc
+from hybridctl import symbolic
+from hybridctl.hybrid.flow import METHODS, Flow, Integrator
+from hybridctl.hybrid.mode import HeldInput
+from hybridctl.hybrid.series import NODES
+from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
+from hybridctl.whole_step import CompiledStep, compiled_step
+
+KINDS = pytest.mark.parametrize("kind", [ca.SX, ca.MX])
+U = np.array([0.3])
+
+
+def pendulum(kind=ca.SX):
+    """A driven pendulum (angle, rate) between a wall that moves and a stop of its rate."""
+    t, x, u = kind.sym("t"), kind.sym("x", 2), kind.sym("u")
+    swing = symbolic.Mode(
+        "swing",
+        x,
+        [x[1], -9.81 * ca.sin(x[0]) - 0.1 * x[1] + u + ca.cos(2.0 * t)],
+        input=u,
+        time=t,
+    )
+    wall = symbolic.Transition(
+        "swing", "wall", ca.sin(x[0]) + 0.4 - 0.1 * ca.sin(t), "swing", [x[0], -0.8 * x[1]]
+    )
+    fast = symbolic.Transition("swing", "fast", 9.0 - x[1] ** 2 - u, "swing", [x[0], 0.5 * x[1]])
+    return symbolic.hybrid_system([swing], [wall, fast])
+
+
+def generic(system):
+    """The same system without its compiled steps."""
+
+    return hc.HybridSystem(lambda key: replace(system.mode(key), step=None), system.outgoing)
+
+
+def formulas(system, key="swing", rtol=1e-6, atol=1e-8):
+    mode, guards = system.mode(key), system.outgoing(key).guards
+    motion = Motion(mode, HeldInput(U), guards)
+    return (
+        CompiledFormula(motion, motion.whole_step, motion.held, rtol, atol),
+        ExplicitFormula(METHODS["DOP853"], motion, rtol, atol),
+    )
+
+
+@KINDS
+def test_a_compiled_step_is_the_generic_one(kind):
+    compiled, plain = formulas(pendulum(kind))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        t, x = rng.uniform(0.0, 9.0), rng.normal(size=2)
+        end = t + rng.choice([-1.0, 1.0]) * 10.0 ** rng.uniform(-3, 0)
+        errors = []
+        for formula in (compiled, plain):
+            formula.start(t, x)
+            errors.append(formula.attempt(end))
+        # both sum the same products; the estimate itself is a difference of sums of size 1 / rtol
+        assert errors[0] == pytest.approx(errors[1], rel=1e-6, abs=1e-6)
+        one, other = compiled.accept(), plain.accept()
+        assert (one.start, one.end) == (other.start, other.end) == (t, end)
+        for name in ("states", "inputs", "guards", "bounds"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-12)
+
+
+def test_the_generic_step_is_scipys():
+    """End state, error control and dense output of DOP853, step by step."""
+    mode = pendulum().mode("swing")
+    rate = lambda t, x: mode.field(t, x, U)  # noqa: E731
+
+    settings = Integrator(METHODS["DOP853"], 1e-8, 1e-10, np.inf)
+    for law in (HeldInput(U), lambda t, x: U):
+        theirs = DOP853(rate, 0.0, np.array([1.0, 0.5]), 20.0, rtol=1e-8, atol=1e-10)
+        flow = Flow(settings, Motion(mode, law), 0.0, np.array([1.0, 0.5]), 20.0)
+        for step in flow.steps():
+            theirs.step()
+            # step lengths are a root of the error, which is known to 1e-6 of itself
+            assert step.end == pytest.approx(theirs.t, rel=1e-5)
+            np.testing.assert_allclose(step.states[-1], theirs.y, rtol=0.0, atol=1e-4)
+        assert step.end == theirs.t == 20.0
+        np.testing.assert_allclose(step.states[-1], theirs.y, rtol=0.0, atol=1e-7)
+
+
+def test_a_bound_is_below_its_guard():
+    compiled, _ = formulas(pendulum(), rtol=1e-9, atol=1e-9)
+    guards = pendulum().outgoing("swing").guards
+    rng = np.random.default_rng(1)
+    told = 0
+    for _ in range(50):
+        t, x = rng.uniform(0.0, 9.0), rng.normal(size=2)
+        compiled.start(t, x)
+        if compiled.attempt(t + 10.0 ** rng.uniform(-3, -0.5)) >= 1.0:
+            continue
+        step = compiled.accept()
+        times = np.linspace(step.start, step.end, 200)
+        lowest = np.min([guards.values(s, step.state(s), U) for s in times], axis=0)
+        assert (step.bounds <= lowest + 1e-9).all()
+        told += int((step.bounds > 0.0).sum())
+    assert told > 20  # and not so far below that it says nothing
+
+
+@KINDS
+def test_both_steppers_find_the_same_run(kind):
+    system = pendulum(kind)
+    law = hc.SampledPolicy(lambda t, x: [1.5 * x[1] - 2.0], 0.37)
+    runs = [
+        hc.simulate(s, "swing", [1.2, 0.0], (0.0, 6.0), law, rtol=1e-10, atol=1e-10)
+        for s in (system, generic(system))
+    ]
+    one, other = runs
+    assert len(one.guard_events) >= 4
+    assert {name for e in one.guard_events for name in e.guards} == {"wall", "fast"}
+    assert [e.guards for e in one.events] == [e.guards for e in other.events]
+    # local errors of 1e-10, grown by the pendulum over six seconds
+    times = [[e.time for e in run.events] for run in runs]
+    np.testing.assert_allclose(times[0], times[1], rtol=0.0, atol=1e-7)
+    np.testing.assert_allclose(one.final_state, other.final_state, rtol=0.0, atol=1e-6)
+
+
+def test_a_step_that_an_event_cuts_ends_on_it():
+    run = hc.simulate(pendulum(), "swing", [1.2, 0.0], (0.0, 3.0))
+    guards = pendulum().outgoing("swing").guards
+    for event, arc in zip(run.events, run.arcs, strict=False):
+        assert arc.breaks[-1] + arc.lengths[-1] == pytest.approx(arc.end, abs=1e-15)
+        (name,) = event.guards
+        values = guards.values(event.time, event.state_before, event.input_before)
+        # rounding of a guard of size 9 whose rate is some 50 per second, times 1e-15 s
+        assert abs(values[guards.names.index(name)]) < 1e-13
+
+
+def test_transition_matrices_are_central_differences_of_the_step():
+    step = pendulum().mode("swing").step
+    t, x, h, eps = 0.4, np.array([0.7, -0.3]), 0.2, 1e-5
+    moved = step.transition(t, x, U, h, 1e-9, 1e-9)
+    columns = [
+        (step(t, x + d, U, h, 1e-9, 1e-9).states[-1] - step(t, x - d, U, h, 1e-9, 1e-9).states[-1])
+        / (2.0 * eps)
+        for d in eps * np.eye(2)
+    ]
+    # truncation eps^2, rounding 1e-16 / eps
+    np.testing.assert_allclose(moved.matrix, np.array(columns).T, rtol=0.0, atol=1e-9)
+    np.testing.assert_allclose(moved.state, step(t, x, U, h, 1e-9, 1e-9).states[-1], atol=1e-14)
+
+
+def test_a_linear_flow_has_the_matrix_exponential():
+    """Also where the steps of the state, which does not move, are far too long for the matrix."""
+    a = np.array([[0.0, 1.0], [-100.0, -0.2]])
+    x = ca.SX.sym("x", 2)
+    system = symbolic.hybrid_system([symbolic.Mode("m", x, ca.mtimes(ca.DM(a), x))], [])
+    run = hc.simulate(system, "m", [0.0, 0.0], (0.0, 3.0))
+    assert len(run.arcs[0].breaks) < 12
+    matrix = hc.linearize(system, run).state_transition
+    # 1e-9 for each of some 40 steps; the norm of the exponential is at most 10
+    np.testing.assert_allclose(matrix, expm(3.0 * a), rtol=0.0, atol=1e-6)
+
+
+def test_linearizations_of_both_steppers_agree():
+    system = pendulum()
+    run = hc.simulate(system, "swing", [1.2, 0.0], (0.0, 3.0), rtol=1e-11, atol=1e-11)
+    one = hc.linearize(system, run, rtol=1e-11, atol=1e-11)
+    other = hc.linearize(generic(system), run, rtol=1e-11, atol=1e-11)
+    scale = np.abs(one.state_transition).max()
+    # 1e-11 per step, over three arcs
+    assert np.abs(one.state_transition - other.state_transition).max() < 1e-8 * scale
+    dx = np.array([0.2, -0.1])
+    np.testing.assert_allclose(one(dx), other(dx), rtol=0.0, atol=1e-8 * scale)
+
+
+def test_what_needs_more_than_a_held_input_takes_the_generic_step():
+    system = pendulum()
+    mode, guards = system.mode("swing"), system.outgoing("swing").guards
+    assert Motion(mode, HeldInput(U), guards).whole_step is mode.step
+    assert Motion(mode, lambda t, x: U, guards).whole_step is None
+    other = hc.Mode("swing", mode.space, lambda t, x, u: x, 1, step=mode.step)
+    assert Motion(other, HeldInput(U), guards).whole_step is None
+    moved = type(guards)(guards.names, lambda t, x, u: guards.values(t, x, u) + 1.0)
+    assert Motion(mode, HeldInput(U), moved).whole_step is None
+
+
+def test_what_is_too_large_has_no_compiled_step():
+    x = ca.SX.sym("x", 2)
+    for count, kind in ((5000, type(None)), (5, CompiledStep)):
+        field = ca.vertcat(x[1], sum(ca.sin(k * x[0]) for k in range(count)))
+        motion = ca.Function("motion", [ca.SX.sym("t"), x, ca.SX.sym("u", 0)], [field, x[0]])
+        step = compiled_step(motion, lambda t, x, u: x, lambda t, x, u: x)
+        assert isinstance(step, kind)
+
+
+def test_systems_of_expressions_pickle():
+    system = pendulum()
+    before = hc.simulate(system, "swing", [1.2, 0.0], (0.0, 3.0))
+    read = pickle.loads(pickle.dumps(system))
+    after = hc.simulate(read, "swing", [1.2, 0.0], (0.0, 3.0))
+    assert [e.time for e in after.events] == [e.time for e in before.events]
+    np.testing.assert_array_equal(after.final_state, before.final_state)
+    mode = read.mode("swing")
+    assert Motion(mode, HeldInput(U), read.outgoing("swing").guards).whole_step is mode.step
+    matrices = [hc.linearize(s, before).state_transition for s in (system, read)]
+    np.testing.assert_array_equal(*matrices)
+
+
+def test_threads_do_not_disturb_each_others_steps():
+    x = ca.SX.sym("x", 2)
+    air = symbolic.Mode("air", x, [x[1], -9.81])
+    hit = symbolic.Transition("air", "floor", x[0], "air", [x[0], -0.9 * x[1]])
+    system = symbolic.hybrid_system([air], [hit])
+    wrong = []
+
+    def work(number):
+        height = 1.0 + number
+        for _ in range(30):
+            run = hc.simulate(system, "air", [height, 0.0], (0.0, 4.0))
+            times = [e.time for e in run.events]
+            if not np.allclose(times, impact_times(height, 0.9, len(times)), rtol=0.0, atol=1e-12):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_law_may_simulate_the_system_it_drives():
+    """What a step needs is handed to it: another run in between changes nothing."""
+    system = pendulum()
+
+    def looking_ahead(t, x):
+        return [0.1 * hc.simulate(system, "swing", x, (t, t + 0.2)).final_state[1]]
+
+    plain = hc.simulate(
+        generic(system), "swing", [1.2, 0.0], (0.0, 1.0), hc.SampledPolicy(looking_ahead, 0.1)
+    )
+    run = hc.simulate(system, "swing", [1.2, 0.0], (0.0, 1.0), hc.SampledPolicy(looking_ahead, 0.1))
+    np.testing.assert_allclose(run.final_state, plain.final_state, rtol=0.0, atol=1e-7)
+
+
+def test_the_nodes_are_those_of_the_record():
+    step = pendulum().mode("swing").step
+    taken = step(0.0, np.array([1.0, 0.0]), U, 0.1, 1e-9, 1e-9)
+    assert taken.states.shape == (len(NODES), 2)
+    assert taken.guards.shape == (len(NODES), 2)
+    assert taken.bounds.shape == (2,)
