@@ -8,6 +8,7 @@ import numpy as np
 
 from attack.laws import Array, Law
 from attack.machines import Machine
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impact import impact
@@ -47,3 +48,9 @@ def solved(law: Law) -> Array:
         law.velocity_unit,
     )
     return np.asarray(solve(problem, coulomb_iterations).forces[place])
+
+
+def impulses(event: Event) -> tuple[Array, Array] | None:
+    """Impulses (c,) and friction impulses (c, 2) of an event, None where there was no impact."""
+    report = event.report
+    return None if report is None else (report.impulses, report.friction_impulses)

@@ -2,7 +2,7 @@
 
 Three families. "robot": a random robot whose contacts all touch, with a random velocity; whether
 the law has a solution is known only where e = 0 and some velocity lifts all contacts ("liftable").
-"known": Jacobians and velocities chosen so that a chosen v+ and chosen impulses obey the law, e = 0.
+"known": Jacobians and a velocity chosen so that a chosen v+ and impulses obey the law, e = 0.
 "any": a law with chosen w and f and b = w - G f, as restitution makes it, where b is not J v.
 The last two are in units of mass and velocity that differ by up to 1e4 from SI.
 """
@@ -156,12 +156,12 @@ def judged(seed: int) -> Outcome:
     """Solve case `seed` and judge the result; errors that are not hybridctl's pass through."""
     each = case(seed)
     error, wrong = "", 0.0
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         forces, besides = each.solve()
     except HybridctlError as refusal:
         error = type(refusal).__name__
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     if not error:
         wrong = max(violation(each.law, forces).worst, besides)
     return Outcome(seed, each.family, len(each.law.friction), each.solvable, error, wrong, seconds)

@@ -20,16 +20,27 @@ BASES: tuple[Base, ...] = ("fixed", "planar", "floating")
 class Machine:
     """A robot, a configuration of it, and contacts whose gaps there are `gaps`.
 
-    model is a model of the same robot for the judge.
+    model is a model of the same robot for the judge; stiffness (N m/rad or N/m) about q and
+    damping are those of its joints (nv,).
     """
 
     robot: Robot
     model: pin.Model
     q: Array
     contacts: tuple[Contact, ...]
+    stiffness: Array
+    damping: Array
 
     def judge(self) -> Judge:
         return Judge(self.model, self.contacts)
+
+    def passive_torque(self, q: Array, v: Array) -> Array:
+        """Of springs and dampers, against the motion (nv,)."""
+        stretch = np.zeros(self.model.nv)
+        for joint in list(self.model.joints)[1:]:
+            if joint.nv == 1:
+                stretch[joint.idx_v] = q[joint.idx_q] - self.q[joint.idx_q]
+        return self.stiffness * stretch + self.damping * v
 
 
 def machine(
@@ -46,7 +57,7 @@ def machine(
     """A tree of `dof` joints with `count` contacts, each up to `apart` (m) from its surface.
 
     A planar base moves in the xz-plane, and all that follows it; a floating one takes six of the
-    degrees of freedom, or all if there are fewer than seven. friction, restitution: the largest.
+    degrees of freedom. friction, restitution: the largest. passive: with springs and dampers.
     """
     urdf, links = _urdf(rng, base, dof)
     root = pin.JointModelFreeFlyer() if base == "floating" else None
@@ -59,12 +70,22 @@ def machine(
         _contact(rng, f"c{i}", model, data, links, base, floor, friction, restitution, apart)
         for i in range(count)
     )
-    joints = [name for name in model.names[1:] if name.startswith("j")]
-    damping = {name: float(rng.uniform(0.0, 2.0)) for name in joints} if passive else None
+    joints = [name for name in model.names if name.startswith("j")]
+    columns = [model.joints[model.getJointId(name)].idx_v for name in joints]
+    stiffness, damping = np.zeros((2, model.nv))
+    if passive:
+        stiffness[columns] = rng.uniform(0.0, 30.0, len(joints))
+        damping[columns] = rng.uniform(0.0, 2.0, len(joints))
+    rest = {name: float(q[model.joints[model.getJointId(name)].idx_q]) for name in joints}
     robot = Robot.from_urdf(
-        urdf, root="floating" if root else "fixed", damping=damping, actuated=joints
+        urdf,
+        root="floating" if root else "fixed",
+        actuated=joints,
+        stiffness=dict(zip(joints, stiffness[columns].tolist(), strict=True)),
+        rest=rest,
+        damping=dict(zip(joints, damping[columns].tolist(), strict=True)),
     )
-    return Machine(robot, model, np.array(q), contacts)
+    return Machine(robot, model, np.array(q), contacts, stiffness, damping)
 
 
 def _urdf(rng: np.random.Generator, base: Base, dof: int) -> tuple[str, list[str]]:

@@ -181,13 +181,15 @@ def stacked(found: Sequence[Row]) -> tuple[Array, tuple[int, ...]]:
     return np.concatenate([row.rows() for row in found]), tuple(len(r.axes) - 1 for r in found)
 
 
-def impact_law(judge: Judge, q: Array, v: Array, at: Sequence[int]) -> tuple[Law, Array]:
+def impact_law(
+    judge: Judge, q: Array, v: Array, at: Sequence[int], plastic: bool = False
+) -> tuple[Law, Array]:
     """The law of an impact of the contacts `at`, and the Jacobian of its rows."""
     found = [judge.rows(q, v)[i] for i in at]
     jacobian, tangents = stacked(found)
     normals = np.cumsum([0, *(1 + m for m in tangents[:-1])])
     free = jacobian @ v
-    free[normals] *= 1.0 + judge.restitution[list(at)]
+    free[normals] *= 1.0 + judge.restitution[list(at)] * (not plastic)
     delassus = jacobian @ np.linalg.solve(judge.mass_matrix(q), jacobian.T)
     speed = float((np.abs(jacobian) @ np.abs(v)).max())
     return Law(delassus, free, judge.friction[list(at)], tangents, speed), jacobian
