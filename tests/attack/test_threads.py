@@ -31,8 +31,7 @@ def in_threads(call, cases):
 def starts(count):
     """Blocks thrown above the floor."""
     rng = np.random.default_rng(8)
-    tilt = rng.uniform(-0.4, 0.4, count)
-    return [np.array([0.0, 0.3, a, *v]) for a, v in zip(tilt, rng.normal(size=(count, 3)), strict=True)]
+    return [np.array([0.0, 0.3, 0.2 * a, *v]) for a, *v in rng.normal(size=(count, 4))]
 
 
 COUNTS = [16, pytest.param(160, marks=pytest.mark.slow)]
