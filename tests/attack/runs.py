@@ -15,6 +15,9 @@ from attack.rigid import Judge, Row, impact_law, row_forces, stacked
 FORCE = 1e-7  # of the force unit F of the contact
 LENGTH = 1e-6  # m: guards see gaps below -1e-8; where bounces end, what is left decays at 20 / s
 SPEED = 1e-6  # m/s, beside the speeds of order 1 of these systems
+# A state of rest is taken up to 1e-5 s before bounces end: accelerations of 10 to 100 m/s^2 leave
+# that much of velocities of order 1, and impulses that hold it.
+REST = 1e-3
 PER_ARC = 6
 
 
@@ -22,8 +25,9 @@ PER_ARC = 6
 class Faults:
     """The largest residual of each kind in a run; see the limits above.
 
-    pull, cone, oppose, impact in units of the data; motion: of M a + h = S u + J' f, relative to
-    its largest term; penetration and held (closed gaps) in m; rate in m/s.
+    pull, cone, oppose, impact, rest (where bounces are left out) in units of the data; motion: of
+    M a + h = S u + J' f, relative to its largest term; penetration and held (closed gaps) in m;
+    rate in m/s.
     """
 
     pull: float = 0.0
@@ -34,6 +38,7 @@ class Faults:
     held: float = 0.0
     rate: float = 0.0
     impact: float = 0.0
+    rest: float = 0.0
 
     def note(self, what: str, value: float) -> None:
         """Keep the larger; not a number is infinite."""
@@ -42,7 +47,7 @@ class Faults:
 
     def wrong(self) -> dict[str, float]:
         """What exceeds its limit."""
-        limit = {"penetration": LENGTH, "held": LENGTH, "rate": SPEED}
+        limit = {"penetration": LENGTH, "held": LENGTH, "rate": SPEED, "rest": REST}
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: v for name, v in values.items() if v > limit.get(name, FORCE)}
 
@@ -112,9 +117,10 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
         or "open" not in (event.mode_before[i], event.mode_after[i])
         or normal[i] != 0.0
     ]
-    law, jacobian = impact_law(judge, q, before, at, plastic=event.accumulation is not None)
+    rests = event.accumulation is not None
+    law, jacobian = impact_law(judge, q, before, at, plastic=rests)
     forces = row_forces([judge.rows(q, before)[i] for i in at], normal[at], friction[at])
-    found.note("impact", violation(law, forces).worst)
+    found.note("rest" if rests else "impact", violation(law, forces).worst)
     change, momentum = judge.mass_matrix(q) @ (after - before), jacobian.T @ forces
     size = np.abs(judge.mass_matrix(q)) @ (np.abs(after) + np.abs(before))
     found.note("impact", np.abs(change - momentum).max() / size.max())

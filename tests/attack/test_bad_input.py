@@ -14,6 +14,11 @@ OPEN = ("open", "open")
 START = [0.0, 0.3, 0.1, 0.0, 0.0, 0.0]
 MASKED = np.ma.masked_array(START, mask=[True, *[False] * 5])
 
+SIMULATORS = {
+    "events": lambda x0: hc.simulate(block.system(), OPEN, x0, (0.0, 0.1)),
+    "time stepping": lambda x0: time_stepping(block.robot(), block.contacts(), x0, (0.0, 0.1)),
+}
+
 CONTACTS = {
     "friction": [{"friction": "0.3"}, {"friction": np.nan}, {"friction": -0.1}, {"friction": 1j}],
     "restitution": [{"restitution": "1"}, {"restitution": 1.5}, {"restitution": None}],
@@ -77,13 +82,10 @@ def test_equal_contacts_compare_and_hash():
         MASKED,
     ],
 )
-@pytest.mark.parametrize("simulator", ["events", "time stepping"])
+@pytest.mark.parametrize("simulator", SIMULATORS)
 def test_a_start(bad, simulator):
     with pytest.raises(InputError, match="x0"):
-        if simulator == "events":
-            hc.simulate(block.system(), OPEN, bad, (0.0, 0.1))
-        else:
-            time_stepping(block.robot(), block.contacts(), bad, (0.0, 0.1))
+        SIMULATORS[simulator](bad)
 
 
 @pytest.mark.parametrize("bad", [None, "open", ("open",), ("open", "shut"), 3, [1, 2]])
@@ -92,7 +94,7 @@ def test_a_mode(bad):
         hc.simulate(block.system(), bad, START, (0.0, 0.1))
 
 
-@pytest.mark.parametrize("value", ["push", None, [1.0], np.nan, 1j])
+@pytest.mark.parametrize("value", ["push", None, [1.0, 2.0], np.nan, 1j])
 def test_an_input(value):
     robot = Robot.from_urdf(
         free_body("block", 1.0, (1.0, 1.0, 1.0)), root="sagittal", actuated=("root_x",)
@@ -117,8 +119,6 @@ def test_an_input_that_turns_nan_later_is_named_with_its_time(when):
         hc.simulate(system, ("open",), START, (0.0, 0.1), law)
 
 
-@pytest.mark.parametrize("mass", [-1.0, 0.0])
-def test_a_robot_without_mass(mass):
-
-    with pytest.raises(InputError, match="mass|inertia"):
-        Robot.from_urdf(free_body("block", mass, (1.0, 1.0, 1.0)), root="floating")
+def test_a_robot_of_negative_mass():
+    with pytest.raises(InputError, match="mass"):
+        Robot.from_urdf(free_body("block", -1.0, (1.0, 1.0, 1.0)), root="floating")
