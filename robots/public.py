@@ -20,7 +20,7 @@ from hybridctl.checks import Array, member
 from hybridctl.errors import FileFormatError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.robot import Robot, Root
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
 
@@ -159,7 +159,7 @@ def robot(name: str) -> Robot:
     """A robot of `MODELS`, without motors, with springs that pull its joints to its posture."""
     text = urdf(name)  # first: it checks the name
     model = MODELS[name]
-    root = "floating" if model.stands else "fixed"
+    root: Root = "floating" if model.stands else "fixed"
     bare = Robot.from_urdf(text, root=root)
     inertia = bare.mass_matrix(_posture(bare, model.posture)).diagonal()
     stiffness, damping = {}, {}
