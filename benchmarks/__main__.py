@@ -18,7 +18,7 @@ from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import bderivative, estimation, friction, robots
+from benchmarks import ball, bderivative, estimation, friction, robots
 from benchmarks.timing import Timing, measure
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.mode import InputLaw
@@ -37,6 +37,7 @@ def main() -> None:
     effort = {"rounds": 1, "seconds": 0.01} if quick else {"rounds": 7, "seconds": 0.2}
     console = Console(width=100)
     bare = Bare()
+    console.print(ball.table_of_balls(effort))
     console.print(calls_table(effort, bare))
     console.print(simulation_table(effort, bare))
     console.print(friction.calls_table(effort))

@@ -30,10 +30,10 @@ from hybridctl.hybrid.mode import GuardSet, ModeKey
 from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
 from hybridctl.hybrid.step import Step
 
-_SPACINGS = 4.0  # times the spacing of numbers at t: a root is not known better, s
-_ROOT = 1e-15  # nor better than this, s
+_SPACINGS = 4.0  # times the spacing of numbers at t: a root may be known no better, s
+_ROOT = 1e-15  # and no better than this, s
 _ITERATIONS = 60  # of a bracketed search, which halves
-_NEWTON = 4  # steps of Newton's iteration, of which the second usually is the last
+_NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
 _BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
 _TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
@@ -335,10 +335,12 @@ def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
     t, before = piece.root(left, right), math.inf
     slope = piece.slope(t)
     for _ in range(_NEWTON if slope < 0.0 else 0):
-        change = -guard(t) / slope
-        if abs(change) <= max(_ROOT, _SPACINGS * math.ulp(t)):
+        change, spacing = -guard(t) / slope, math.ulp(t)
+        if abs(change) <= spacing:
             return t
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
+            if abs(change) <= max(_ROOT, _SPACINGS * spacing):
+                return t
             break
         t, before = t + change, abs(change)
     return _bracketed(guard, left, right)

@@ -208,12 +208,10 @@ class ExplicitStepper:
         formula, exponent, t_end = self._formula, self._formula.exponent, self._t_end
         t, tried = formula.time, self.length
         sign, shortest = (1.0 if t_end > t else -1.0), _SPACING * math.ulp(t)
-        h, most = min(max(tried, shortest), longest), _GROW
+        h, most, error = min(max(tried, shortest), longest), _GROW, 0.0
         while True:
             if h < shortest:
-                limit = "the pace of the mode" if longest < shortest else "their error"
-                what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
-                raise failure(what, self._mode, t, formula.state)
+                raise failure(_why(h, error, longest < shortest), self._mode, t, formula.state)
             end = t + sign * h
             if sign * (end - t_end) > 0.0:
                 end = t_end
@@ -232,6 +230,14 @@ class ExplicitStepper:
     def ended(self, step: Step, t: float) -> Step:
         """The step, ended at t within it, if that costs little; else as it is."""
         return self._formula.ended(step, t)
+
+
+def _why(h: float, error: float, paced: bool) -> str:
+    """What ends a flow whose steps have become too short."""
+    if not math.isfinite(error):
+        return "the vector field is not finite ahead"
+    limit = "the pace of the mode" if paced else "their error"
+    return f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
 
 
 def _first_step(formula: Formula, motion: Motion, t_end: float, rtol: float, atol: float) -> float:

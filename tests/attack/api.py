@@ -8,11 +8,11 @@ import numpy as np
 
 from attack.laws import Array, Law
 from attack.machines import Machine
+from hybridctl.errors import SeveralContactSolutionsError
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impact import impact
-from hybridctl.mechanics.robot import coulomb_iterations
 
 
 class Struck(NamedTuple):
@@ -47,7 +47,22 @@ def solved(law: Law) -> Array:
         (None,) * count,
         law.velocity_unit,
     )
-    return np.asarray(solve(problem, coulomb_iterations).forces[place])
+    return np.asarray(solve(problem).forces[place])
+
+
+def named(refusal: SeveralContactSolutionsError) -> list[tuple[Law, Array]]:
+    """The law of a refusal for several solutions, with the forces of each."""
+    problem = refusal.problem
+    rows = np.concatenate([[i, *tangents] for i, tangents in enumerate(problem.tangents)])
+    rows = rows.astype(np.intp)
+    law = Law(
+        problem.delassus[np.ix_(rows, rows)],
+        problem.free[rows],
+        problem.kinetic,
+        tuple(len(tangents) for tangents in problem.tangents),
+        problem.magnitude,
+    )
+    return [(law, solution.forces[rows]) for solution in refusal.solutions]
 
 
 def impulses(event: Event) -> tuple[Array, Array] | None:

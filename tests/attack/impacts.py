@@ -5,6 +5,9 @@ the law has a solution is known only where e = 0 and some velocity lifts all con
 "known": Jacobians and a velocity chosen so that a chosen v+ and impulses obey the law, e = 0.
 "any": a law with chosen w and f and b = w - G f, as restitution makes it, where b is not J v.
 The last two are in units of mass and velocity that differ by up to 1e4 from SI.
+
+A refusal because there are several solutions is an answer too if all that it names obey the law and
+their velocities differ.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from attack import api
 from attack.laws import Array, Law, liftable, violation
 from attack.machines import BASES, machine
 from attack.rigid import impact_law, row_forces
-from hybridctl.errors import HybridctlError
+from hybridctl.errors import HybridctlError, SeveralContactSolutionsError
 
 WRONG = 1e-7
 FAMILIES = ("robot", "known", "any")
@@ -39,7 +42,10 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case: the error's name or "", the worst residual, seconds."""
+    """What became of a case: the error's name or "", the worst residual, seconds.
+
+    several: the error names more than one solution, and they are.
+    """
 
     seed: int
     family: str
@@ -48,6 +54,7 @@ class Outcome:
     error: str
     wrong: float
     seconds: float
+    several: bool = False
 
 
 def case(seed: int) -> Case:
@@ -155,16 +162,27 @@ def _by_law(family: str, rng: np.random.Generator, law: Law) -> Case:
 def judged(seed: int) -> Outcome:
     """Solve case `seed` and judge the result; errors that are not hybridctl's pass through."""
     each = case(seed)
-    error, wrong = "", 0.0
+    error, wrong, several = "", 0.0, False
     began = time.process_time()
     try:
         forces, besides = each.solve()
     except HybridctlError as refusal:
         error = type(refusal).__name__
+        several = isinstance(refusal, SeveralContactSolutionsError) and _are_several(refusal)
     seconds = time.process_time() - began
     if not error:
         wrong = max(violation(each.law, forces).worst, besides)
-    return Outcome(seed, each.family, len(each.law.friction), each.solvable, error, wrong, seconds)
+    return Outcome(
+        seed, each.family, len(each.law.friction), each.solvable, error, wrong, seconds, several
+    )
+
+
+def _are_several(refusal: SeveralContactSolutionsError) -> bool:
+    """Whether a refusal names solutions that obey the law, with different velocities."""
+    named = api.named(refusal)
+    rates = np.array([law.delassus @ forces + law.free for law, forces in named])
+    apart = np.ptp(rates, axis=0).max() > WRONG * max(law.velocity_unit for law, _ in named)
+    return bool(apart) and all(violation(law, forces).worst <= WRONG for law, forces in named)
 
 
 def outcomes(count: int) -> Iterator[Outcome]:
@@ -173,8 +191,8 @@ def outcomes(count: int) -> Iterator[Outcome]:
 
 
 def unsolved(found: list[Outcome]) -> list[Outcome]:
-    """Refused, or wrong, although a solution is known."""
-    return [o for o in found if o.solvable and (o.error or o.wrong > WRONG)]
+    """Refused without a reason that holds, or wrong, although a solution is known."""
+    return [o for o in found if o.solvable and not o.several and (o.error or o.wrong > WRONG)]
 
 
 def main() -> None:

@@ -57,6 +57,14 @@ def test_steps_that_no_longer_advance_time_are_an_error(method):
         hc.simulate(system, "m", [0.0], (0.0, 2.0), method=method)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_field_that_stops_being_finite_is_told_from_one_that_is_steep(value):
+    field = lambda t, x, u: np.array([1.0 if t <= 0.3 else value])  # noqa: E731
+    system = hc.HybridSystem([hc.Mode("m", hc.VectorSpace(1), field)], [])
+    with pytest.raises(IntegrationError, match=r"field is not finite .* at t = 0\.3"):
+        hc.simulate(system, "m", [0.0], (0.0, 2.0))
+
+
 def test_a_pace_of_zero_is_an_error():
     with pytest.raises(IntegrationError, match="limited by the pace of the mode"):
         hc.simulate(oscillator(pace=0.0), "swing", [1.0, 0.0], (0.0, 1.0))
