@@ -31,6 +31,7 @@ from hybridctl.mechanics.equations import (
     closed_rows,
     linearised,
     problem,
+    shared,
     solve,
 )
 from hybridctl.mechanics.generated import GeneratedTerms
@@ -45,7 +46,7 @@ TermsChoice = Literal["auto", "generated", "pinocchio"]
 _CHOICES = ("auto", "generated", "pinocchio")
 _GENERATED = 7  # velocities of a robot up to which generated functions are faster
 
-STABILIZATION = 20.0  # 1/s
+STABILIZATION = 0.0  # 1/s
 _SLOWEST = 1e-7
 _CLOSED, _PROJECTIONS = 1e-11, 20
 
@@ -190,6 +191,7 @@ class ContactDynamics:
             return ContactAcceleration(a, forces, friction, slip, self.gaps(q), None)
         values = self.terms.values(q, v, u)
         now = self._solved(phase, closed_rows(phase, values, self.stabilization))
+        now = shared(phase, now, self._friction(phase))
         closed = list(phase.closed)
         forces[closed], friction[closed] = phase.spread(now.forces)
         if len(phase.owner) > len(closed):
@@ -205,7 +207,7 @@ class ContactDynamics:
         return closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
 
     def solve(self, phase: Phase, q: Array, v: Array, u: Array) -> Solution:
-        """Acceleration and multipliers of a phase with at least one closed contact."""
+        """The equations of a phase with at least one closed contact; see `equations.solve`."""
         return self._solved(phase, self.rows(phase, q, v, u))
 
     def problem(self, phase: Phase, rows: Rows) -> CoulombProblem:
@@ -213,11 +215,11 @@ class ContactDynamics:
         return problem(phase, rows, self._friction(phase))
 
     def _solved(self, phase: Phase, rows: Rows) -> Solution:
-        friction = self._friction(phase)
         directions, starting = sliding_directions(phase, rows)
         if starting:
+            friction = self._friction(phase)
             directions.update(beginnings(phase, rows, directions, starting, self.phase, friction))
-        return solve(phase, rows, directions, friction)
+        return solve(phase, rows, directions)
 
     def _friction(self, phase: Phase) -> Friction:
         closed = list(phase.closed)

@@ -86,10 +86,11 @@ class Friction:
     kinetic: Array
 
 
-def solve(phase: Phase, rows: Rows, directions: dict[int, Array], friction: Friction) -> Solution:
+def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
     """The equations of a phase for given directions of contacts that slide in surfaces.
 
-    Redundant contacts share loads as `sharing` says.
+    The acceleration is that of `shared`; forces of redundant contacts are of least weighted norm,
+    inside the friction cones or not.
     """
     mix = phase.mix(directions)
     force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
@@ -106,7 +107,14 @@ def solve(phase: Phase, rows: Rows, directions: dict[int, Array], friction: Fric
         return now
     if len(phase.sticking):
         now = solved(now.kkt.weighted(friction_weights(phase, now.multipliers)), now)
-    return now if _inside_cones(phase, now, friction) else _drawn_inside(phase, now, friction)
+    return now
+
+
+def shared(phase: Phase, now: Solution, friction: Friction) -> Solution:
+    """A solution whose redundant contacts share loads as `sharing` says, inside their cones."""
+    if not now.kkt.redundant or _inside_cones(phase, now, friction):
+        return now
+    return _drawn_inside(phase, now, friction)
 
 
 def _inside_cones(phase: Phase, now: Solution, friction: Friction) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs
+from scipy.linalg.lapack import dgesdd, dgetrf, dgetrs, dpotrf, dpotrs
 
 from hybridctl.checks import Array
 
@@ -71,7 +71,9 @@ class KKT:
     def _inverse(self) -> Array:
         """G^+ (k, k) in the metric of the weights."""
         root = np.sqrt(self.weights)
-        return np.asarray(root[:, None] * np.linalg.pinv(self.response * root, rcond=RANK))
+        u, values, v, _ = dgesdd(self.response * root)
+        rank = int((values > RANK * values[0]).sum())
+        return np.asarray(root[:, None] * (v[:rank].T / values[:rank]) @ u[:, :rank].T)
 
     def indeterminate(self) -> Array:
         """P (k, k): forces that change nothing, along the weighted least-norm ones."""

@@ -49,7 +49,7 @@ def beginnings(
         held[phase.closed[k]] = STICK
     sticking = phase_of(tuple(held))
     moving = {k: s for k, s in directions.items() if k not in starting}
-    forces = solve(sticking, rows, moving, friction).forces
+    forces = solve(sticking, rows, moving).forces
     limit = (1.0 - _BORDER) * friction.kinetic * forces[: len(phase.closed)]
     stays = [k for k in starting if np.linalg.norm(forces[phase.tangents[k]]) < limit[k]]
     if len(stays) == len(starting):
