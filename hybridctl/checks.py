@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,27 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 
+def floats(value: Any) -> Array:
+    """A float copy of real numbers.
+
+    Raises `TypeError` or `ValueError` for what numpy would convert with a loss, or by reading it:
+    complex numbers, masked entries, truth values, text and None; `OverflowError` for what no float
+    can hold.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError("masked entries have no value")
+    given = np.asarray(value)
+    real = given.dtype.kind in "iuf"
+    if not real and not (given.dtype == object and all(isinstance(v, Real) for v in given.flat)):
+        raise TypeError(f"{given.dtype} is no type of real numbers")
+    return np.array(given, dtype=np.float64)
+
+
 def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None) -> Array:
     """A read-only float copy of `value`, finite and of the given shape (`None` is any size)."""
     try:
-        a = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        a = floats(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be an array of numbers, got {value!r}") from error
     if shape is not None and (
         a.ndim != len(shape)
@@ -50,11 +67,9 @@ def number(
 ) -> float:
     """A finite float in the given range."""
     try:
-        x = float(value)
-    except (TypeError, ValueError) as error:
+        x = value if type(value) is float else float(_scalar(value))
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be a number, got {value!r}") from error
-    if isinstance(value, bool | np.bool_):
-        raise InputError(f"{name} must be a number, got {value!r}")
     if not np.isfinite(x):
         raise InputError(f"{name} must be finite, got {x}")
     if above is not None and not x > above:
@@ -64,6 +79,14 @@ def number(
     if at_most is not None and x > at_most:
         raise InputError(f"{name} must be at most {at_most}, got {x}")
     return x
+
+
+def _scalar(value: Any) -> Array:
+    """A number, also as an array or expression with one entry only."""
+    entry = floats(value)
+    if entry.size != 1:
+        raise ValueError(f"shape {entry.shape}")
+    return entry.reshape(())
 
 
 def count(name: str, value: Any, *, at_least: int = 1) -> int:
