@@ -4,11 +4,11 @@ import pickle
 
 import numpy as np
 import pytest
-from mechanics.models import PAIR
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere
 from hybridctl.mechanics.contacts import checked_contacts
+from mechanics.models import PAIR
 
 GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
 KNOB = Sphere((0.0, 0.0, -0.2), 0.05)
@@ -80,7 +80,8 @@ def test_equal_contacts_are_equal_and_have_one_hash():
     others = [foot(friction=0.1), foot(offset=(0.0, 0.0, 0.1)), foot(body="arm"), None]
     assert all(foot() != other for other in others)
     assert Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0)) == GROUND
-    assert len({KNOB, Sphere(KNOB.center, KNOB.radius), Sphere(KNOB.center, 0.05, inside=True)}) == 2
+    bowl = Sphere(KNOB.center, 0.05, inside=True)
+    assert len({KNOB, Sphere(KNOB.center, KNOB.radius), bowl}) == 2
     assert KNOB != GROUND
 
 
