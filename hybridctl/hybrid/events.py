@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.flow import NODES, TO_SERIES, TO_SLOPES, Step, basis
 from hybridctl.hybrid.mode import GuardSet, InputLaw, Mode
@@ -78,12 +78,7 @@ class GuardWatch:
 
     def start(self, t: float, x: Array, u: Array) -> Array:
         """Take the first sample of the arc; returns the values of the guards there."""
-        values = np.asarray(self._guards.values(t, x, u), dtype=np.float64)
-        if values.shape != self._last.shape:
-            raise SystemDefinitionError(
-                f"guards of mode {self._mode.key!r} must return shape {self._last.shape}, "
-                f"got {values.shape}"
-            )
+        values = self._asked(t, x, u)
         self._check_finite(np.array([t]), values[None])
         self._armed = values > self._tolerance
         self._last = values.copy()
@@ -97,7 +92,7 @@ class GuardWatch:
         if not self._guards.names:
             return None
         samples = zip(step.times[1:], step.states[1:], step.inputs[1:], strict=True)
-        new = [self._guards.values(t, self._normalize(x), u) for t, x, u in samples]
+        new = [self._asked(t, self._normalize(x), u) for t, x, u in samples]
         values = np.array([self._last, *new])
         self._check_finite(step.times, values)
         self._last = values[-1]
@@ -238,7 +233,23 @@ class GuardWatch:
 
     def _values(self, step: Step, t: float) -> Array:
         x = self._normalize(step.state(t))
-        return self._guards.values(t, x, self._law(t, x))
+        return self._asked(t, x, self._law(t, x))
+
+    def _asked(self, t: float, x: Array, u: Array) -> Array:
+        """The values of the guards, checked to be numbers (n,)."""
+        given = self._guards.values(t, x, u)
+        try:
+            values = floats(given)
+        except (TypeError, ValueError) as error:
+            raise SystemDefinitionError(
+                f"guards of mode {self._mode.key!r} must return numbers, got {given!r} at t = {t}"
+            ) from error
+        if values.shape != self._last.shape:
+            raise SystemDefinitionError(
+                f"guards of mode {self._mode.key!r} must return shape {self._last.shape}, "
+                f"got {values.shape}"
+            )
+        return values
 
     def _check_finite(self, times: Array, values: Array) -> None:
         if not np.isfinite(values).all():

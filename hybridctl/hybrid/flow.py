@@ -31,6 +31,7 @@ _EXPLICIT = (DOP853, RK45, RK23)
 _IMPLICIT = Radau
 _STIFF = 1e-6  # of the time to go: a decay as fast as this wants an implicit method at once
 _SHORT = 5  # steps longer than the fastest decay, after which it is taken to be what limits them
+_TRIED = 100  # roundings of the time: scipy gives up below 10 of them, and shrinks at most to 1/5
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _DEGREE = 7
 _ORDERS = np.arange(_DEGREE + 1)
@@ -94,20 +95,10 @@ class Integrator:
         Raises `SystemDefinitionError` if the field has the wrong shape, `IntegrationError` if it
         is not finite or the step size collapses.
         """
-        space = mode.space
-
-        def rate(time: float, coordinates: Array) -> Array:
-            state = space.normalize(coordinates)
-            return space.rate(state, mode.field(time, state, law(time, state)))
-
-        first_rate = np.asarray(mode.field(t, x, law(t, x)))
-        if first_rate.shape != (space.ndx,):
-            raise SystemDefinitionError(
-                f"the field of mode {mode.key!r} must return shape ({space.ndx},), got "
-                f"{first_rate.shape}"
-            )
-        if not np.isfinite(first_rate).all():
-            raise IntegrationError(_where("the vector field is not finite", mode, t, x))
+        space, rate = mode.space, _Rate(mode, law)
+        rate(t, x)
+        if rate.broken is not None:
+            raise IntegrationError(rate.complaint())
         jac = _jacobian_along(mode, law) if open_loop else None
         pace = self._pace(mode, law, t, x)
         stiff = self.method in _EXPLICIT and pace.relaxation < _STIFF * (t_end - t)
@@ -118,6 +109,8 @@ class Integrator:
         while solver.status == "running":
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 message = _advance(solver)
+                if solver.status == "failed" and rate.broke_near(solver.t):
+                    raise IntegrationError(rate.complaint())
                 if solver.status == "failed" or not np.isfinite(solver.y).all():
                     why = message or "the state is not finite"
                     raise IntegrationError(_where(why, mode, solver.t, solver.y))
@@ -169,6 +162,44 @@ class Integrator:
     @staticmethod
     def _pace(mode: Mode, law: InputLaw, t: float, x: Array) -> Pace:
         return Pace() if mode.pace is None else mode.pace(t, x, law(t, x))
+
+
+@dataclass
+class _Rate:
+    """The velocity of the coordinates, for a stepper; `broken` is where it was last not finite."""
+
+    mode: Mode
+    law: InputLaw
+    broken: tuple[float, Array] | None = None
+
+    def __call__(self, time: float, coordinates: Array) -> Array:
+        mode, space = self.mode, self.mode.space
+        state = space.normalize(coordinates)
+        value = mode.field(time, state, self.law(time, state))
+        velocity = np.asarray(value)
+        if velocity.shape != (space.ndx,) or velocity.dtype.kind not in "iuf":
+            got = velocity.shape if velocity.dtype.kind in "iuf" else repr(value)
+            raise SystemDefinitionError(
+                f"the field of mode {mode.key!r} must return shape ({space.ndx},), got {got} at "
+                f"t = {time}"
+            )
+        if not velocity @ velocity < np.inf and not np.isfinite(velocity).all():
+            self.broken = time, state
+        return space.rate(state, velocity)
+
+    def broke_near(self, t: float) -> bool:
+        """Whether the field was not finite in the last steps tried from t."""
+        return self.broken is not None and abs(self.broken[0] - t) <= _TRIED * np.spacing(abs(t))
+
+    def complaint(self) -> str:
+        """What is not finite, and where."""
+        assert self.broken is not None
+        t, x = self.broken
+        u = self.law(t, x)
+        if not np.isfinite(u).all():
+            return _where(f"the input {u} is not finite", self.mode, t, x)
+        what = f"the vector field {np.asarray(self.mode.field(t, x, u))} is not finite"
+        return _where(what, self.mode, t, x)
 
 
 def _jacobian_along(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array, count
+from hybridctl.checks import Array, count, floats
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.spaces import Space
 
@@ -80,6 +80,13 @@ class Pace(NamedTuple):
     relaxation: float = math.inf
 
 
+def _check_functions(of: str, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
+    given = dict(needed) | {name: f for name, f in optional.items() if f is not None}
+    for name, function in given.items():
+        if not callable(function):
+            raise SystemDefinitionError(f"{name} {of} must be a function, got {function!r}")
+
+
 @dataclass(frozen=True)
 class Mode:
     r"""A state space and the vector field :math:`\dot x = f(t, x, u)` on it.
@@ -104,6 +111,22 @@ class Mode:
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)
+        if not isinstance(self.space, Space):
+            raise SystemDefinitionError(
+                f"space of mode {self.key!r} must be a space, such as VectorSpace, got "
+                f"{self.space!r}"
+            )
+        _check_functions(
+            f"of mode {self.key!r}",
+            {"field": self.field},
+            {
+                "jacobian": self.jacobian,
+                "outputs": self.outputs,
+                "select": self.select,
+                "pace": self.pace,
+                "project": self.project,
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -113,6 +136,13 @@ class Guard:
     name: str
     value: Callable[[float, Array, Array], float]
     jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise SystemDefinitionError(f"name of a guard must be text, got {self.name!r}")
+        _check_functions(
+            f"of guard {self.name!r}", {"value": self.value}, {"jacobian": self.jacobian}
+        )
 
 
 @dataclass(frozen=True)
@@ -130,22 +160,36 @@ class GuardSet:
     @staticmethod
     def of(guards: Sequence[Guard]) -> GuardSet:
         """The set of separately given scalar guards."""
-        functions = [g.value for g in guards]
-        jacobians = [g.jacobian for g in guards if g.jacobian is not None]
+        together = _Together(tuple(guards))
+        complete = all(g.jacobian is not None for g in guards)
+        return GuardSet(
+            tuple(g.name for g in guards), together.values, together.jacobian if complete else None
+        )
 
-        def values(t: float, x: Array, u: Array) -> Array:
-            return np.array([g(t, x, u) for g in functions], dtype=np.float64)
 
-        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
-            rows = [j(t, x, u) for j in jacobians]
-            return GuardJacobian(
-                np.array([r.time for r in rows], dtype=np.float64),
-                np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
-                np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
-            )
+@dataclass(frozen=True)
+class _Together:
+    """Scalar guards as one function."""
 
-        complete = len(jacobians) == len(guards)
-        return GuardSet(tuple(g.name for g in guards), values, jacobian if complete else None)
+    guards: tuple[Guard, ...]
+
+    def values(self, t: float, x: Array, u: Array) -> Array:
+        rows = [g.value(t, x, u) for g in self.guards]
+        try:
+            return floats(rows)
+        except (TypeError, ValueError) as error:
+            raise SystemDefinitionError(
+                f"guards must return a number each, but at t = {t} they are "
+                + ", ".join(f"{g.name!r}: {v!r}" for g, v in zip(self.guards, rows, strict=True))
+            ) from error
+
+    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        rows = [g.jacobian(t, x, u) for g in self.guards if g.jacobian is not None]
+        return GuardJacobian(
+            np.array([r.time for r in rows], dtype=np.float64),
+            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
+            np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
+        )
 
 
 @dataclass(frozen=True)
@@ -175,12 +219,21 @@ class Reset:
     jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
     border: Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None] | None = None
 
+    def __post_init__(self) -> None:
+        optional = {"jacobian": self.jacobian, "border": self.border}
+        _check_functions("of a reset", {"map": self.map}, optional)
+
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
         """The jump at (t, x-, u-)."""
         result = self.map(t, x, u)
         if isinstance(result, Jump):
             return result
-        return Jump(np.asarray(result, dtype=np.float64))
+        try:
+            return Jump(floats(result))
+        except (TypeError, ValueError) as error:
+            raise SystemDefinitionError(
+                f"a reset must return a state or a Jump, got {result!r} at t = {t}"
+            ) from error
 
     @staticmethod
     def identity(ndx: int | None = None) -> Reset:
@@ -188,12 +241,20 @@ class Reset:
 
         `ndx` is the dimension of the tangent space, needed where it differs from that of x.
         """
+        return Reset(_same, _IdentityJacobian(ndx))
 
-        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            n = len(x) if ndx is None else ndx
-            return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
-        return Reset(lambda t, x, u: x, jacobian)
+def _same(t: float, x: Array, u: Array) -> Array:
+    return x
+
+
+@dataclass(frozen=True)
+class _IdentityJacobian:
+    ndx: int | None
+
+    def __call__(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        n = len(x) if self.ndx is None else self.ndx
+        return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
 
 @dataclass(frozen=True)
@@ -227,14 +288,24 @@ class Transition:
         target: ModeKey | None = None,
         rest: Edge | None = None,
     ) -> None:
-        guards = (guard,) if isinstance(guard, Guard) else tuple(guard)
+        guards = tuple(guard) if isinstance(guard, Sequence) else (guard,)
         if not guards:
             raise SystemDefinitionError(f"the transition from {source!r} has no guard")
+        for kind, parts in ((Guard, guards), (Reset, (reset,))):
+            for part in parts:
+                if not isinstance(part, kind):
+                    raise SystemDefinitionError(
+                        f"the transition from {source!r} needs a {kind.__name__}, got {part!r}"
+                    )
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "guards", guards)
         object.__setattr__(self, "reset", reset)
         object.__setattr__(self, "target", target)
         object.__setattr__(self, "rest", rest)
+
+
+def _no_edge(fired: tuple[str, ...]) -> Edge | None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -248,4 +319,4 @@ class Outgoing:
 
     guards: GuardSet
     edge: Callable[[tuple[str, ...]], Edge | None]
-    rest: Callable[[tuple[str, ...]], Edge | None] = lambda fired: None
+    rest: Callable[[tuple[str, ...]], Edge | None] = _no_edge

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, vector
+from hybridctl.checks import Array, floats, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -101,13 +101,20 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     Raises `InputError` where the policy returns anything else.
     """
     law, shape = policy.law(history), (nu,)
+    if not callable(law):
+        raise InputError(
+            f"law of the policy must return a function u(t, x), got {law!r} in mode "
+            f"{history.mode!r}"
+        )
 
     def checked(t: float, x: Array) -> Array:
         value = law(t, x)
         try:
-            u = np.array(value, dtype=np.float64)
+            u = floats(value)
         except (TypeError, ValueError) as error:
-            raise InputError(f"the policy must return numbers, got {value!r} at t = {t}") from error
+            raise InputError(
+                f"the policy must return numbers, got {value!r} at t = {t} in mode {history.mode!r}"
+            ) from error
         if u.shape != shape:
             raise InputError(
                 f"input of the policy at t = {t} in mode {history.mode!r} must have shape {shape}, "
@@ -126,13 +133,15 @@ def next_change(policy: Policy, history: History) -> float:
     ask = getattr(policy, "next_change", None)
     if ask is None:
         return math.inf
-    time = float(ask(history))
+    time = ask(history)
+    if time != math.inf:
+        time = number("next_change of the policy", time)
     if not time > history.time:
         raise InputError(
             f"next_change of the policy must be after the time of the history, t = "
             f"{history.time!r} s, got {time!r}"
         )
-    return time
+    return float(time)
 
 
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:

@@ -16,6 +16,7 @@ from hybridctl.errors import (
     AmbiguousEventError,
     EventLimitError,
     GuardViolatedError,
+    InputError,
     NoContactSolutionError,
     SystemDefinitionError,
     ZenoError,
@@ -118,6 +119,8 @@ def simulate(
     its mode), `IntegrationError`, `EventLimitError`, `ZenoError`, `AmbiguousEventError` and
     `NoContactSolutionError` where the run cannot go on.
     """
+    if not isinstance(system, HybridSystem):
+        raise InputError(f"system must be a HybridSystem, got {system!r}")
     start, end = interval("t_span", t_span)
     member("on_zeno", on_zeno, ("raise", "rest"))
     first = system.mode(mode)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from hybridctl.errors import SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
@@ -35,7 +36,9 @@ class HybridSystem:
         elif callable(modes) or callable(transitions):
             raise SystemDefinitionError("give modes and transitions both as lists or as functions")
         else:
-            self._mode_of, self._outgoing_of = _listed(list(modes), list(transitions))
+            edges = _all("transitions", Transition, transitions)
+            graph = _listed(_all("modes", Mode, modes), edges)
+            self._mode_of, self._outgoing_of = graph.mode, graph.outgoing
         self._modes: dict[ModeKey, Mode] = {}
         self._outgoing: dict[ModeKey, Outgoing] = {}
 
@@ -57,10 +60,34 @@ def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T])
         raise UnknownNameError(f"mode {key!r} is unknown: a mode key is hashable") from error
 
 
-def _listed(
-    modes: list[Mode], transitions: list[Transition]
-) -> tuple[Callable[[ModeKey], Mode], Callable[[ModeKey], Outgoing]]:
-    """Lookup functions of an explicitly listed graph, after checking that it is one."""
+def _all(name: str, kind: type[T], given: Any) -> list[T]:
+    if not isinstance(given, Iterable):
+        raise SystemDefinitionError(f"{name} must be a list or a function, got {given!r}")
+    parts = list(given)
+    for i, part in enumerate(parts):
+        if not isinstance(part, kind):
+            raise SystemDefinitionError(f"{name}[{i}] must be a {kind.__name__}, got {part!r}")
+    return parts
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A listed mode graph."""
+
+    modes: Mapping[ModeKey, Mode]
+    leaving: Mapping[ModeKey, Outgoing]
+
+    def mode(self, key: ModeKey) -> Mode:
+        if key not in self.modes:
+            raise UnknownNameError(f"mode {key!r} is unknown, expected one of {list(self.modes)}")
+        return self.modes[key]
+
+    def outgoing(self, key: ModeKey) -> Outgoing:
+        return self.leaving[self.mode(key).key]
+
+
+def _listed(modes: list[Mode], transitions: list[Transition]) -> _Graph:
+    """An explicitly listed graph, after checking that it is one."""
     by_key = {mode.key: mode for mode in modes}
     if not modes:
         raise SystemDefinitionError("modes must have at least one mode")
@@ -76,14 +103,17 @@ def _listed(
                     f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
                 )
         leaving[transition.source].append(transition)
-    outgoing = {key: _outgoing(key, edges) for key, edges in leaving.items()}
+    return _Graph(by_key, {key: _outgoing(key, edges) for key, edges in leaving.items()})
 
-    def mode_of(key: ModeKey) -> Mode:
-        if key not in by_key:
-            raise UnknownNameError(f"mode {key!r} is unknown, expected one of {list(by_key)}")
-        return by_key[key]
 
-    return mode_of, lambda key: outgoing[mode_of(key).key]
+@dataclass(frozen=True)
+class _Edges:
+    """Edges by the sets of guards that fire together; None for a set that has none."""
+
+    by_guards: Mapping[tuple[str, ...], Edge | None]
+
+    def __call__(self, fired: tuple[str, ...]) -> Edge | None:
+        return self.by_guards.get(tuple(sorted(fired)))
 
 
 def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
@@ -104,6 +134,6 @@ def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
     return Outgoing(
         GuardSet.of(list(guards.values())),
-        lambda fired: edges.get(tuple(sorted(fired))),
-        lambda fired: rests.get(tuple(sorted(fired))),
+        _Edges(edges),
+        _Edges(rests),
     )
