@@ -15,9 +15,9 @@ function into memory of its own thread and returns new arrays.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import casadi as ca
 import numpy as np
@@ -32,6 +32,7 @@ from hybridctl.sensitivity.held import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
 
 Expression: TypeAlias = Any
+D = TypeVar("D", hybrid.FieldJacobian, hybrid.GuardJacobian, hybrid.ResetJacobian)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +92,18 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
     listed = HybridSystem(
         [_mode(m, symbols[m.key]) for m in modes], _edges(transitions, symbols, guards)
     )
+    return HybridSystem(listed.mode, _WithGuards(listed, guards).outgoing)
 
-    def outgoing(key: ModeKey) -> hybrid.Outgoing:
-        edges = listed.outgoing(key)
-        return replace(edges, guards=guards[key])
 
-    return HybridSystem(listed.mode, outgoing)
+@dataclass(frozen=True, eq=False)
+class _WithGuards:
+    """A listed graph whose guards are evaluated by mode, all in one call."""
+
+    listed: HybridSystem
+    guards: Mapping[ModeKey, hybrid.GuardSet]
+
+    def outgoing(self, key: ModeKey) -> hybrid.Outgoing:
+        return replace(self.listed.outgoing(key), guards=self.guards[key])
 
 
 def parametric_system(
@@ -187,10 +194,12 @@ def _column(kind: Any, expression: Expression, what: str) -> Expression:
 class _Compiled(threading.local):
     """A CasADi function on memory of its own, one per thread; returns copies.
 
-    Argument conversion through DM costs more than most fields; a buffer skips it.
+    Argument conversion through DM costs more than most fields; a buffer skips it, and is made
+    anew where the function is unpickled.
     """
 
     def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._made_of = function, shapes
         self._buffer, self._evaluate = function.buffer()
         self._t, self._x, self._u = (np.zeros(function.numel_in(i)) for i in range(3))
         self._results = [np.zeros(shape) for shape in shapes]
@@ -212,9 +221,45 @@ class _Compiled(threading.local):
         self._evaluate()
         return [a.copy() for a in self._results]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Compiled, self._made_of
+
     def first(self, t: float, x: Array, u: Array) -> Array:
         """The only result."""
         return self(t, x, u)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Jacobian(Generic[D]):
+    """The results of a compiled function as derivatives with names."""
+
+    kind: type[D]
+    compiled: _Compiled
+
+    def __call__(self, t: float, x: Array, u: Array) -> D:
+        return self.kind(*self.compiled(t, x, u))
+
+
+@dataclass(frozen=True, eq=False)
+class _Outputs:
+    """The results of a compiled function by name."""
+
+    names: Sequence[str]
+    compiled: _Compiled
+
+    def __call__(self, t: float, x: Array, u: Array) -> dict[str, Array]:
+        return dict(zip(self.names, self.compiled(t, x, u), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """One guard of a set."""
+
+    guards: hybrid.GuardSet
+    index: int
+
+    def __call__(self, t: float, x: Array, u: Array) -> float:
+        return float(self.guards.values(t, x, u)[self.index])
 
 
 def _mode(mode: Mode, symbols: _Symbols) -> hybrid.Mode:
@@ -229,20 +274,18 @@ def _mode(mode: Mode, symbols: _Symbols) -> hybrid.Mode:
         VectorSpace(nx),
         value.first,
         nu,
-        lambda t, x, u: hybrid.FieldJacobian(*derivatives(t, x, u)),
+        _Jacobian(hybrid.FieldJacobian, derivatives),
         _outputs(mode, symbols),
     )
 
 
-def _outputs(
-    mode: Mode, symbols: _Symbols
-) -> Callable[[float, Array, Array], dict[str, Array]] | None:
+def _outputs(mode: Mode, symbols: _Symbols) -> _Outputs | None:
     if not mode.outputs:
         return None
     names = list(mode.outputs)
     columns = [symbols.column(f"output {name!r}", mode.outputs[name]) for name in names]
     values = symbols.compiled("an output", [(c, (c.numel(),)) for c in columns])
-    return lambda t, x, u: dict(zip(names, values(t, x, u), strict=True))
+    return _Outputs(names, values)
 
 
 def _derivatives(
@@ -273,7 +316,7 @@ def _guard_set(
     return hybrid.GuardSet(
         tuple(e.name for e in transitions),
         values.first,
-        lambda t, x, u: hybrid.GuardJacobian(*derivatives(t, x, u)),
+        _Jacobian(hybrid.GuardJacobian, derivatives),
     )
 
 
@@ -290,7 +333,7 @@ def _edges(
                     f"{end!r}, an end of a transition, is no mode, expected one of {list(symbols)}"
                 )
     named = {
-        key: {name: hybrid.Guard(name, _row(own, i)) for i, name in enumerate(own.names)}
+        key: {name: hybrid.Guard(name, _Row(own, i)) for i, name in enumerate(own.names)}
         for key, own in guards.items()
     }
     edges = []
@@ -303,10 +346,6 @@ def _edges(
     return edges
 
 
-def _row(guards: hybrid.GuardSet, i: int) -> Callable[[float, Array, Array], float]:
-    return lambda t, x, u: float(guards.values(t, x, u)[i])
-
-
 def _reset(
     edge: Transition | Joint, names: Sequence[str], symbols: _Symbols, size: int
 ) -> hybrid.Reset:
@@ -316,4 +355,4 @@ def _reset(
         return hybrid.Reset.identity()
     value = symbols.compiled(what, [(column, (size,))])
     derivatives = _derivatives(what, symbols, column, (size,))
-    return hybrid.Reset(value.first, lambda t, x, u: hybrid.ResetJacobian(*derivatives(t, x, u)))
+    return hybrid.Reset(value.first, _Jacobian(hybrid.ResetJacobian, derivatives))

@@ -134,7 +134,7 @@ def next_change(policy: Policy, history: History) -> float:
     if ask is None:
         return math.inf
     time = ask(history)
-    if time != math.inf:
+    if not isinstance(time, float):
         time = number("next_change of the policy", time)
     if not time > history.time:
         raise InputError(

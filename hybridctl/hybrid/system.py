@@ -23,6 +23,7 @@ class HybridSystem:
       with c contacts has 3^c). They are called once per mode, when it is first entered, and
       raise `UnknownNameError` for a key that is no mode.
 
+    It pickles where these parts do; what was entered already is entered again in the copy.
     Raises `SystemDefinitionError` where the parts do not fit.
     """
 
@@ -41,6 +42,9 @@ class HybridSystem:
             self._mode_of, self._outgoing_of = graph.mode, graph.outgoing
         self._modes: dict[ModeKey, Mode] = {}
         self._outgoing: dict[ModeKey, Outgoing] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HybridSystem, (self._mode_of, self._outgoing_of)
 
     def mode(self, key: ModeKey) -> Mode:
         """The mode of that key."""

@@ -78,7 +78,7 @@ class Linearization:
             if isinstance(jump, JumpGains):
                 jumps.append(jump.fed_back(before))
             else:
-                jumps.append(jump.fed_back(_phantom_gain(k, before, phantom_gains)))
+                jumps.append(jump.fed_back(_PhantomGain(k, before, phantom_gains)))
         return replace(self, jumps=tuple(jumps), gains=laws)
 
     @property
@@ -202,21 +202,30 @@ def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
     if callable(gain):
         array(f"{name}(t)", gain(arc.start), shape)
         return gain
-    constant = array(name, gain, shape)
-    return lambda t: constant
+    return _Constant(array(name, gain, shape))
 
 
-def _phantom_gain(
-    k: int, before: Array, gains: Callable[[int, frozenset[int]], ArrayLike] | None
-) -> Callable[[frozenset[int]], Array]:
-    """The gain in the phantom modes of event k."""
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    gain: Array
 
-    def gain(fired: frozenset[int]) -> Array:
-        if gains is None or not fired:
-            return before
-        return array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
+    def __call__(self, t: float) -> Array:
+        return self.gain
 
-    return gain
+
+@dataclass(frozen=True, eq=False)
+class _PhantomGain:
+    """The gain in the phantom modes of event k; `before` is that of the arc before it."""
+
+    k: int
+    before: Array
+    gains: Callable[[int, frozenset[int]], ArrayLike] | None
+
+    def __call__(self, fired: frozenset[int]) -> Array:
+        if self.gains is None or not fired:
+            return self.before
+        name = f"phantom_gains({self.k}, {sorted(fired)})"
+        return array(name, self.gains(self.k, fired), self.before.shape)
 
 
 def linearize(

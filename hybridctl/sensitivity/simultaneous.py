@@ -8,7 +8,7 @@ state is what the resets of the guards that have fired make of the ante-event st
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -98,6 +98,10 @@ class _Phantoms:
         pushing = phantom_input == "pushing"
         self._input = event.input_before if pushing else event.input_after
         self._rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
+        self._made_of = system, event, phantom_input
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Phantoms, self._made_of
 
     def gains(self, fired: frozenset[int], j: int) -> JumpGains:
         """The jump of guard j where the guards `fired` have fired."""
