@@ -67,9 +67,11 @@ def number(
 ) -> float:
     """A finite float in the given range."""
     try:
-        x = value if type(value) is float else float(_scalar(value))
+        x = value if type(value) is float else floats(value).item()
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be a number, got {value!r}") from error
+    if np.ndim(value):
+        raise InputError(f"{name} must be a number, got {value!r}")
     if not np.isfinite(x):
         raise InputError(f"{name} must be finite, got {x}")
     if above is not None and not x > above:
@@ -79,14 +81,6 @@ def number(
     if at_most is not None and x > at_most:
         raise InputError(f"{name} must be at most {at_most}, got {x}")
     return x
-
-
-def _scalar(value: Any) -> Array:
-    """A number, also as an array or expression with one entry only."""
-    entry = floats(value)
-    if entry.size != 1:
-        raise ValueError(f"shape {entry.shape}")
-    return entry.reshape(())
 
 
 def count(name: str, value: Any, *, at_least: int = 1) -> int:

@@ -69,6 +69,7 @@ def test_what_is_not_masked_counts():
         ("x", {}, "a number, got 'x'"),
         (None, {}, "a number"),
         ([1, 2], {}, "a number"),
+        ([1.0], {}, "a number"),
         ("0.3", {}, "a number, got '0.3'"),
         (b"0.3", {}, "a number"),
         (1.0 + 0.0j, {}, "a number"),
