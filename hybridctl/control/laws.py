@@ -59,7 +59,7 @@ def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | No
     if limits is None:
         return None
     nu = reference.arcs[0].inputs.shape[2]
-    values = np.asarray(limits, dtype=np.float64)
+    values = array("limits", limits)
     if values.ndim == 1:
         greatest = array("limits", limits, (nu,))
         both = np.array([-greatest, greatest])

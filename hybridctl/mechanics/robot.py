@@ -26,6 +26,7 @@ Root = Literal["fixed", "floating", "sagittal"]
 
 _ITERATIONS = 5000
 _ITERATION_TOLERANCE = 1e-10
+_ROUNDING = 1e-9  # of the largest principal moment
 _SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 _ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
 
@@ -50,6 +51,7 @@ class Robot:
         damping: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
+        _check_inertias(model)
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self._data = self._model.createData()
@@ -354,6 +356,22 @@ class Robot:
                 )
             )
         return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
+
+
+def _check_inertias(model: Any) -> None:
+    """Raise `InputError` for a body of negative mass or of an inertia no body can have."""
+    joints = zip(list(model.names)[1:], list(model.inertias)[1:], strict=True)
+    named = {f"frame {frame.name!r}": frame.inertia for frame in model.frames}
+    named |= {f"what joint {name!r} moves": inertia for name, inertia in joints}
+    for name, inertia in named.items():
+        mass, moments = float(inertia.mass), np.linalg.eigvalsh(inertia.inertia)
+        if not mass >= 0.0:
+            raise InputError(f"the mass of {name} must not be negative, got {mass} kg")
+        if not moments[0] >= -_ROUNDING * abs(moments[-1]):
+            raise InputError(
+                f"the inertia of {name} about its center must be positive semidefinite, but has "
+                f"the principal moments {moments.tolist()} kg m^2"
+            )
 
 
 def _on_sagittal_base(model: Any) -> Any:

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, number
+from hybridctl.checks import Array, array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
@@ -146,10 +146,10 @@ class Linearization:
         `input_change`: du(t) (nu,), added to the input of the trajectory; at an event it counts
         as it is just before it.
         """
-        z: Array = np.asarray(dx0, dtype=np.float64)
+        z = array("dx0", dx0)
         ndx = self.trajectory.arcs[0].space.ndx
-        if z.ndim not in (1, 2) or z.shape[-1] != ndx or not np.isfinite(z).all():
-            raise InputError(f"dx0 must be finite, of shape ({ndx},) or (m, {ndx}), got {z.shape}")
+        if z.ndim not in (1, 2) or z.shape[-1] != ndx:
+            raise InputError(f"dx0 must be of shape ({ndx},) or (m, {ndx}), got {z.shape}")
         for k, arc in enumerate(self.trajectory.arcs):
             z = self._flow(k, arc, z, input_change)
             if k < len(self.jumps):
@@ -186,7 +186,8 @@ class Linearization:
 
     def adjoint(self, p: ArrayLike) -> Array:
         """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
-        return np.asarray(np.asarray(p, dtype=np.float64) @ self.state_transition)
+        total = self.state_transition
+        return vector("p", p, len(total)) @ total
 
     def floquet_multipliers(self, *, tolerance: float = 1e-6) -> FloquetMultipliers:
         """The eigenvalues of `state_transition` on a periodic orbit, see `orbits`.
@@ -241,6 +242,10 @@ def linearize(
     phantom_input: see `jump_derivative`. rtol, atol: of every entry of the variational flow, step
     by step, see `collocation`. Raises what `jump_derivative` raises.
     """
+    if not isinstance(system, HybridSystem):
+        raise InputError(f"system must be a HybridSystem, got {system!r}")
+    if not isinstance(trajectory, HybridTrajectory):
+        raise InputError(f"trajectory must be a HybridTrajectory, got {trajectory!r}")
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in trajectory.events]
     return Linearization(system, trajectory, tuple(jumps), rtol, atol)
