@@ -26,7 +26,7 @@ Root = Literal["fixed", "floating", "sagittal"]
 
 _ITERATIONS = 5000
 _ITERATION_TOLERANCE = 1e-10
-_ROUNDING = 1e-9  # of the largest principal moment
+_ROUNDING = 1e-9  # of the robot's largest principal moment
 _SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 _ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
 
@@ -359,18 +359,26 @@ class Robot:
 
 
 def _check_inertias(model: Any) -> None:
-    """Raise `InputError` for a body of negative mass or of an inertia no body can have."""
-    joints = zip(list(model.names)[1:], list(model.inertias)[1:], strict=True)
-    named = {f"frame {frame.name!r}": frame.inertia for frame in model.frames}
-    named |= {f"what joint {name!r} moves": inertia for name, inertia in joints}
-    for name, inertia in named.items():
-        mass, moments = float(inertia.mass), np.linalg.eigvalsh(inertia.inertia)
-        if not mass >= 0.0:
-            raise InputError(f"the mass of {name} must not be negative, got {mass} kg")
-        if not moments[0] >= -_ROUNDING * abs(moments[-1]):
+    """Raise `InputError` for a negative mass, and for joints that move what no body can be.
+
+    Inertias are judged as the motion sees them, links that are fixed to each other together.
+    """
+    for frame in model.frames:
+        if not frame.inertia.mass >= 0.0:
             raise InputError(
-                f"the inertia of {name} about its center must be positive semidefinite, but has "
-                f"the principal moments {moments.tolist()} kg m^2"
+                f"the mass at {frame.name!r} must not be negative, got {frame.inertia.mass} kg"
+            )
+    moved = [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
+    largest = max(float(np.abs(moments).max()) for moments in moved)
+    for name, inertia, moments in zip(model.names, model.inertias, moved, strict=True):
+        if not inertia.mass >= 0.0:
+            raise InputError(
+                f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
+            )
+        if not moments[0] >= -_ROUNDING * largest:
+            raise InputError(
+                f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
+                f"its center it has the principal moments {moments.tolist()} kg m^2"
             )
 
 

@@ -183,9 +183,9 @@ ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="weld" type="fixed"><pare
             '<mass value="-0.2"/>',
             r"mass of .*'hip'.* negative, got -0\.2 kg",
         ),
-        ("</robot>", TIP, r"mass of frame 'weld' must not be negative, got -0\.1 kg"),
-        ('ixx="0.0008"', 'ixx="-0.0008"', "inertia of .* must be positive semidefinite"),
-        ('ixy="0.0001"', 'ixy="0.01"', "inertia of .* must be positive semidefinite"),
+        ("</robot>", TIP, r"mass at 'weld' must not be negative, got -0\.1 kg"),
+        ('ixx="0.0008"', 'ixx="-0.0008"', r"inertia that joint .* must be positive semidefinite"),
+        ('ixy="0.0001"', 'ixy="0.01"', r"inertia that joint .* must be positive semidefinite"),
     ],
 )
 def test_bodies_that_cannot_be_are_refused(root, old, new, message):
