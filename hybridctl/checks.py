@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ from hybridctl.errors import InputError, UnknownNameError
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+T = TypeVar("T")
 
 
 def floats(value: Any) -> Array:
@@ -88,6 +89,34 @@ def count(name: str, value: Any, *, at_least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         raise InputError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
     return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, not what counts as one."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def instance(name: str, value: Any, kind: type[T]) -> T:
+    """`value` if it is a `kind`."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} must be a {kind.__name__}, got {value!r}")
+    return value
+
+
+def sequence(name: str, value: Any) -> list[Any]:
+    """The entries of a list, a tuple, an array, or what else has entries in a row."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise InputError(f"{name} must be a list, got {value!r}")
+    return list(value)
+
+
+def function(name: str, value: Any) -> Any:
+    """`value` if it can be called."""
+    if not callable(value):
+        raise InputError(f"{name} must be a function, got {value!r}")
+    return value
 
 
 def interval(name: str, value: ArrayLike) -> tuple[float, float]:

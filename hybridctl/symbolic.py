@@ -83,7 +83,7 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
     declare and for a graph that is none, `UnknownNameError` for a joint transition of guards
     that its mode does not have.
     """
-    modes, transitions = list(modes), list(transitions)
+    modes, transitions = _all("modes", modes, (Mode,)), _all("transitions", transitions, _EDGES)
     symbols = {m.key: _Symbols.of(m) for m in modes}
     guards = {}
     for key, own in symbols.items():
@@ -93,6 +93,20 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
         [_mode(m, symbols[m.key]) for m in modes], _edges(transitions, symbols, guards)
     )
     return HybridSystem(listed.mode, _WithGuards(listed, guards).outgoing)
+
+
+_EDGES = (Transition, Joint)
+
+
+def _all(name: str, given: Any, kinds: tuple[type, ...]) -> list[Any]:
+    if not isinstance(given, Iterable):
+        raise SystemDefinitionError(f"{name} must be a list, got {given!r}")
+    parts = list(given)
+    for i, part in enumerate(parts):
+        if not isinstance(part, kinds):
+            wanted = " or a ".join(kind.__name__ for kind in kinds)
+            raise SystemDefinitionError(f"{name}[{i}] must be a symbolic {wanted}, got {part!r}")
+    return parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, number
+from hybridctl.checks import Array, array, count, function, number, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import Mode
@@ -43,6 +43,8 @@ class Measurement:
     gate: float | None = None
 
     def __post_init__(self) -> None:
+        function(f"value of {self.name!r}", self.value)
+        function(f"jacobian of {self.name!r}", self.jacobian)
         r = covariance_matrix(f"covariance of {self.name!r}", self.covariance)
         if not len(r) or np.linalg.eigvalsh(r)[0] <= 0.0:
             raise InputError(f"covariance of {self.name!r} must be positive definite: {r.tolist()}")
@@ -73,7 +75,8 @@ def coordinates(
     name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = None
 ) -> Measurement:
     """Some coordinates of a state in a vector space, such as joint encoders or a position."""
-    entries = _Entries(name, [count("indices", i, at_least=0) for i in indices])
+    chosen = sequence("indices", indices)
+    entries = _Entries(name, [count("indices", i, at_least=0) for i in chosen])
     jacobian = entries.jacobian
     return Measurement(name, entries.value, jacobian, np.atleast_2d(covariance), gate=gate)
 

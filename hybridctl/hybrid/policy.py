@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, floats, number, vector
+from hybridctl.checks import Array, array, floats, function, instance, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -57,10 +57,14 @@ class DisturbedPolicy:
     policy: Policy
     disturbance: InputLaw
 
+    def __post_init__(self) -> None:
+        instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
+        function("disturbance", self.disturbance)
+
     def law(self, history: History) -> InputLaw:
         """The law of the policy, and the disturbance."""
         law = self.policy.law(history)
-        return lambda t, x: law(t, x) + self.disturbance(t, x)
+        return lambda t, x: law(t, x) + array(f"disturbance at t = {t}", self.disturbance(t, x))
 
     def next_change(self, history: History) -> float:
         """When the policy wants to be asked again, s."""

@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, interval, member, number, vector
+from hybridctl.checks import Array, count, function, instance, interval, member, number, vector
 from hybridctl.errors import (
     AmbiguousEventError,
     EventLimitError,
     GuardViolatedError,
-    InputError,
     NoContactSolutionError,
     SystemDefinitionError,
     ZenoError,
@@ -119,8 +118,9 @@ def simulate(
     its mode), `IntegrationError`, `EventLimitError`, `ZenoError`, `AmbiguousEventError` and
     `NoContactSolutionError` where the run cannot go on.
     """
-    if not isinstance(system, HybridSystem):
-        raise InputError(f"system must be a HybridSystem, got {system!r}")
+    instance("system", system, HybridSystem)
+    if progress is not None:
+        function("progress", progress)
     start, end = interval("t_span", t_span)
     member("on_zeno", on_zeno, ("raise", "rest"))
     first = system.mode(mode)

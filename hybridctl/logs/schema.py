@@ -90,6 +90,8 @@ class Log:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
+        for k, channel in enumerate(self.channels):
+            checks.instance(f"channels[{k}]", channel, Channel)
         names = self.names
         if not names or len(set(names)) != len(names):
             raise InputError(f"a log needs channels of different names, got {list(names)}")

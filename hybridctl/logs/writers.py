@@ -34,6 +34,7 @@ def write_log(path: str | Path, log: Log) -> None:
         ".mcap": _write_mcap,
     }
     path = Path(path)
+    checks.instance("log", log, Log)
     write = writers[checks.member("suffix of the log", path.suffix, writers)]
     with atomic(path) as temporary:
         write(temporary, log)

@@ -16,8 +16,9 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, vector
+from hybridctl.checks import Array, instance, member, vector
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.mechanics.inertia import check_inertias
 from hybridctl.mechanics.joints import UNIT_TOLERANCE, JointKind, kind_of
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
@@ -26,7 +27,6 @@ Root = Literal["fixed", "floating", "sagittal"]
 
 _ITERATIONS = 5000
 _ITERATION_TOLERANCE = 1e-10
-_ROUNDING = 1e-9  # of the robot's largest principal moment
 _SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 _ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
 
@@ -51,7 +51,7 @@ class Robot:
         damping: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
-        _check_inertias(model)
+        check_inertias(instance("model", model, pin.Model))
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self._data = self._model.createData()
@@ -356,30 +356,6 @@ class Robot:
                 )
             )
         return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
-
-
-def _check_inertias(model: Any) -> None:
-    """Raise `InputError` for a negative mass, and for joints that move what no body can be.
-
-    Inertias are judged as the motion sees them, links that are fixed to each other together.
-    """
-    for frame in model.frames:
-        if not frame.inertia.mass >= 0.0:
-            raise InputError(
-                f"the mass at {frame.name!r} must not be negative, got {frame.inertia.mass} kg"
-            )
-    moved = [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
-    largest = max(float(np.abs(moments).max()) for moments in moved)
-    for name, inertia, moments in zip(model.names, model.inertias, moved, strict=True):
-        if not inertia.mass >= 0.0:
-            raise InputError(
-                f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
-            )
-        if not moments[0] >= -_ROUNDING * largest:
-            raise InputError(
-                f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
-                f"its center it has the principal moments {moments.tolist()} kg m^2"
-            )
 
 
 def _on_sagittal_base(model: Any) -> Any:

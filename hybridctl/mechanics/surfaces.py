@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array, flag, number, vector
 from hybridctl.errors import InputError
 
 
@@ -105,8 +105,7 @@ class Sphere(ByValue):
     def __post_init__(self) -> None:
         object.__setattr__(self, "center", vector("center", self.center, 3))
         object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
-        if not isinstance(self.inside, bool):
-            raise InputError(f"inside must be True or False, got {self.inside!r}")
+        flag("inside", self.inside)
 
     @property
     def curved(self) -> bool:

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, number, vector
+from hybridctl.checks import Array, array, function, instance, number, sequence, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
@@ -66,11 +66,12 @@ class Linearization:
         gain of the arc before the event. Raises `InputError` for sizes that do not fit.
         """
         arcs = self.trajectory.arcs
-        if len(gains) != len(arcs):
-            raise InputError(f"gains must have one entry per arc ({len(arcs)}), got {len(gains)}")
+        given = sequence("gains", gains)
+        if len(given) != len(arcs):
+            raise InputError(f"gains must have one entry per arc ({len(arcs)}), got {len(given)}")
         laws = tuple(
             _gain(f"gains[{k}]", gain, arc)
-            for k, (gain, arc) in enumerate(zip(gains, arcs, strict=True))
+            for k, (gain, arc) in enumerate(zip(given, arcs, strict=True))
         )
         jumps: list[JumpGains | Cascade] = []
         for k, jump in enumerate(self.jumps):
@@ -182,6 +183,9 @@ class Linearization:
 
     def _along(self, k: int, arc: Arc, start: Array, input_change: InputChange | None) -> Variation:
         mode, gain = self.system.mode(arc.mode), None if self.gains is None else self.gains[k]
+        if input_change is not None:
+            du = function("input_change", input_change)(arc.start)
+            vector(f"input_change({arc.start})", du, arc.inputs.shape[2])
         return along(mode, arc, start, input_change, gain, rtol=self.rtol, atol=self.atol)
 
     def adjoint(self, p: ArrayLike) -> Array:
@@ -242,10 +246,8 @@ def linearize(
     phantom_input: see `jump_derivative`. rtol, atol: of every entry of the variational flow, step
     by step, see `collocation`. Raises what `jump_derivative` raises.
     """
-    if not isinstance(system, HybridSystem):
-        raise InputError(f"system must be a HybridSystem, got {system!r}")
-    if not isinstance(trajectory, HybridTrajectory):
-        raise InputError(f"trajectory must be a HybridTrajectory, got {trajectory!r}")
+    instance("system", system, HybridSystem)
+    instance("trajectory", trajectory, HybridTrajectory)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in trajectory.events]
     return Linearization(system, trajectory, tuple(jumps), rtol, atol)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, member
+from hybridctl.checks import Array, array, instance, member
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -98,6 +98,7 @@ def parameter_sensitivity(
 
     Options are those of `linearize`, and so is what is raised.
     """
+    instance("derivatives", derivatives, ParameterDerivatives)
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
         phantom_input=phantom_input,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, member
+from hybridctl.checks import Array, instance, member
 from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
 from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -62,6 +62,7 @@ def jump_derivative(
     `SystemDefinitionError` where a Jacobian is missing.
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
+    instance("event", event, Event)
     if event.accumulation is not None or not event.guards:
         return jump_gains(system, event)
     if len(event.guards) == 1:
