@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any
+from numbers import Real
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,13 +15,30 @@ from hybridctl.errors import InputError, UnknownNameError
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+T = TypeVar("T")
+
+
+def floats(value: Any) -> Array:
+    """A float copy of real numbers.
+
+    Raises `TypeError` or `ValueError` for what numpy would convert with a loss, or by reading it:
+    complex numbers, masked entries, truth values, text and None; `OverflowError` for what no float
+    can hold.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError("masked entries have no value")
+    given = np.asarray(value)
+    real = given.dtype.kind in "iuf"
+    if not real and not (given.dtype == object and all(isinstance(v, Real) for v in given.flat)):
+        raise TypeError(f"{given.dtype} is no type of real numbers")
+    return np.array(given, dtype=np.float64)
 
 
 def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None) -> Array:
     """A read-only float copy of `value`, finite and of the given shape (`None` is any size)."""
     try:
-        a = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        a = floats(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be an array of numbers, got {value!r}") from error
     if shape is not None and (
         a.ndim != len(shape)
@@ -50,10 +68,10 @@ def number(
 ) -> float:
     """A finite float in the given range."""
     try:
-        x = float(value)
-    except (TypeError, ValueError) as error:
+        x = value if type(value) is float else floats(value).item()
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be a number, got {value!r}") from error
-    if isinstance(value, bool | np.bool_):
+    if np.ndim(value):
         raise InputError(f"{name} must be a number, got {value!r}")
     if not np.isfinite(x):
         raise InputError(f"{name} must be finite, got {x}")
@@ -71,6 +89,34 @@ def count(name: str, value: Any, *, at_least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         raise InputError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
     return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, not what counts as one."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def instance(name: str, value: Any, kind: type[T]) -> T:
+    """`value` if it is a `kind`."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} must be a {kind.__name__}, got {value!r}")
+    return value
+
+
+def sequence(name: str, value: Any) -> list[Any]:
+    """The entries of a list, a tuple, an array, or what else has entries in a row."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise InputError(f"{name} must be a list, got {value!r}")
+    return list(value)
+
+
+def function(name: str, value: Any) -> Any:
+    """`value` if it can be called."""
+    if not callable(value):
+        raise InputError(f"{name} must be a function, got {value!r}")
+    return value
 
 
 def interval(name: str, value: ArrayLike) -> tuple[float, float]:

@@ -18,6 +18,7 @@ TUNED = ("rrr-door",)
 FILTERED = ("ball", "block", "cube", "door")
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
+_OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
@@ -48,6 +49,7 @@ def list_experiments() -> None:
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("experiment", type=click.Choice(list(EXPERIMENTS)), metavar="EXPERIMENT")
 @_OUT
+@_OVERWRITE
 @_CONFIG
 @_SET
 @click.option(
@@ -60,6 +62,7 @@ def simulate(
     context: click.Context,
     experiment: str,
     out: Path | None,
+    overwrite: bool,
     config: Path | None,
     settings: tuple[str, ...],
     gains: str | None,
@@ -90,7 +93,7 @@ def simulate(
     if show:
         _echo_settings(configuration)
         return
-    folder = RunFolder(experiment, out)
+    folder = RunFolder(experiment, out, overwrite=overwrite)
     module.run(configuration, folder, Console())
     click.echo(f"results in {folder.path}")
 
@@ -98,6 +101,7 @@ def simulate(
 @cli.command()
 @click.argument("experiment", type=click.Choice(VALIDATED), metavar="EXPERIMENT")
 @_OUT
+@_OVERWRITE
 @_CONFIG
 @_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
@@ -106,6 +110,7 @@ def simulate(
 def validate(
     experiment: str,
     out: Path | None,
+    overwrite: bool,
     config: Path | None,
     settings: tuple[str, ...],
     seed: int | None,
@@ -129,7 +134,7 @@ def validate(
     if show:
         _echo_settings(configuration)
         return
-    folder = RunFolder(f"validate-{experiment}", out)
+    folder = RunFolder(f"validate-{experiment}", out, overwrite=overwrite)
     validation.run(experiment, configuration, folder, Console())
     click.echo(f"results in {folder.path}")
 
@@ -141,6 +146,7 @@ def validate(
     type=click.Path(path_type=Path),
     help="Folder for the results; that of an interrupted run is completed.",
 )
+@_OVERWRITE
 @_CONFIG
 @_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
@@ -152,6 +158,7 @@ def tune(
     context: click.Context,
     experiment: str,
     out: Path | None,
+    overwrite: bool,
     config: Path | None,
     settings: tuple[str, ...],
     seed: int | None,
@@ -178,7 +185,8 @@ def tune(
     if show:
         _echo_settings(configuration)
         return
-    folder = RunFolder(f"tune-{experiment}", out)
+    name = f"tune-{experiment}"
+    folder = RunFolder(name, out, overwrite=overwrite, resumes=tuning.RECORD)
     tuning.run(configuration, folder, Console())
     click.echo(f"results in {folder.path}")
 
@@ -206,6 +214,7 @@ def info(log: Path, mapping: Path | None, segment: int | None) -> None:
     type=click.Path(path_type=Path),
     help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz.",
 )
+@_OVERWRITE
 @_CONFIG
 @_SET
 @click.option("--seed", type=int, help="Seed of start and noise, as `--set seed=SEED`.")
@@ -213,6 +222,7 @@ def info(log: Path, mapping: Path | None, segment: int | None) -> None:
 def record_log(
     experiment: str,
     out: Path | None,
+    overwrite: bool,
     config: Path | None,
     settings: tuple[str, ...],
     seed: int | None,
@@ -226,13 +236,15 @@ def record_log(
 
     from hybridctl.experiments.filtering import record
     from hybridctl.experiments.filtering.models import load_settings
+    from hybridctl.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
     configuration = load_settings(experiment, config, (*settings, *seeds))
     if show:
         _echo_settings(configuration)
         return
-    record.record(experiment, configuration, out or Path("runs") / experiment, Console())
+    path = RunFolder(f"record-{experiment}").path if out is None else out
+    record.record(experiment, configuration, path, Console(), overwrite=overwrite)
 
 
 @cli.command("filter")
@@ -242,6 +254,7 @@ def record_log(
 @_SEGMENT
 @click.option("--truth", type=click.Path(path_type=Path), help="What `record` left beside the log.")
 @_OUT
+@_OVERWRITE
 @_SET
 @click.option("--compare", is_flag=True, help="Other filters beside the salted one.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
@@ -252,6 +265,7 @@ def filter_log(
     segment: int | None,
     truth: Path | None,
     out: Path | None,
+    overwrite: bool,
     settings: tuple[str, ...],
     compare: bool,
     mcap: bool,
@@ -265,7 +279,7 @@ def filter_log(
     from hybridctl.experiments.filtering import run as filter_run
 
     request = filter_run.Request(model, log, mapping, segment, truth, settings, compare, mcap)
-    filter_run.run(request, out, Console())
+    filter_run.run(request, out, Console(), overwrite=overwrite)
 
 
 def _echo_settings(configuration: Any) -> None:
@@ -302,5 +316,7 @@ def main() -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
     except OSError as error:
-        click.echo(f"error: {error.strerror}: {error.filename}", err=True)
+        reason = error.strerror or str(error) or type(error).__name__
+        where = "" if error.filename is None else f": {error.filename}"
+        click.echo(f"error: {reason}{where}", err=True)
         sys.exit(1)

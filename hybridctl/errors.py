@@ -55,7 +55,7 @@ class EventLimitError(SimulationError):
     `trajectory` is what was simulated, up to the first event that is not allowed any more.
     """
 
-    def __init__(self, message: str, *, trajectory: Any = None) -> None:
+    def __init__(self, message: str = "", *, trajectory: Any = None) -> None:
         super().__init__(message)
         self.trajectory = trajectory
 
@@ -108,7 +108,7 @@ class NoContactSolutionError(SimulationError):
     `problem` is the contact problem, where one was solved.
     """
 
-    def __init__(self, message: str, *, problem: Any = None) -> None:
+    def __init__(self, message: str = "", *, problem: Any = None) -> None:
         super().__init__(message)
         self.problem = problem
 
@@ -119,6 +119,8 @@ class SeveralContactSolutionsError(SimulationError):
     `problem` is the contact problem, `solutions` all that were found.
     """
 
-    def __init__(self, message: str, *, problem: Any, solutions: tuple[Any, ...]) -> None:
+    def __init__(
+        self, message: str = "", *, problem: Any = None, solutions: tuple[Any, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.problem, self.solutions = problem, solutions

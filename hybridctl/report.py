@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import platform
+import shutil
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import uuid4
 
 import numpy as np
 from rich.console import Console
@@ -19,28 +23,50 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hybridctl.checks import member, number
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
 from hybridctl.hybrid.trajectory import Event
 
 C = TypeVar("C")
 
+CONFIGURATION = "config.json"
 _PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "matplotlib")
 
 
 class RunFolder:
     """A folder that holds one run: configuration, versions, seed, metrics, data and figures.
 
-    Without a path it is `runs/<experiment>-<date>-<time>`. Every file is written atomically.
+    Without a path it is `runs/<experiment>-<date>-<time>`, numbered where another run has that
+    name. A given folder must be new or empty, or hold the run that `resumes` names a file of; with
+    `overwrite`, an earlier run in it is removed. Every file is written atomically. Raises
+    `InputError` for any other folder.
     """
 
-    def __init__(self, experiment: str, path: str | Path | None = None) -> None:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        self.path = Path(path) if path is not None else Path("runs") / f"{experiment}-{stamp}"
+    def __init__(
+        self,
+        experiment: str,
+        path: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        resumes: str | None = None,
+    ) -> None:
+        self.experiment = experiment
+        if path is None:
+            self.path = _new_folder(Path("runs"), experiment)
+            return
+        self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"out must be a folder, but {self.path} is a file")
         self.path.mkdir(parents=True, exist_ok=True)
-        self.experiment = experiment
+        content = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+        if content and overwrite:
+            _remove_run(self.path, content)
+        elif content and resumes not in content:
+            raise InputError(
+                f"out must be a new or an empty folder, but {self.path} holds {content[0]!r}; "
+                "overwrite replaces the run in it"
+            )
 
     def __truediv__(self, name: str) -> Path:
         """The path of a file in the folder."""
@@ -49,7 +75,7 @@ class RunFolder:
     def write_configuration(self, config: Any, seed: int | None) -> None:
         """Write config.json: the resolved configuration, the seed, and all versions."""
         self.write_json(
-            "config.json",
+            CONFIGURATION,
             {
                 "experiment": self.experiment,
                 "seed": seed,
@@ -66,6 +92,33 @@ class RunFolder:
         """Write a text file."""
         with atomic(self / name) as temporary:
             temporary.write_text(content)
+
+
+def _new_folder(parent: Path, experiment: str) -> Path:
+    """A folder of its own for a run that begins now, also beside others that begin now."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = parent / f"{experiment}-{stamp}"
+    for k in itertools.count(2):
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:
+            path = parent / f"{experiment}-{stamp}-{k}"
+    return path
+
+
+def _remove_run(path: Path, content: Sequence[str]) -> None:
+    """Empty a folder, in one step, if it holds a run."""
+    if CONFIGURATION not in content:
+        raise InputError(
+            f"out: {path} holds {content[0]!r} but no {CONFIGURATION}, so it is no run that could "
+            "be overwritten"
+        )
+    whole = path.resolve()
+    aside = whole.with_name(f".{whole.name}-{uuid4().hex}")
+    whole.rename(aside)
+    whole.mkdir()
+    shutil.rmtree(aside)
 
 
 def event_record(event: Event) -> dict[str, Any]:
@@ -100,11 +153,12 @@ def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequ
     if file is not None:
         try:
             content = json.loads(Path(file).read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise FileFormatError(f"configuration {file} cannot be read: {error}") from error
-        if not isinstance(content, dict):
-            raise FileFormatError(f"configuration {file} must hold a JSON object")
-        values |= content.get("configuration", content)
+        found = content.get("configuration", content) if isinstance(content, dict) else content
+        if not isinstance(found, dict):
+            raise FileFormatError(f"configuration {file} must hold a JSON object, got {found!r}")
+        values |= found
     values |= assigned(assignments)
     return build_configuration(kind, values)
 
@@ -124,20 +178,61 @@ def assigned(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def build_configuration(kind: type[C], values: Mapping[str, Any]) -> C:
-    """A dataclass from a mapping, with nested dataclasses from nested mappings."""
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - set(fields))
-    if unknown:
-        raise InputError(f"setting {unknown[0]!r} is unknown, expected one of {sorted(fields)}")
+    """A dataclass from a mapping, with nested dataclasses from nested mappings.
+
+    Values have the types of the fields, lists being tuples. Raises `InputError` for others, and
+    `UnknownNameError` for a key that is no field.
+    """
+    types_of = get_type_hints(kind)
+    known = sorted(f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
     arguments = {}
     for key, value in values.items():
-        default = fields[key].default_factory
-        if default is not dataclasses.MISSING and dataclasses.is_dataclass(default):
-            if not isinstance(value, Mapping):
-                raise InputError(f"setting {key!r} must be an object, got {value!r}")
-            value = build_configuration(default, value)
-        arguments[key] = _tuples(value)
+        wanted = types_of[member("setting", key, known)]
+        arguments[key] = _typed(f"setting {key!r}", wanted, value)
     return kind(**arguments)
+
+
+def _typed(name: str, wanted: Any, value: Any) -> Any:
+    """A value from JSON as a type of a setting."""
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if origin in (Union, types.UnionType):
+        options = [part for part in parts if part is not types.NoneType]
+        if value is None and len(options) < len(parts):
+            return None
+        (wanted,) = options
+        return _typed(name, wanted, value)
+    if origin is Literal:
+        return member(name, value, parts)
+    if origin is tuple:
+        return _typed_tuple(name, parts, value)
+    if dataclasses.is_dataclass(wanted):
+        if not isinstance(value, Mapping):
+            raise InputError(f"{name} must be an object, got {value!r}")
+        return build_configuration(wanted, value)  # type: ignore[arg-type]
+    if wanted is float:
+        return number(name, value)
+    what, kind = _PLAIN[wanted]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InputError(f"{name} must be {what}, got {value!r}")
+    return value
+
+
+_PLAIN: dict[Any, tuple[str, type]] = {
+    bool: ("true or false", bool),
+    int: ("a whole number", int),
+    str: ("text", str),
+}
+
+
+def _typed_tuple(name: str, parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{name} must be a list, got {value!r}")
+    if parts[1:] == (...,):
+        parts = (parts[0],) * len(value)
+    if len(parts) != len(value):
+        raise InputError(f"{name} must have {len(parts)} entries, got {len(value)}")
+    both = enumerate(zip(parts, value, strict=True))
+    return tuple(_typed(f"{name}[{i}]", part, entry) for i, (part, entry) in both)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -176,7 +271,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else None
     return value
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

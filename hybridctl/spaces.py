@@ -7,13 +7,14 @@ Jacobians, covariances and gains live in the tangent space. In a vector space `i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from hybridctl.checks import Array, count
 
 
+@runtime_checkable
 class Space(Protocol):
     """A state space X of dimension `ndx`, embedded in `nx` coordinates."""
 

@@ -27,7 +27,7 @@ from hybridctl.compiled import Compiled
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.system import HybridSystem, listed_parts
 from hybridctl.sensitivity.beside import ParameterDerivatives
 from hybridctl.sensitivity.held import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
@@ -85,7 +85,9 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
     declare and for a graph that is none, `UnknownNameError` for a joint transition of guards
     that its mode does not have.
     """
-    modes, transitions = list(modes), list(transitions)
+    modes = listed_parts("modes", modes, (Mode,), "a symbolic Mode")
+    edges = "a symbolic Transition or a Joint"
+    transitions = listed_parts("transitions", transitions, (Transition, Joint), edges)
     symbols = {m.key: _Symbols.of(m) for m in modes}
     columns, guards = {}, {}
     for key, own in symbols.items():

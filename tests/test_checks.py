@@ -1,5 +1,7 @@
 """Each check returns a clean value, or names the argument, the value and what would be right."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,16 @@ def test_an_array_is_a_read_only_copy():
         (["x"], (1,), "array of numbers"),
         ([[1], [1, 2]], None, "array of numbers"),
         ([1j], (1,), "array of numbers"),
+        (np.array([1j]), (1,), "array of numbers"),
+        (np.array([1.0 + 0.0j]), (1,), "array of numbers"),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), (2,), "array of numbers"),
+        ([True, False], (2,), "array of numbers"),
+        ("0.3", (), "array of numbers"),
+        (["0.3"], (1,), "array of numbers"),
+        (np.array(["0.3"], dtype=object), (1,), "array of numbers"),
+        ([10**400], (1,), "array of numbers"),
         (None, (1,), "a must"),
+        ([None, 1.0], (2,), "array of numbers"),
     ],
 )
 def test_a_wrong_array_is_named(value, shape, message):
@@ -38,6 +49,12 @@ def test_a_wrong_array_is_named(value, shape, message):
 def test_a_number_in_its_range_passes():
     assert checks.number("n", np.float32(0.5), above=0.0, at_most=1.0) == 0.5
     assert checks.number("n", 0, at_least=0) == 0.0
+    assert checks.number("n", Fraction(1, 4)) == 0.25
+    assert checks.number("n", np.array(0.5)) == 0.5
+
+
+def test_what_is_not_masked_counts():
+    assert checks.vector("a", np.ma.array([1.0, 2.0], mask=False)).tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +69,14 @@ def test_a_number_in_its_range_passes():
         ("x", {}, "a number, got 'x'"),
         (None, {}, "a number"),
         ([1, 2], {}, "a number"),
+        ([1.0], {}, "a number"),
+        ("0.3", {}, "a number, got '0.3'"),
+        (b"0.3", {}, "a number"),
+        (1.0 + 0.0j, {}, "a number"),
+        (np.complex128(1.0), {}, "a number"),
+        (np.True_, {}, "a number"),
+        (np.ma.masked, {}, "a number"),
+        (10**400, {}, "a number"),
     ],
 )
 def test_a_wrong_number_is_named(value, bounds, message):

@@ -1,12 +1,19 @@
 """Run folders and configurations."""
 
+import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
+from hybridctl.experiments import EXPERIMENTS
+from hybridctl.experiments.filtering.models import KINDS
+from hybridctl.experiments.linearization import validate
+from hybridctl.experiments.tuning import tune
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.report import RunFolder, load_configuration
+from hybridctl.report import RunFolder, build_configuration, load_configuration
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,12 @@ class Outer:
     gains: tuple[float, ...] = (1.0, 2.0)
     name: str = "a"
     inner: Inner = field(default_factory=Inner)
+    switch: bool = False
+    count: int = 3
+    size: float = 0.5
+    kind: Literal["soft", "hard"] = "soft"
+    pair: tuple[float, str] = (1.0, "m")
+    file: str | None = None
 
 
 def test_assignments_win_over_the_file(tmp_path):
@@ -28,10 +41,14 @@ def test_assignments_win_over_the_file(tmp_path):
     assert config == Outer((3, 4), "c", Inner(2))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[1]", "3", "null", '{"configuration": 3}', "\xff", "[" * 100_000, "switch: no"],
+    ids=range(9),
+)
 def test_broken_files_are_refused(tmp_path, content):
     file = tmp_path / "config.json"
-    file.write_text(content)
+    file.write_text(content, encoding="latin-1")
     with pytest.raises(FileFormatError, match="configuration"):
         load_configuration(Outer, file, [])
 
@@ -39,6 +56,65 @@ def test_broken_files_are_refused(tmp_path, content):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(FileFormatError, match="cannot be read"):
         load_configuration(Outer, tmp_path / "none.json", [])
+
+
+def test_a_folder_for_a_file_is_refused(tmp_path):
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load_configuration(Outer, tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("switch=no", "setting 'switch' must be true or false, got 'no'"),
+        ("switch=0", "setting 'switch' must be true or false, got 0"),
+        ("switch=null", "setting 'switch' must be true or false, got None"),
+        ("count=2.0", "setting 'count' must be a whole number, got 2.0"),
+        ("count=true", "setting 'count' must be a whole number, got True"),
+        ("count=many", "setting 'count' must be a whole number, got 'many'"),
+        ("size=large", "setting 'size' must be a number, got 'large'"),
+        ("size=true", "setting 'size' must be a number, got True"),
+        ("size=nan", "setting 'size' must be a number, got 'nan'"),
+        ("size=NaN", "setting 'size' must be finite, got nan"),
+        ("size=[1]", "setting 'size' must be a number, got"),
+        ("name=3", "setting 'name' must be text, got 3"),
+        ("name=null", "setting 'name' must be text, got None"),
+        ("file=3", "setting 'file' must be text, got 3"),
+        ("kind=sof", "setting 'kind' 'sof' is unknown.*did you mean 'soft'"),
+        ("gains=1", "setting 'gains' must be a list, got 1"),
+        ('gains=[1, "2"]', r"setting 'gains'\[1\] must be a number, got '2'"),
+        ("pair=[1]", "setting 'pair' must have 2 entries, got 1"),
+        ("pair=[1, 2]", r"setting 'pair'\[1\] must be text, got 2"),
+        ("inner=[1]", "'inner' must be an object"),
+        ('inner={"mass": "1"}', "setting 'mass' must be a number"),
+        ('inner={"maas": 1}', "setting 'maas' is unknown.*did you mean 'mass'"),
+        ("nmae=b", "setting 'nmae' is unknown, expected one of.*did you mean 'name'"),
+        ("name", "must look like key=value"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused(assignment, message):
+    with pytest.raises(InputError, match=message):
+        load_configuration(Outer, None, [assignment])
+
+
+def test_settings_have_the_types_of_their_fields():
+    given = ["switch=true", "size=2", "kind=hard", 'pair=[2, "s"]', "file=a b", "gains=[]"]
+    config = load_configuration(Outer, None, given)
+    assert (config.switch, config.kind, config.pair) == (True, "hard", (2.0, "s"))
+    assert (config.file, config.gains) == ("a b", ())
+    assert isinstance(config.size, float)
+    assert load_configuration(Outer, None, ["file=null"]).file is None
+
+
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "tune", "validate", *KINDS])
+def test_every_experiment_reads_its_own_settings_back(name):
+    others = {"tune": tune.Config, "validate": validate.Config}
+    if name in KINDS:
+        kind = KINDS[name].settings
+    else:
+        kind = others[name] if name in others else EXPERIMENTS[name].load().Config
+    stored = json.loads(json.dumps(dataclasses.asdict(kind())))
+    assert build_configuration(kind, stored) == kind()
 
 
 def test_nested_settings_must_be_objects():
@@ -51,6 +127,57 @@ def test_a_file_in_the_way_is_named(tmp_path):
     file.write_text("x")
     with pytest.raises(InputError, match="is a file"):
         RunFolder("e", file)
+
+
+def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda _: RunFolder("e").path, range(40)))
+    assert len(set(paths)) == 40
+    assert all(path.is_dir() and path.name.startswith("e-") for path in paths)
+
+
+def earlier(path):
+    """The folder of a run that has been."""
+    folder = RunFolder("e", path)
+    folder.write_configuration(Outer(), seed=None)
+    folder.write_text("figures/old.txt", "old")
+    return path
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path):
+    path = earlier(tmp_path / "run")
+    with pytest.raises(InputError, match=r"out must be a new or an empty folder.*config.json"):
+        RunFolder("e", path)
+    assert (path / "figures/old.txt").read_text() == "old"
+
+
+def test_a_run_that_is_overwritten_leaves_nothing_behind(tmp_path):
+    path = earlier(tmp_path / "run")
+    RunFolder("e", path, overwrite=True)
+    assert list(path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_run_is_never_overwritten(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="is no run"):
+        RunFolder("e", tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_an_interrupted_run_is_resumed_and_another_is_not(tmp_path):
+    path = earlier(tmp_path / "run")
+    with pytest.raises(InputError, match="new or an empty folder"):
+        RunFolder("e", path, resumes="runs.jsonl")
+    (path / "runs.jsonl").write_text("{}")
+    RunFolder("e", path, resumes="runs.jsonl")
+    assert (path / "figures/old.txt").exists()
+
+
+def test_hidden_files_do_not_fill_a_folder(tmp_path):
+    (tmp_path / ".DS_Store").write_text("x")
+    assert RunFolder("e", tmp_path).path == tmp_path
 
 
 def test_what_json_cannot_hold_becomes_null(tmp_path):

@@ -18,6 +18,7 @@ from hybridctl.experiments.filtering.truth import Truth, simulate_truth
 from rich.console import Console
 
 from hybridctl.checks import Array
+from hybridctl.errors import InputError
 from hybridctl.logs import Channel, Log, write_estimates, write_log
 
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
@@ -96,9 +97,18 @@ def split(
     return channels
 
 
-def record(model: str, settings: Settings, out: Path, console: Console) -> Path:
-    """Write a synthetic log and its truth; `out` is a file, or a folder that gets log.npz."""
+def record(
+    model: str, settings: Settings, out: Path, console: Console, *, overwrite: bool = False
+) -> Path:
+    """Write a synthetic log and its truth; `out` is a file, or a folder that gets log.npz.
+
+    Raises `InputError` for a log that is there already, unless it may be overwritten.
+    """
     path = out if out.suffix in SUFFIXES else out / "log.npz"
+    if path.exists() and not overwrite:
+        raise InputError(
+            f"out must be a new log, but {path} is there already; overwrite replaces it"
+        )
     built = make_model(model, settings)
     with console.status("simulating"):
         log, truth = synthetic(built, settings)

@@ -56,10 +56,12 @@ class Case:
     truth: HybridTrajectory | None
 
 
-def run(request: Request, out: Path | None, console: Console) -> dict[str, Any]:
-    """Filter a log into a folder; returns what summary.json holds."""
+def run(
+    request: Request, out: Path | None, console: Console, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
     case = None if request.log is None else read(request, request.log)
-    folder = RunFolder(f"filter-{request.model}", out)
+    folder = RunFolder(f"filter-{request.model}", out, overwrite=overwrite)
     if case is None:
         case = recorded(request, folder, console)
     record, warnings = to_record(case.log, case.model, case.settings)

@@ -44,6 +44,7 @@ from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
 
+RECORD = "runs.jsonl"
 SHAPE = (3, 8)
 APPROACH = 1e-3  # weight of the error before the impact, where 1 is that after it
 LEAST = 0.5  # gains below are raised where the search begins, as logarithms cannot be of zero
@@ -158,12 +159,12 @@ class Study:
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Tune, compare, and leave gains.npz; returns what summary.json holds.
 
-    Every simulated run is kept in runs.jsonl, so that a folder of a run that was interrupted is
+    Every simulated run is kept in `RECORD`, so that a folder of a run that was interrupted is
     completed with what is there, and ends the same. Raises `InputError` for a folder of a run
     with other settings.
     """
     settings = {k: v for k, v in asdict(config).items() if k != "workers"}
-    record = Record(folder / "runs.jsonl", {"version": __version__, "settings": settings})
+    record = Record(folder / RECORD, {"version": __version__, "settings": settings})
     folder.write_configuration(config, seed=config.seed)
     with console.status("linearizing"):
         study = prepare(config)

@@ -17,7 +17,7 @@ from numpy.polynomial.chebyshev import chebder, chebval
 from numpy.typing import ArrayLike
 from scipy.interpolate import BPoly
 
-from hybridctl.checks import Array, array, member, number
+from hybridctl.checks import Array, array, instance, member, number
 from hybridctl.control.reference import (
     PHASES,
     Feedforward,
@@ -105,6 +105,7 @@ def extend_by_rule(
     number("spread", spread, at_least=0.0)
     number("margin", margin, at_least=0.0)
     number("most_growth", most_growth, above=0.0)
+    instance("linearization", linearization, Linearization)
     trajectory, system = linearization.trajectory, linearization.system
     deviations = event_time_deviations(linearization, covariance, mean)
     lengths = [spread * deviation + margin for deviation in deviations]

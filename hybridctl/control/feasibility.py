@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, instance
 from hybridctl.control.reference import Reference, sequences
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.system import HybridSystem
@@ -68,7 +68,7 @@ def feasibility(
     state_tolerance: float = 1e-6,
 ) -> Feasibility:
     """Check a reference; guards are sampled every `period` seconds along the nominal arcs."""
-    nominal = reference.nominal
+    nominal = instance("reference", reference, Reference).nominal
     margins = tuple(m for arc in nominal.arcs for m in _margins(system, nominal, arc, period))
     events = tuple(_event(system, reference, k) for k in range(len(reference.events)))
     failures = [

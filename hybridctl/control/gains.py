@@ -48,7 +48,7 @@ class GainCurve:
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
         """The same K (nu, ndx) at all times."""
-        return GainCurve(np.zeros(1), np.asarray(gain, dtype=np.float64)[None])
+        return GainCurve(np.zeros(1), array("gain", gain, (None, None))[None])
 
     def __call__(self, t: float) -> Array:
         """K (nu, ndx) at time t."""

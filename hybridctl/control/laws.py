@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array
+from hybridctl.checks import Array, array, instance, sequence
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
@@ -59,7 +59,7 @@ def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | No
     if limits is None:
         return None
     nu = reference.arcs[0].inputs.shape[2]
-    values = np.asarray(limits, dtype=np.float64)
+    values = array("limits", limits)
     if values.ndim == 1:
         greatest = array("limits", limits, (nu,))
         both = np.array([-greatest, greatest])
@@ -79,12 +79,14 @@ def scheduled(
 
     phantom_gains: K by mode of phantom arcs, beside matrices.
     """
+    instance("reference", reference, Reference)
     if isinstance(gains, GainSchedule):
         if phantom_gains is not None:
             raise InputError("phantom_gains are part of a GainSchedule, give them only once")
         schedule = gains
     else:
-        curves = tuple(_constant(f"gains[{i}]", gain) for i, gain in enumerate(gains))
+        matrices = sequence("gains", gains)
+        curves = tuple(_constant(f"gains[{i}]", gain) for i, gain in enumerate(matrices))
         schedule = GainSchedule(curves, _phantoms_by_mode(reference, phantom_gains or {}))
     if len(schedule.arcs) != len(reference.arcs):
         raise InputError(

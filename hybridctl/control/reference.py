@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, member, number
+from hybridctl.checks import Array, function, instance, member, number, sequence, vector
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import InputLaw, ModeKey
@@ -99,16 +99,24 @@ def extend(
     The first arc is not extended to before the start, nor the last to after the end. Raises
     `InputError` for bad arguments, `IntegrationError` if a field cannot be continued.
     """
-    events = trajectory.guard_events
+    instance("system", system, HybridSystem)
+    events = instance("trajectory", trajectory, HybridTrajectory).guard_events
     early, late = _lengths("before", before, len(events)), _lengths("after", after, len(events))
     member("phantom", phantom, PHASES)
+    rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
-    inputs = [held(arc) for arc in trajectory.arcs] if feedforward is None else list(feedforward)
+    if feedforward is None:
+        inputs = [held(arc) for arc in trajectory.arcs]
+    else:
+        inputs = sequence("feedforward", feedforward)
     if len(inputs) != len(trajectory.arcs):
         raise InputError(
             f"feedforward must have one function per arc ({len(trajectory.arcs)}), "
             f"got {len(inputs)}"
         )
+    for k, (u, arc) in enumerate(zip(inputs, trajectory.arcs, strict=True)):
+        name = f"feedforward[{k}]"
+        vector(f"{name}({arc.start})", function(name, u)(arc.start), arc.inputs.shape[2])
     arcs = tuple(
         _continued(system, integrator, pieces, inputs, before=start, after=end)
         for pieces, start, end in zip(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
+from hybridctl.checks import flag, instance
 from hybridctl.control.detection import Detection
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
@@ -94,8 +95,9 @@ class ReferenceSpreading:
         self.reference = reference
         self.gains = scheduled(reference, gains, phantom_gains)
         self.limits = checked_limits(reference, limits)
-        self.hold_feedback = hold_feedback
-        self.detection = Detection() if detection is None else detection
+        self.hold_feedback = flag("hold_feedback", hold_feedback)
+        known_at_once = Detection() if detection is None else detection
+        self.detection = instance("detection", known_at_once, Detection)
 
     def gain(self, position: Position) -> GainCurve | None:
         """K(t) at a position; None where the feedback is off."""

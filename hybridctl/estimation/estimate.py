@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-from hybridctl.checks import Array, array, number, vector
+from hybridctl.checks import Array, array, instance, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -51,7 +51,7 @@ class Alternative:
 
 def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
     """The estimate as read-only arrays. Raises `InputError` where it does not fit the system."""
-    space = system.mode(estimate.mode).space
+    space = system.mode(instance("estimate", estimate, Estimate).mode).space
     mean = vector("mean", estimate.mean, space.nx)
     space.check("mean", mean)
     p = covariance_matrix("covariance", estimate.covariance, space.ndx)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, member, number
+from hybridctl.checks import Array, count, instance, member, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.admit import admit
 from hybridctl.estimation.contact_signal import ContactSignal
@@ -19,7 +19,7 @@ from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import Prediction, carry_alternative, predict
-from hybridctl.estimation.record import Record, Sample
+from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.recovery import Beginning, Doubt, inflation
 from hybridctl.estimation.restart import Row, restarted
 from hybridctl.estimation.result import Admission, Correction, FilterResult, Step, over_record
@@ -80,7 +80,7 @@ class SaltedKalmanFilter:
         if reset_noise is not None and not isinstance(reset_noise, EventNoise):
             reset_noise = as_noise("reset_noise", reset_noise)
         self.model = Model(
-            system,
+            instance("system", system, HybridSystem),
             as_noise("process_noise", process_noise),
             reset_noise,
             None if guard_noise is None else GuardNoise(guard_noise),
@@ -96,7 +96,13 @@ class SaltedKalmanFilter:
         if beginning is not None:
             ndx = system.mode(beginning.mode).space.ndx
             covariance_matrix("beginning", beginning.covariance, ndx)
-        given = [measurement] if isinstance(measurement, Measurement) else list(measurement)
+        rows = [measurement] if isinstance(measurement, Measurement) else measurement
+        given = [
+            instance(f"measurement[{k}]", m, Measurement)
+            for k, m in enumerate(sequence("measurement", rows))
+        ]
+        for k, signal in enumerate(sequence("signals", signals)):
+            instance(f"signals[{k}]", signal, ContactSignal)
         self.measurements = {m.name: m for m in given}
         self.signals = {signal.channel: signal for signal in signals}
         _check_guards(self.model, signals)
@@ -113,6 +119,7 @@ class SaltedKalmanFilter:
 
         Raises `InputError` for a time before that of the estimate.
         """
+        instance("estimate", estimate, Estimate)
         end = number("time", time)
         if end < estimate.time:
             raise InputError(
@@ -138,7 +145,8 @@ class SaltedKalmanFilter:
         """
         known = [*self.measurements, *self.signals]
         member("channel", channel, known)
-        measured = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        instance("estimate", estimate, Estimate)
+        (measured,) = Series(np.array([estimate.time]), np.atleast_1d(value)[None]).values
         law = self.model.law(estimate.mode, input)
         if channel in self.signals:
             if measured.shape != (1,):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, number
+from hybridctl.checks import Array, array, count, function, number, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import Mode
+from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 
 Observed = Callable[[Mode, float, Array, Array], Array]
@@ -42,6 +43,8 @@ class Measurement:
     gate: float | None = None
 
     def __post_init__(self) -> None:
+        function(f"value of {self.name!r}", self.value)
+        function(f"jacobian of {self.name!r}", self.jacobian)
         r = covariance_matrix(f"covariance of {self.name!r}", self.covariance)
         if not len(r) or np.linalg.eigvalsh(r)[0] <= 0.0:
             raise InputError(f"covariance of {self.name!r} must be positive definite: {r.tolist()}")
@@ -64,28 +67,18 @@ def linear(
     c = array("matrix", matrix, (None, None))
     if len(c) != len(np.atleast_2d(covariance)):
         raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
-
-    def value(mode: Mode, t: float, x: Array, u: Array) -> Array:
-        _check_vector_space(name, mode, c.shape[1])
-        return np.asarray(c @ x)
-
-    return Measurement(name, value, lambda mode, t, x, u: c, np.atleast_2d(covariance), gate=gate)
+    value, jacobian = _Product(name, c), _Constant(c)
+    return Measurement(name, value, jacobian, np.atleast_2d(covariance), gate=gate)
 
 
 def coordinates(
     name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = None
 ) -> Measurement:
     """Some coordinates of a state in a vector space, such as joint encoders or a position."""
-    chosen = [count("indices", i, at_least=0) for i in indices]
-
-    def value(mode: Mode, t: float, x: Array, u: Array) -> Array:
-        _check_vector_space(name, mode, None, max(chosen, default=-1))
-        return np.asarray(x[chosen])
-
-    def jacobian(mode: Mode, t: float, x: Array, u: Array) -> Array:
-        return np.asarray(np.eye(mode.space.ndx)[chosen])
-
-    return Measurement(name, value, jacobian, np.atleast_2d(covariance), gate=gate)
+    chosen = sequence("indices", indices)
+    entries = _Entries(name, [count("indices", i, at_least=0) for i in chosen])
+    jacobian = entries.jacobian
+    return Measurement(name, entries.value, jacobian, np.atleast_2d(covariance), gate=gate)
 
 
 def configuration(
@@ -100,20 +93,65 @@ def configuration(
     robot = space.robot
     h = np.eye(robot.nv, 2 * robot.nv)
     h.flags.writeable = False
+    pose = _Pose(name, robot)
+    r = np.atleast_2d(covariance)
+    return Measurement(name, pose.value, _Constant(h), r, pose.residual, gate)
 
-    def residual(predicted: Array, measured: Array) -> Array:
+
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    """A Jacobian that is the same everywhere."""
+
+    matrix: Array
+
+    def __call__(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return self.matrix
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """C x in a vector space."""
+
+    name: str
+    matrix: Array
+
+    def __call__(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+        _check_vector_space(self.name, mode, self.matrix.shape[1])
+        return np.asarray(self.matrix @ x)
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """Some coordinates of a state in a vector space."""
+
+    name: str
+    indices: list[int]
+
+    def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+        _check_vector_space(self.name, mode, None, max(self.indices, default=-1))
+        return np.asarray(x[self.indices])
+
+    def jacobian(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return np.asarray(np.eye(mode.space.ndx)[self.indices])
+
+
+@dataclass(frozen=True, eq=False)
+class _Pose:
+    """The configuration of a robot."""
+
+    name: str
+    robot: Robot
+
+    def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return np.asarray(x[: self.robot.nq])
+
+    def residual(self, predicted: Array, measured: Array) -> Array:
+        robot = self.robot
         if len(measured) != robot.nq:
-            raise InputError(f"a row of {name!r} must have {robot.nq} values, got {len(measured)}")
+            raise InputError(
+                f"a row of {self.name!r} must have {robot.nq} values, got {len(measured)}"
+            )
         return robot.difference(predicted, robot.normalize(measured))
-
-    return Measurement(
-        name,
-        lambda mode, t, x, u: np.asarray(x[: robot.nq]),
-        lambda mode, t, x, u: h,
-        np.atleast_2d(covariance),
-        residual,
-        gate,
-    )
 
 
 def _check_vector_space(name: str, mode: Mode, size: int | None, largest: int = -1) -> None:

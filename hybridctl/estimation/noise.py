@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, number
+from hybridctl.checks import Array, array, function, number
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import Mode, ModeKey
@@ -83,6 +83,9 @@ class EventNoise:
     """A covariance (ndx+, ndx+) after the jump, as a function of the event."""
 
     function: Callable[[Event], ArrayLike]
+
+    def __post_init__(self) -> None:
+        function("function", self.function)
 
 
 def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) -> Noise:

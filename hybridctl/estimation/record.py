@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, array
+from hybridctl.checks import Array, array, floats
 from hybridctl.errors import InputError
 
 
@@ -26,8 +26,8 @@ class Series:
     def __post_init__(self) -> None:
         times = array("times", self.times, (None,))
         try:
-            values = np.array(self.values, dtype=np.float64)
-        except (TypeError, ValueError) as error:
+            values = floats(self.values)
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"values must be an array of numbers, got {self.values!r}") from error
         if values.ndim == 1:
             values = values[:, None]
@@ -78,6 +78,12 @@ class Record:
     inputs: Series | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.channels, Mapping):
+            raise InputError(f"channels must map names to Series, got {self.channels!r}")
+        inputs = {} if self.inputs is None else {"inputs": self.inputs}
+        for name, series in (*self.channels.items(), *inputs.items()):
+            if not isinstance(series, Series):
+                raise InputError(f"channel {name!r} of a record must be a Series, got {series!r}")
         if self.inputs is not None:
             if not len(self.inputs.times) or not np.isfinite(self.inputs.values).all():
                 raise InputError("inputs must have at least one row, and no missing value")

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hybridctl.checks import Array, member
+from hybridctl.checks import Array, instance, member
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.update import Innovation
@@ -174,7 +174,7 @@ def over_record(
 
     Raises `InputError` for a channel of the record that is none of `channels`.
     """
-    for name in record.channels:
+    for name in instance("record", record, Record).channels:
         member("channel", name, channels)
     begun, steps, skipped = time.perf_counter(), list[Step](), 0
     for sample in record.samples():

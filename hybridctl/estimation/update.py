@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.stats import chi2
 
-from hybridctl.checks import Array, array
+from hybridctl.checks import Array, array, floats
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.measurement import Measurement
@@ -84,7 +84,14 @@ def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | None:
 
 def observed(measurement: Measurement, mode: Mode, t: float, x: Array, u: Array) -> Array:
     """What would be measured without noise (m,)."""
-    return np.asarray(measurement.value(mode, t, x, u), dtype=np.float64)
+    value = measurement.value(mode, t, x, u)
+    try:
+        return floats(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"value of measurement {measurement.name!r} must return numbers, got {value!r} at t = "
+            f"{t} in mode {mode.key!r}"
+        ) from error
 
 
 def residual(measurement: Measurement, predicted: Array, value: Array) -> Array:

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError, SystemDefinitionError
+from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import GuardSet, ModeKey
 from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
@@ -139,8 +139,8 @@ class GuardWatch:
     event. tolerance: relative to the scale of each guard. The memory of the watch is which guards
     are armed, and where those that are not have fallen through zero.
 
-    Raises `SystemDefinitionError` if the guards have the wrong shape, `IntegrationError` if one
-    is not finite.
+    Raises `SystemDefinitionError` for guards that are no numbers or of the wrong shape,
+    `IntegrationError` if one is not finite.
     """
 
     def __init__(self, guards: GuardSet, key: ModeKey, *, tolerance: float, window: float) -> None:
@@ -154,12 +154,7 @@ class GuardWatch:
 
     def start(self, t: float, x: Array, u: Array) -> Array:
         """Begin an arc at (t, x, u); returns the guards there in units of their tolerances."""
-        values = np.asarray(self._guards.values(t, x, u), dtype=np.float64)
-        if values.shape != (len(self._guards.names),):
-            raise SystemDefinitionError(
-                f"guards of mode {self._key!r} must return shape ({len(self._guards.names)},), "
-                f"got {values.shape}"
-            )
+        values = self._guards.checked(self._key, t, x, u)
         self._check_finite([t], values[None], self._guards.names)
         self._armed, self._floor, self._fell = [], [], []
         for g, allowed in zip(values.tolist(), self._tolerances, strict=True):

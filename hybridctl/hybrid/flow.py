@@ -176,7 +176,7 @@ class Flow:
                 with np.errstate(over="ignore", invalid="ignore"):
                     first = _first_step(formula, self._motion, self._t_end, rtol, settings.atol)
             return ExplicitStepper(formula, self._motion.mode, self._t_end, first)
-        self._motion.first_rate(t, x)
+        self._motion.checked_rate(t, x)
         return ImplicitStepper(method, self._motion, t, x, self._t_end, rtol, settings.atol, first)
 
     def _formula(self, tableau: Tableau, rtol: float) -> Formula:
@@ -208,9 +208,11 @@ class ExplicitStepper:
         formula, exponent, t_end = self._formula, self._formula.exponent, self._t_end
         t, tried = formula.time, self.length
         sign, shortest = (1.0 if t_end > t else -1.0), _SPACING * math.ulp(t)
-        h, most, error = min(max(tried, shortest), longest), _GROW, 0.0
+        h, most, end, error = min(max(tried, shortest), longest), _GROW, t, 0.0
         while True:
             if h < shortest:
+                if end != t:  # there was an attempt
+                    formula.explain(end)
                 raise failure(_why(h, error, longest < shortest), self._mode, t, formula.state)
             end = t + sign * h
             if sign * (end - t_end) > 0.0:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.integrate import OdeSolver
 
 from hybridctl.checks import Array
+from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
@@ -39,9 +40,10 @@ class ImplicitStepper:
         first_step: float | None = None,
     ) -> None:
         self._motion = motion
+        self._asked: tuple[float, Array] = (t, x)
         self._make = partial(
             method,
-            motion.rate,
+            self._rate,
             t_bound=t_end,
             rtol=rtol,
             atol=atol,
@@ -58,7 +60,7 @@ class ImplicitStepper:
 
     def advance(self, longest: float) -> Step:
         """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
-        solver, mode = self._solver, self._motion.mode
+        solver = self._solver
         solver.max_step = longest
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
@@ -66,15 +68,24 @@ class ImplicitStepper:
         except ValueError as error:
             if "infs or NaNs" not in str(error):
                 raise
-            raise failure("the vector field is not finite", mode, solver.t, solver.y) from error
+            raise self._failure("the vector field is not finite") from error
         if solver.status == "failed":
-            raise failure(message, mode, solver.t, solver.y)
+            raise self._failure(message)
         start, end = float(solver.t_old), float(solver.t)
         states = solver.dense_output()(start + (end - start) * FRACTIONS).T
         states[-1] = solver.y
         step = self._motion.sampled(start, end, states, self._guards)
         self._guards = None if step.guards is None else step.guards[-1]
         return step
+
+    def _rate(self, t: float, x: Array) -> Array:
+        self._asked = t, x
+        return self._motion.rate(t, x)
+
+    def _failure(self, what: str) -> IntegrationError:
+        """The error of a step that failed: that of the field where it was asked last, if any."""
+        self._motion.checked_rate(*self._asked)
+        return failure(what, self._motion.mode, self._solver.t, self._solver.y)
 
     def restart(self, x: Array) -> None:
         """Go on from x instead."""

@@ -14,8 +14,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array, count
+from hybridctl.checks import Array, count, floats
 from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
+from hybridctl.hybrid.guards import Guard as Guard
+from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
+from hybridctl.hybrid.guards import GuardSet as GuardSet
+from hybridctl.hybrid.guards import check_functions
 from hybridctl.spaces import Space
 
 ModeKey: TypeAlias = Hashable
@@ -42,14 +46,6 @@ class FieldJacobian(NamedTuple):
     state: Array
     input: Array
     value: Array | None = None
-
-
-class GuardJacobian(NamedTuple):
-    """Derivatives of one guard, or of n guards with a leading axis: D_t g, D_x g, D_u g."""
-
-    time: Array
-    state: Array
-    input: Array
 
 
 class ResetJacobian(NamedTuple):
@@ -194,74 +190,13 @@ class Mode:
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)
-
-
-@dataclass(frozen=True)
-class Guard:
-    """A scalar function that is positive inside its mode and fires when it falls through zero."""
-
-    name: str
-    value: Callable[[float, Array, Array], float]
-    jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
-
-
-@dataclass(frozen=True)
-class GuardSet:
-    """All n guards of a mode, evaluated in one call: `values(t, x, u)` is (n,).
-
-    scales (n,): the size of each guard that tolerances are relative to, in its own unit (m, m/s,
-    N); ones by default. one: guard i alone, for those that cost less one by one.
-    """
-
-    names: tuple[str, ...]
-    values: Callable[[float, Array, Array], Array]
-    jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
-    scales: Array | None = None
-    one: Callable[[int, float, Array, Array], float] | None = None
-
-    def __post_init__(self) -> None:
-        if len(set(self.names)) != len(self.names):
-            raise SystemDefinitionError(f"guard names must differ within a mode: {self.names}")
-        if self.scales is not None and not (
-            np.shape(self.scales) == (len(self.names),) and np.all(np.asarray(self.scales) > 0.0)
-        ):
+        if not isinstance(self.space, Space):
             raise SystemDefinitionError(
-                f"scales of {len(self.names)} guards must be as many positive numbers, got "
-                f"{self.scales}"
+                f"space of mode {self.key!r} must be a space, such as VectorSpace, got "
+                f"{self.space!r}"
             )
-
-    def value(self, i: int, t: float, x: Array, u: Array) -> float:
-        """The value of guard i."""
-        return float(self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u))
-
-    @staticmethod
-    def of(guards: Sequence[Guard]) -> GuardSet:
-        """The set of separately given scalar guards."""
-        each = _Each(tuple(guards))
-        complete = all(g.jacobian is not None for g in guards)
-        names = tuple(g.name for g in guards)
-        return GuardSet(names, each.values, each.jacobian if complete else None, one=each.one)
-
-
-@dataclass(frozen=True, eq=False)
-class _Each:
-    """Scalar guards, evaluated one after the other."""
-
-    guards: tuple[Guard, ...]
-
-    def one(self, i: int, t: float, x: Array, u: Array) -> float:
-        return self.guards[i].value(t, x, u)
-
-    def values(self, t: float, x: Array, u: Array) -> Array:
-        return np.array([g.value(t, x, u) for g in self.guards], dtype=np.float64)
-
-    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        rows = [g.jacobian(t, x, u) for g in self.guards if g.jacobian is not None]
-        return GuardJacobian(
-            np.array([r.time for r in rows], dtype=np.float64),
-            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
-            np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
-        )
+        optional = ("jacobian", "outputs", "select", "pace", "project", "step")
+        check_functions(self, f"mode {self.key!r}", "field", *optional)
 
 
 @dataclass(frozen=True)
@@ -291,12 +226,20 @@ class Reset:
     jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
     border: Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None] | None = None
 
+    def __post_init__(self) -> None:
+        check_functions(self, "a reset", "map", "jacobian", "border")
+
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
         """The jump at (t, x-, u-)."""
         result = self.map(t, x, u)
         if isinstance(result, Jump):
             return result
-        return Jump(np.asarray(result, dtype=np.float64))
+        try:
+            return Jump(floats(result))
+        except (TypeError, ValueError) as error:
+            raise SystemDefinitionError(
+                f"a reset must return a state or a Jump, got {result!r} at t = {t:.9g} s"
+            ) from error
 
     @staticmethod
     def identity(ndx: int | None = None) -> Reset:
@@ -347,9 +290,15 @@ class Transition:
         target: ModeKey | None = None,
         rest: Edge | None = None,
     ) -> None:
-        guards = (guard,) if isinstance(guard, Guard) else tuple(guard)
+        guards = tuple(guard) if isinstance(guard, Sequence) else (guard,)
         if not guards:
             raise SystemDefinitionError(f"the transition from {source!r} has no guard")
+        for kind, parts in ((Guard, guards), (Reset, (reset,))):
+            for part in parts:
+                if not isinstance(part, kind):
+                    raise SystemDefinitionError(
+                        f"the transition from {source!r} needs a {kind.__name__}, got {part!r}"
+                    )
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "guards", guards)
         object.__setattr__(self, "reset", reset)

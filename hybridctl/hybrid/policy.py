@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array, array, floats, function, instance, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import HeldInput, InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -57,9 +57,14 @@ class DisturbedPolicy:
     policy: Policy
     disturbance: InputLaw
 
+    def __post_init__(self) -> None:
+        instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
+        function("disturbance", self.disturbance)
+
     def law(self, history: History) -> InputLaw:
         """The law of the policy, and the disturbance."""
-        law = self.policy.law(history)
+        law, t = self.policy.law(history), history.time
+        array(f"disturbance at t = {t}", self.disturbance(t, history.state))
         return lambda t, x: law(t, x) + self.disturbance(t, x)
 
     def next_change(self, history: History) -> float:
@@ -75,7 +80,7 @@ class SampledPolicy:
     period, start: s. A run that begins between two samples begins with one; at an event between
     two samples the input goes on, so all modes must have equally many.
 
-    Raises `InputError` for a period that is not positive.
+    Raises `InputError` for a period that is not positive, and for what is no law.
     """
 
     law_or_policy: Policy | InputLaw
@@ -83,6 +88,8 @@ class SampledPolicy:
     start: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.law_or_policy, Policy):
+            function("law_or_policy", self.law_or_policy)
         number("period", self.period, above=0.0)
         number("start", self.start)
 
@@ -93,7 +100,7 @@ class SampledPolicy:
             return HeldInput(history.events[-1].input_before)
         inner = self.law_or_policy
         law = inner.law(history) if isinstance(inner, Policy) else inner
-        return HeldInput(np.array(law(t, x), dtype=np.float64))
+        return HeldInput(np.array(law(t, x)))
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""
@@ -143,16 +150,23 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     """
     law, shape = policy.law(history), (nu,)
     if isinstance(law, HeldInput):
-        if np.shape(law.value) == shape and np.isfinite(law.value).all():
-            return law
         return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))
+    if not callable(law):
+        raise InputError(
+            f"law of the policy must return a function u(t, x), got {law!r} in mode "
+            f"{history.mode!r}"
+        )
 
     def checked(t: float, x: Array) -> Array:
         value = law(t, x)
+        if type(value) is np.ndarray and value.dtype.kind == "f" and value.shape == shape:
+            return np.array(value, dtype=np.float64)
         try:
-            u = np.array(value, dtype=np.float64)
+            u = floats(value)
         except (TypeError, ValueError) as error:
-            raise InputError(f"the policy must return numbers, got {value!r} at t = {t}") from error
+            raise InputError(
+                f"the policy must return numbers, got {value!r} at t = {t} in mode {history.mode!r}"
+            ) from error
         if u.shape != shape:
             raise InputError(
                 f"input of the policy at t = {t} in mode {history.mode!r} must have shape {shape}, "
@@ -171,13 +185,15 @@ def next_change(policy: Policy, history: History) -> float:
     ask = getattr(policy, "next_change", None)
     if ask is None:
         return math.inf
-    time = float(ask(history))
+    time = ask(history)
+    if not isinstance(time, float):
+        time = number("next_change of the policy", time)
     if not time > history.time:
         raise InputError(
             f"next_change of the policy must be after the time of the history, t = "
             f"{history.time!r} s, got {time!r}"
         )
-    return time
+    return float(time)
 
 
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, interval, member, number, vector
+from hybridctl.checks import Array, count, function, instance, interval, member, number, vector
 from hybridctl.errors import (
     EventLimitError,
     GuardViolatedError,
@@ -140,6 +140,9 @@ def simulate(
     `EventLimitError`, `StepLimitError`, `ZenoError`, `AmbiguousEventError` and
     `NoContactSolutionError` where the run cannot go on.
     """
+    instance("system", system, HybridSystem)
+    if progress is not None:
+        function("progress", progress)
     start, end = interval("t_span", t_span)
     member("on_zeno", on_zeno, ("raise", "rest"))
     first = system.mode(mode)

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.exceptions import ComplexWarning
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.mode import GuardSet, HeldInput, InputLaw, Mode, Taken, WholeStep
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
@@ -91,22 +92,32 @@ class Motion:
         same = guards is None or not guards.names or step.guards == guards.values
         return step if same else None
 
-    def first_rate(self, t: float, x: Array) -> Array:
-        """The rate (nx,) of the coordinates at the start of a flow, checked.
+    def checked_rate(self, t: float, coordinates: Array) -> Array:
+        """The rate (nx,) of the coordinates: at the start of a flow, and where one fails.
 
-        Raises `SystemDefinitionError` for a field of the wrong shape, `IntegrationError` for one
-        that is not finite.
+        Raises `SystemDefinitionError` for a field that is no numbers or of the wrong shape,
+        `IntegrationError` for one that is not finite.
         """
-        mode = self.mode
-        velocity = np.asarray(mode.field(t, x, self.law(t, x)))
+        mode, x = self.mode, self.mode.space.normalize(coordinates)
+        u = self.law(t, x)
+        given = mode.field(t, x, u)
+        try:
+            velocity = floats(given)
+        except (TypeError, ValueError) as error:
+            raise self._no_velocity(repr(given), t) from error
         if velocity.shape != (mode.space.ndx,):
-            raise SystemDefinitionError(
-                f"the field of mode {mode.key!r} must return shape ({mode.space.ndx},), got "
-                f"{velocity.shape}"
-            )
+            raise self._no_velocity(velocity.shape, t)
+        if not np.isfinite(u).all():
+            raise failure(f"the input {u} is not finite", mode, t, x)
         if not np.isfinite(velocity).all():
-            raise failure("the vector field is not finite", mode, t, x)
+            raise failure(f"the vector field {velocity} is not finite", mode, t, x)
         return np.asarray(mode.space.rate(x, velocity))
+
+    def _no_velocity(self, got: object, t: float) -> SystemDefinitionError:
+        key, ndx = self.mode.key, self.mode.space.ndx
+        return SystemDefinitionError(
+            f"the field of mode {key!r} must return shape ({ndx},), got {got} at t = {t:.9g} s"
+        )
 
     def guard(self, step: Step, i: int, t: float) -> float:
         """The value of guard i on the polynomial of a step."""
@@ -124,11 +135,22 @@ class Motion:
         step = Step(start, end, states, inputs)
         if self.guards is None or not self.guards.names:
             return step
-        normalize, values = self.mode.space.normalize, self.guards.values
-        known = [] if guards_before is None else [guards_before]
-        nodes = list(zip(step.times.tolist(), states, inputs, strict=True))[len(known) :]
-        guards = np.array([*known, *(values(t, normalize(x), u) for t, x, u in nodes)])
+        guards = self._along(step, self.guards, guards_before)
         return Step(start, end, states, inputs, guards, guard_bounds(guards))
+
+    def _along(self, step: Step, guards: GuardSet, before: Array | None) -> Array:
+        """Guards (8, n) at the nodes of a step; before (n,): at its start, if known."""
+        normalize, key = self.mode.space.normalize, self.mode.key
+        nodes = list(zip(step.times.tolist(), step.states, step.inputs, strict=True))
+        rows = [] if before is None else [before]
+        rows += [guards.values(t, normalize(x), u) for t, x, u in nodes[len(rows) :]]
+        try:
+            values = np.array(rows)
+        except ValueError:  # of rows of several shapes
+            values = np.array(None)
+        if _is_plain(values, len(rows), len(guards.names)):
+            return values
+        return np.array([guards.checked(key, t, normalize(x), u) for t, x, u in nodes])
 
     def _inputs(self, start: float, end: float, states: Array) -> Array:
         law, normalize = self.law, self.mode.space.normalize
@@ -136,6 +158,11 @@ class Motion:
             return self.held
         times = Step(start, end, states, states).times.tolist()
         return np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
+
+
+def _is_plain(value: object, *shape: int) -> bool:
+    """Whether this is an array of real numbers, of this shape."""
+    return type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "iuf"
 
 
 def _rate(mode: Mode, law: InputLaw) -> Rate:
@@ -174,6 +201,10 @@ class Formula(Protocol):
         """The error of a step to time `end`, before or after, acceptable where it is below 1."""
         ...
 
+    def explain(self, end: float) -> None:
+        """Raise what is wrong with the field on a step to time `end`, if anything is."""
+        ...
+
     def accept(self) -> Step:
         """The last attempt as a step; stand at its end."""
         ...
@@ -201,7 +232,7 @@ class ExplicitFormula:
     def start(self, t: float, x: Array) -> None:
         """Stand at (t, x)."""
         self.time, self.state, self._guards = t, x, None
-        self._rates[0] = self._motion.first_rate(t, x)
+        self._rates[0] = self._motion.checked_rate(t, x)
 
     @property
     def rate(self) -> Array:
@@ -212,22 +243,34 @@ class ExplicitFormula:
         """The error of a step to time `end`."""
         tableau, s, h = self._tableau, self._tableau.stages, end - self.time
         with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
-            self._stages(h, range(s))
-            self._end, self._reached = end, self._stage
+            self._stages(h, range(s), self._motion.rate)
+            self._end, self._reached, self._rate_there = end, self._stage, self._given
             largest = np.maximum(np.abs(self.state), np.abs(self._reached))
             return tableau.error(h, self._rates[: s + 1], self._atol + self._rtol * largest)
 
-    def _stages(self, h: float, wanted: range) -> None:
-        t, x, rates, rate = self.time, self.state, self._rates, self._motion.rate
+    def _stages(self, h: float, wanted: range, rate: Rate) -> None:
+        t, x, rates = self.time, self.state, self._rates
         rows, nodes, before = self._tableau.rows, self._tableau.nodes, self._before
         for i in wanted:
             self._stage = x + h * (rows[i] @ before[i])
-            rates[i + 1] = rate(t + nodes[i] * h, self._stage)
+            self._given = rate(t + nodes[i] * h, self._stage)
+            try:
+                rates[i + 1] = self._given
+            except (TypeError, ValueError, ComplexWarning):
+                self._motion.checked_rate(t + nodes[i] * h, self._stage)
+                raise
+
+    def explain(self, end: float) -> None:
+        """Raise what is wrong with the field on a step to time `end`, if anything is."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._stages(end - self.time, range(self._tableau.stages), self._motion.checked_rate)
 
     def accept(self) -> Step:
         """The last attempt as a step; stand at its end."""
         tableau, h = self._tableau, self._end - self.time
-        self._stages(h, range(tableau.stages, len(tableau.rows)))
+        if not _is_plain(self._rate_there, len(self.state)):
+            self._motion.checked_rate(self._end, self._reached)
+        self._stages(h, range(tableau.stages, len(tableau.rows)), self._motion.rate)
         states = self.state + h * (tableau.dense @ self._rates)
         states[-1] = self._reached
         step = self._motion.sampled(self.time, self._end, states, self._guards)
@@ -260,12 +303,18 @@ class CompiledFormula:
     @property
     def rate(self) -> Array:
         """The rate (nx,) of the coordinates where it stands."""
-        return self._motion.first_rate(self.time, self.state)
+        return self._motion.checked_rate(self.time, self.state)
 
     def attempt(self, end: float) -> float:
         """The error of a step to time `end`."""
         self._end, self._taken = end, self._to(self.time, self.state, end)
         return self._taken.error
+
+    def explain(self, end: float) -> None:
+        """Raise what is wrong with the field on a step to time `end`, if anything is."""
+        plain = ExplicitFormula(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
+        plain.start(self.time, self.state)
+        plain.explain(end)
 
     def accept(self) -> Step:
         """The last attempt as a step; stand at its end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hybridctl.errors import SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
@@ -24,6 +24,8 @@ class HybridSystem:
       raise `UnknownNameError` for a key that is no mode. `guard_names` are then the names that
       guards of any mode have, if they are known: others can be refused where they are given.
 
+    It pickles where these parts do; what was entered already is entered again in the copy.
+
     Raises `SystemDefinitionError` where the parts do not fit.
     """
 
@@ -40,12 +42,17 @@ class HybridSystem:
         elif guard_names is not None:
             raise SystemDefinitionError("guard_names are those of the transitions that are listed")
         else:
-            listed = list(transitions)
-            self._mode_of, self._outgoing_of = _listed(list(modes), listed)
+            whole = "a list or a function"
+            nodes = listed_parts("modes", modes, (Mode,), "a Mode", whole)
+            listed = listed_parts("transitions", transitions, (Transition,), "a Transition", whole)
+            self._mode_of, self._outgoing_of = _listed(nodes, listed)
             guard_names = [guard.name for transition in listed for guard in transition.guards]
         self.guard_names = None if guard_names is None else tuple(dict.fromkeys(guard_names))
         self._modes: dict[ModeKey, Mode] = {}
         self._outgoing: dict[ModeKey, Outgoing] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_modes": {}, "_outgoing": {}}
 
     def mode(self, key: ModeKey) -> Mode:
         """The mode of that key."""
@@ -63,6 +70,23 @@ def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T])
         return known.setdefault(key, make(key))
     except TypeError as error:
         raise UnknownNameError(f"mode {key!r} is unknown: a mode key is hashable") from error
+
+
+def listed_parts(
+    name: str, given: Any, kinds: tuple[type[T], ...], part: str, whole: str = "a list"
+) -> list[T]:
+    """The entries of the argument `name`, which are of these kinds.
+
+    part, whole: what an entry and the argument should be, for messages. Raises
+    `SystemDefinitionError` for anything else.
+    """
+    if not isinstance(given, Iterable):
+        raise SystemDefinitionError(f"{name} must be {whole}, got {given!r}")
+    parts = list(given)
+    for i, entry in enumerate(parts):
+        if not isinstance(entry, kinds):
+            raise SystemDefinitionError(f"{name}[{i}] must be {part}, got {entry!r}")
+    return parts
 
 
 def _listed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,8 @@ class Log:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
+        for k, channel in enumerate(self.channels):
+            checks.instance(f"channels[{k}]", channel, Channel)
         names = self.names
         if not names or len(set(names)) != len(names):
             raise InputError(f"a log needs channels of different names, got {list(names)}")
@@ -99,10 +102,15 @@ class Log:
         return tuple(channel.name for channel in self.channels)
 
     def __getitem__(self, name: str) -> Channel:
-        return self.channels[self.names.index(checks.member("channel", name, self.names))]
+        channel: Channel = self._by_name[checks.member("channel", name, self._by_name)]
+        return channel
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return name in self._by_name
+
+    @cached_property
+    def _by_name(self) -> dict[str, Channel]:
+        return {channel.name: channel for channel in self.channels}
 
     def of_role(self, role: str) -> tuple[Channel, ...]:
         """The channels of a role: "measurement", "input" or "truth"."""
@@ -127,8 +135,8 @@ def _columns(width: int, quaternion: bool) -> tuple[str, ...]:
 def _matrix(name: str, value: ArrayLike) -> Array:
     """A read-only (n, m) copy in which infinities, which no sensor measures, are NaN."""
     try:
-        a: Any = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        a: Any = checks.floats(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be numbers, got {value!r}") from error
     if a.ndim == 1:
         a = a[:, None]

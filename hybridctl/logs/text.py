@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def _heading(path: Path, cells: list[str], *, with_units: bool) -> tuple[list[st
         raise FileFormatError(
             f"{path}: the first row must name the columns, but has numbers: {', '.join(cells)[:80]}"
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice or "" in names:
         raise FileFormatError(
             f"{path}: the columns need names, all different; see {twice or names}"

@@ -34,6 +34,7 @@ def write_log(path: str | Path, log: Log) -> None:
         ".mcap": _write_mcap,
     }
     path = Path(path)
+    checks.instance("log", log, Log)
     write = writers[checks.member("suffix of the log", path.suffix, writers)]
     with atomic(path) as temporary:
         write(temporary, log)
@@ -47,17 +48,16 @@ def _write_csv(path: Path, log: Log) -> None:
         raise InputError(f"a CSV file needs plain column names, all different, got {names}")
     rows: dict[tuple[int, int], list[str]] = {}
     order: dict[tuple[int, int], float] = {}
-    clocks: list[bytes] = []
+    clocks: dict[bytes, int] = {}
     start = 0
     for channel in log.channels:
         width = len(channel.columns)
-        stamps = channel.times.tobytes()
-        if stamps not in clocks:
-            clocks.append(stamps)
-        clock = clocks.index(stamps)
+        clock = clocks.setdefault(channel.times.tobytes(), len(clocks))
         reached = np.maximum.accumulate(channel.times).tolist()
         for k, values in enumerate(channel.values.tolist()):
-            row = rows.setdefault((clock, k), [repr(float(channel.times[k]))] + [""] * len(names))
+            if (clock, k) not in rows:
+                rows[clock, k] = [repr(float(channel.times[k]))] + [""] * len(names)
+            row = rows[clock, k]
             row[1 + start : 1 + start + width] = map(repr, values)
             order[clock, k] = reached[k]
         start += width

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridctl.checks import number, vector
 from hybridctl.errors import InputError
-from hybridctl.mechanics.surfaces import Surface
+from hybridctl.mechanics.surfaces import ByValue, Surface
+
+if TYPE_CHECKING:
+    from hybridctl.mechanics.robot import Robot
 
 WORLD = "universe"
 
 
-@dataclass(frozen=True)
-class Contact:
+@dataclass(frozen=True, eq=False)
+class Contact(ByValue):
     """A point fixed in `frame`, at `offset` (m), against `surface`, which is fixed in `body`.
 
     frame and body are frame names of the robot; `body` "universe" is the world. `restitution`
@@ -21,6 +25,9 @@ class Contact:
     `restitution_threshold` (m/s) does not rebound, so that bounces end. `friction` is Coulomb's
     kinetic coefficient, for sliding and impacts; `static_friction` the one a sticking contact holds
     to, at least as large and by default equal.
+
+    Contacts of equal values are equal. Raises `InputError` for values out of range, for what is no
+    surface, and for a body that would touch itself.
     """
 
     name: str
@@ -34,17 +41,59 @@ class Contact:
     restitution_threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InputError("a contact must have a name")
-        object.__setattr__(self, "offset", vector("offset", self.offset, 3))
-        number("restitution", self.restitution, at_least=0.0, at_most=1.0)
-        number("restitution_threshold", self.restitution_threshold, at_least=0.0)
-        number("friction", self.friction, at_least=0.0)
-        static = self.friction if self.static_friction is None else self.static_friction
-        number("static_friction", static, at_least=float(self.friction))
-        object.__setattr__(self, "static_friction", float(static))
+        for what in ("name", "frame", "body"):
+            text = getattr(self, what)
+            if not isinstance(text, str) or not text:
+                raise InputError(f"{what} of a contact must be a name, got {text!r}")
+        if isinstance(self.surface, type) or not isinstance(self.surface, Surface):
+            raise InputError(
+                f"surface of contact {self.name!r} must be a Surface, such as a Plane or a Sphere, "
+                f"got {self.surface!r}"
+            )
+        if self.frame == self.body:
+            raise InputError(
+                f"contact {self.name!r} must join two bodies, but its point and its surface both "
+                f"belong to {self.frame!r}"
+            )
+        friction = number("friction", self.friction, at_least=0.0)
+        static = friction if self.static_friction is None else self.static_friction
+        checked = {
+            "offset": vector("offset", self.offset, 3),
+            "restitution": number("restitution", self.restitution, at_least=0.0, at_most=1.0),
+            "friction": friction,
+            "static_friction": number("static_friction", static, at_least=friction),
+            "restitution_threshold": number(
+                "restitution_threshold", self.restitution_threshold, at_least=0.0
+            ),
+        }
+        for what, value in checked.items():
+            object.__setattr__(self, what, value)
 
     @property
     def rough(self) -> bool:
         """Whether there is any friction."""
         return bool(self.static_friction)
+
+
+def checked_contacts(robot: Robot, contacts: Iterable[Contact]) -> tuple[Contact, ...]:
+    """The contacts, which have different names and join different bodies of the robot.
+
+    Raises `InputError` for anything else, `UnknownNameError` for a frame that the robot lacks.
+    """
+    if not isinstance(contacts, Iterable):
+        raise InputError(f"contacts must be a list of contacts, got {contacts!r}")
+    found = tuple(contacts)
+    for i, contact in enumerate(found):
+        if not isinstance(contact, Contact):
+            raise InputError(f"contacts[{i}] must be a Contact, got {contact!r}")
+        if robot.frame(contact.frame).joint == robot.frame(contact.body).joint:
+            raise InputError(
+                f"contact {contact.name!r} must join two bodies that move against each other, but "
+                f"its point in {contact.frame!r} and its surface in {contact.body!r} belong to one"
+            )
+    names = [contact.name for contact in found]
+    if not names:
+        raise InputError("contacts must have at least one contact")
+    if len(set(names)) != len(names):
+        raise InputError(f"contact names must differ, got {names}")
+    return found

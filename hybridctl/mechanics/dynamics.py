@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
-from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.contacts import Contact, checked_contacts
 from hybridctl.mechanics.coulomb.law import CoulombProblem, Modes
 from hybridctl.mechanics.equations import (
     Friction,
@@ -99,7 +99,7 @@ class ContactDynamics:
     Redundant contacts share loads as `sharing` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
 
-    Raises `InputError` for contacts of equal names or none, `UnknownNameError` for a frame.
+    Raises what `checked_contacts` raises.
     """
 
     def __init__(
@@ -111,12 +111,7 @@ class ContactDynamics:
         terms: TermsChoice = "auto",
     ) -> None:
         self.robot = robot
-        self.contacts = tuple(contacts)
-        names = [contact.name for contact in self.contacts]
-        if not names:
-            raise InputError("contacts must have at least one contact")
-        if len(set(names)) != len(names):
-            raise InputError(f"contact names must differ, got {names}")
+        self.contacts = checked_contacts(robot, contacts)
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
         self.restitution = np.array([contact.restitution for contact in self.contacts])
         self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])

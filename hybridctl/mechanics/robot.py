@@ -17,8 +17,9 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, vector
+from hybridctl.checks import Array, instance, member, vector
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.mechanics.inertia import check_inertias
 from hybridctl.mechanics.joints import UNIT_TOLERANCE, kinds_of
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
@@ -58,6 +59,7 @@ class Robot:
         damping: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
+        check_inertias(instance("model", model, pin.Model))
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self._weightless = self._model.copy()

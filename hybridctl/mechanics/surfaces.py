@@ -6,15 +6,32 @@ side. All functions take n points (n, 3) at once, in m.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array, flag, number, vector
 from hybridctl.errors import InputError
 
 
+class ByValue:
+    """Equality and hash of a frozen dataclass by its fields, and of arrays among them by entry."""
+
+    def _entries(self) -> tuple[Any, ...]:
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return tuple(tuple(v.tolist()) if isinstance(v, np.ndarray) else v for v in values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._entries() == other._entries()
+
+    def __hash__(self) -> int:
+        return hash(self._entries())
+
+
+@runtime_checkable
 class Surface(Protocol):
     """Signed distance of points and its derivatives up to the third."""
 
@@ -41,7 +58,7 @@ class Surface(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Plane:
+class Plane(ByValue):
     """The plane through `point` whose `normal` points to the free side; normalised."""
 
     point: Array
@@ -78,7 +95,7 @@ class Plane:
 
 
 @dataclass(frozen=True, eq=False)
-class Sphere:
+class Sphere(ByValue):
     """A sphere touched from outside, or with `inside` a bowl touched from within."""
 
     center: Array
@@ -88,6 +105,7 @@ class Sphere:
     def __post_init__(self) -> None:
         object.__setattr__(self, "center", vector("center", self.center, 3))
         object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
+        flag("inside", self.inside)
 
     @property
     def curved(self) -> bool:

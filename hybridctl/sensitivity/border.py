@@ -12,12 +12,13 @@ and before it where it is not.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from hybridctl.hybrid.mode import ResetBorder
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.cascade import Cascade
-from hybridctl.sensitivity.gains import Side, crossing, unchanged
+from hybridctl.sensitivity.gains import JumpGains, Side, crossing, unchanged
 
 
 def border_cascade(
@@ -46,4 +47,14 @@ def border_cascade(
         (frozenset({0}), 1): done,
         (frozenset({1}), 0): negative,
     }
-    return Cascade((guard, border.name), lambda fired, j: jumps[fired, j])
+    return Cascade((guard, border.name), _Jumps(jumps))
+
+
+@dataclass(frozen=True, eq=False)
+class _Jumps:
+    """Jumps by the guards that have fired and the one that does."""
+
+    known: Mapping[tuple[frozenset[int], int], JumpGains]
+
+    def __call__(self, fired: frozenset[int], j: int) -> JumpGains:
+        return self.known[fired, j]

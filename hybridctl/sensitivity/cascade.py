@@ -16,6 +16,7 @@ that resets, inputs and changes of dimension are served too, [RS] (4.33), (4.46)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -103,11 +104,7 @@ class Cascade:
 
     def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> Cascade:
         """The jump where the input changes by -K dx besides, with K = gain(fired) (nu, d)."""
-
-        def micro(fired: frozenset[int], j: int) -> JumpGains:
-            return self._modes.jump(fired, j).fed_back(gain(fired))
-
-        return Cascade(self.guards, micro)
+        return Cascade(self.guards, _FedBack(self, gain))
 
     def after(self, fired: Iterable[int]) -> Cascade:
         """The jump of the guards that are left where `fired` have fired, in their order."""
@@ -254,6 +251,17 @@ class Cascade:
         if u.ndim == 2 and len(u) != count:
             raise InputError(f"{name} must have one row for each of {count} dx, got {len(u)}")
         return np.broadcast_to(u, (count, self.input_dimension))
+
+
+@dataclass(frozen=True, eq=False)
+class _FedBack:
+    """The jumps of a cascade under feedback."""
+
+    cascade: Cascade
+    gain: Callable[[frozenset[int]], Array]
+
+    def __call__(self, fired: frozenset[int], j: int) -> JumpGains:
+        return self.cascade.jump(fired, j).fed_back(self.gain(fired))
 
 
 _Groups = dict[frozenset[int], list[tuple[Indices, Array]]]

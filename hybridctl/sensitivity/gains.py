@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, instance
 from hybridctl.errors import GrazingError, InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import GuardJacobian, Mode, ResetBorder, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
@@ -99,7 +99,7 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
     `jump_derivative`) and for one that ends infinitely many, `GrazingError` where the terms of
     the guard's rate cancel, `SystemDefinitionError` where the guard or the reset has no Jacobian.
     """
-    if event.accumulation is not None:
+    if instance("event", event, Event).accumulation is not None:
         raise InputError(
             f"the event at t = {event.time:.9g} s ends infinitely many and has no derivative"
         )

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, number
+from hybridctl.checks import Array, array, function, instance, number, sequence, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
@@ -67,11 +67,12 @@ class Linearization:
         gain of the arc before the event. Raises `InputError` for sizes that do not fit.
         """
         arcs = self.trajectory.arcs
-        if len(gains) != len(arcs):
-            raise InputError(f"gains must have one entry per arc ({len(arcs)}), got {len(gains)}")
+        given = sequence("gains", gains)
+        if len(given) != len(arcs):
+            raise InputError(f"gains must have one entry per arc ({len(arcs)}), got {len(given)}")
         laws = tuple(
             _gain(f"gains[{k}]", gain, arc)
-            for k, (gain, arc) in enumerate(zip(gains, arcs, strict=True))
+            for k, (gain, arc) in enumerate(zip(given, arcs, strict=True))
         )
         jumps: list[JumpGains | Cascade] = []
         for k, jump in enumerate(self.jumps):
@@ -79,7 +80,7 @@ class Linearization:
             if isinstance(jump, JumpGains):
                 jumps.append(jump.fed_back(before))
             else:
-                jumps.append(jump.fed_back(_phantom_gain(k, before, phantom_gains)))
+                jumps.append(jump.fed_back(_PhantomGain(k, before, phantom_gains)))
         return replace(self, jumps=tuple(jumps), gains=laws)
 
     @property
@@ -159,10 +160,10 @@ class Linearization:
         `input_change`: du(t) (nu,), added to the input of the trajectory; at an event it counts
         as it is just before it.
         """
-        z: Array = np.asarray(dx0, dtype=np.float64)
+        z = array("dx0", dx0)
         ndx = self.trajectory.arcs[0].space.ndx
-        if z.ndim not in (1, 2) or z.shape[-1] != ndx or not np.isfinite(z).all():
-            raise InputError(f"dx0 must be finite, of shape ({ndx},) or (m, {ndx}), got {z.shape}")
+        if z.ndim not in (1, 2) or z.shape[-1] != ndx:
+            raise InputError(f"dx0 must be of shape ({ndx},) or (m, {ndx}), got {z.shape}")
         for k, arc in enumerate(self.trajectory.arcs):
             z = self._flow(k, arc, z, input_change)
             if k < len(self.jumps):
@@ -195,11 +196,15 @@ class Linearization:
 
     def _along(self, k: int, arc: Arc, start: Array, input_change: InputChange | None) -> Variation:
         mode, gain = self.system.mode(arc.mode), None if self.gains is None else self.gains[k]
+        if input_change is not None:
+            du = function("input_change", input_change)(arc.start)
+            vector(f"input_change({arc.start})", du, arc.inputs.shape[2])
         return along(mode, arc, start, input_change, gain, rtol=self.rtol, atol=self.atol)
 
     def adjoint(self, p: ArrayLike) -> Array:
         """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
-        return np.asarray(np.asarray(p, dtype=np.float64) @ self.state_transition)
+        total = self.state_transition
+        return vector("p", p, len(total)) @ total
 
     def floquet_multipliers(self, *, tolerance: float = 1e-6) -> FloquetMultipliers:
         """The eigenvalues of `state_transition` on a periodic orbit, see `orbits`.
@@ -215,21 +220,30 @@ def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
     if callable(gain):
         array(f"{name}(t)", gain(arc.start), shape)
         return gain
-    constant = array(name, gain, shape)
-    return lambda t: constant
+    return _Constant(array(name, gain, shape))
 
 
-def _phantom_gain(
-    k: int, before: Array, gains: Callable[[int, frozenset[int]], ArrayLike] | None
-) -> Callable[[frozenset[int]], Array]:
-    """The gain in the phantom modes of event k."""
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    gain: Array
 
-    def gain(fired: frozenset[int]) -> Array:
-        if gains is None or not fired:
-            return before
-        return array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
+    def __call__(self, t: float) -> Array:
+        return self.gain
 
-    return gain
+
+@dataclass(frozen=True, eq=False)
+class _PhantomGain:
+    """The gain in the phantom modes of event k; `before` is that of the arc before it."""
+
+    k: int
+    before: Array
+    gains: Callable[[int, frozenset[int]], ArrayLike] | None
+
+    def __call__(self, fired: frozenset[int]) -> Array:
+        if self.gains is None or not fired:
+            return self.before
+        name = f"phantom_gains({self.k}, {sorted(fired)})"
+        return array(name, self.gains(self.k, fired), self.before.shape)
 
 
 def linearize(
@@ -245,6 +259,8 @@ def linearize(
     phantom_input: see `jump_derivative`. rtol, atol: of every entry of the variational flow, step
     by step, see `collocation`. Raises what `jump_derivative` raises.
     """
+    instance("system", system, HybridSystem)
+    instance("trajectory", trajectory, HybridTrajectory)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in trajectory.events]
     return Linearization(system, trajectory, tuple(jumps), rtol, atol)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, member
+from hybridctl.checks import Array, array, instance, member
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -69,7 +69,7 @@ class ParameterSensitivity:
         n = len(self.names)
         padded = [_padded_gain(f"gains[{k}]", gain, n) for k, gain in enumerate(gains)]
 
-        phantom = None if phantom_gains is None else _padded_phantom(phantom_gains, n)
+        phantom = None if phantom_gains is None else _PaddedPhantom(phantom_gains, n)
         return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
 
     def _changes(self, dp: Mapping[str, float] | ArrayLike) -> Array:
@@ -98,6 +98,7 @@ def parameter_sensitivity(
 
     Options are those of `linearize`, and so is what is raised.
     """
+    instance("derivatives", derivatives, ParameterDerivatives)
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
         phantom_input=phantom_input,
@@ -113,13 +114,26 @@ def _padded(name: str, gain: ArrayLike, n: int) -> Array:
     return np.hstack((k, np.zeros((len(k), n))))
 
 
-def _padded_gain(name: str, gain: Gain | ArrayLike, n: int) -> Gain:
+def _padded_gain(name: str, gain: Gain | ArrayLike, n: int) -> Gain | Array:
     if callable(gain):
-        law = gain
-        return lambda t: _padded(f"{name}({t})", law(t), n)
-    constant = _padded(name, gain, n)
-    return lambda t: constant
+        return _PaddedGain(name, gain, n)
+    return _padded(name, gain, n)
 
 
-def _padded_phantom(gains: PhantomGains, n: int) -> PhantomGains:
-    return lambda k, fired: _padded(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), n)
+@dataclass(frozen=True, eq=False)
+class _PaddedGain:
+    name: str
+    gain: Gain
+    n: int
+
+    def __call__(self, t: float) -> Array:
+        return _padded(f"{self.name}({t})", self.gain(t), self.n)
+
+
+@dataclass(frozen=True, eq=False)
+class _PaddedPhantom:
+    gains: PhantomGains
+    n: int
+
+    def __call__(self, k: int, fired: frozenset[int]) -> Array:
+        return _padded(f"phantom_gains({k}, {sorted(fired)})", self.gains(k, fired), self.n)

@@ -8,11 +8,11 @@ state is what the resets of the guards that have fired make of the ante-event st
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, member
+from hybridctl.checks import Array, instance, member
 from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
 from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -63,6 +63,7 @@ def jump_derivative(
     `SystemDefinitionError` where a Jacobian is missing.
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
+    instance("event", event, Event)
     if event.accumulation is not None or not event.guards:
         return jump_gains(system, event)
     if len(event.guards) == 1:
@@ -99,6 +100,10 @@ class _Phantoms:
         pushing = phantom_input == "pushing"
         self._input = event.input_before if pushing else event.input_after
         self._rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
+        self._made_of = system, event, phantom_input
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Phantoms, self._made_of
 
     def gains(self, fired: frozenset[int], j: int) -> JumpGains:
         """The jump of guard j where the guards `fired` have fired."""

@@ -119,7 +119,7 @@ def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypa
 def test_wrong_noise_is_said_to_be_wrong(ball_log, tmp_path):
     for factor, word in ((0.6, "too confident"), (3.0, "too cautious")):
         noise = f"position_noise={2e-3 * factor}"
-        text = call("filter", ball_log, "--model", "ball", "--set", noise, "--out", tmp_path)
+        text = call("filter", ball_log, "--model", "ball", "--set", noise, "--out", tmp_path / word)
         assert word in text
 
 

@@ -56,12 +56,19 @@ def flow(field, guard=lambda t, x, u: 1.0, method="DOP853", nx=1, **options):
         ({"guard_tolerance": np.nan}, errors.InputError, "guard_tolerance"),
         ({"min_dwell": "short"}, errors.InputError, "min_dwell"),
         ({"policy": 3.0}, errors.InputError, "policy"),
+        ({"x0": ["1", "0"]}, errors.InputError, "x0 must be an array of numbers"),
+        ({"x0": np.array([1.0, 0.0j])}, errors.InputError, "x0 must be an array of numbers"),
+        ({"x0": np.ma.array([1.0, 0.0], mask=[0, 1])}, errors.InputError, "x0 must be an array"),
+        ({"x0": None}, errors.InputError, "x0 must be an array of numbers, got None"),
+        ({"rtol": "1e-6"}, errors.InputError, "rtol must be a number"),
+        ({"max_events": True}, errors.InputError, "max_events"),
+        ({"system": None}, errors.InputError, "system must be a HybridSystem, got None"),
     ],
 )
 def test_a_wrong_argument_is_named(changes, error, message):
-    arguments = {"mode": "air", "x0": [1.0, 0.0], "t_span": (0.0, 0.1), **changes}
+    usual = {"system": ball(), "mode": "air", "x0": [1.0, 0.0], "t_span": (0.0, 0.1)}
     with pytest.raises(error, match=message):
-        hc.simulate(ball(), **arguments)
+        hc.simulate(**usual | changes)
 
 
 def test_errors_are_of_one_tree_and_also_builtins():
@@ -79,8 +86,16 @@ def test_a_field_that_is_nan_at_the_start_is_an_error(method):
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_field_that_turns_nan_is_an_error_at_that_time(method):
-    with pytest.raises(errors.IntegrationError, match=r"at t = 0\.[0-5]"):
+    with pytest.raises(errors.IntegrationError, match=r"field .* not finite .*'m' at t = 0\.[0-5]"):
         flow(lambda t, x, u: np.full(1, np.nan if t > 0.5 else 1.0), method=method)
+
+
+@pytest.mark.parametrize("method", ["DOP853", "RK45", "RK23"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_field_that_is_not_finite_beyond_a_state_is_an_error_there(method, value):
+    # x = 1 + t up to x = 1.5; an explicit step shrinks until it stops short of it
+    with pytest.raises(errors.IntegrationError, match=rf"field \[{value}\] .*'m' at t = 0\.5 s"):
+        flow(lambda t, x, u: np.full(1, 1.0 if x[0] <= 1.5 else value), method=method)
 
 
 @pytest.mark.parametrize("method", ["DOP853", "RK45", "Radau", "BDF"])
@@ -104,6 +119,73 @@ def test_a_guard_that_turns_nan_is_an_error_not_a_lost_event(value):
 def test_a_guard_that_is_nan_at_the_start_is_an_error():
     with pytest.raises(errors.IntegrationError, match=r"guard 'g'.*nan at t = 0 s"):
         flow(lambda t, x, u: np.ones(1), lambda t, x, u: np.nan)
+
+
+@pytest.mark.parametrize("value", ["fast", None, ["1"], np.ones(1, dtype=complex), [None]])
+@pytest.mark.parametrize("when", [0.0, 0.5])
+def test_a_field_of_no_numbers_is_an_error(value, when):
+    with pytest.raises(errors.SystemDefinitionError, match=r"field of mode 'm' must return shape"):
+        flow(lambda t, x, u: value if t >= when else np.ones(1))
+
+
+def test_a_field_whose_shape_changes_is_an_error():
+    with pytest.raises(errors.SystemDefinitionError, match=r"\(1,\), got \(2,\) at t = 0\.[5-9]"):
+        flow(lambda t, x, u: np.ones(1 if t < 0.5 else 2))
+
+
+@pytest.mark.parametrize("value", ["near", None, "1", 1j, [1.0, 2.0]])
+@pytest.mark.parametrize("when", [0.0, 0.5])
+def test_a_guard_of_no_number_is_an_error_that_names_it(value, when):
+    with pytest.raises(errors.SystemDefinitionError, match="guard"):
+        flow(lambda t, x, u: np.ones(1), lambda t, x, u: value if t >= when else 1.0)
+
+
+@pytest.mark.parametrize("value", ["near", None, np.array(["1"]), np.ones(2), 1.0])
+def test_a_set_of_guards_of_no_numbers_is_an_error(value):
+    system = hc.HybridSystem(
+        lambda key: hc.Mode(key, hc.VectorSpace(1), lambda t, x, u: np.ones(1)),
+        lambda key: Outgoing(
+            GuardSet(("a",), lambda t, x, u: value if t >= 0.5 else np.ones(1)), lambda fired: None
+        ),
+    )
+    with pytest.raises(errors.SystemDefinitionError, match="guards of mode 'm' must return"):
+        hc.simulate(system, "m", [0.0], (0.0, 1.0))
+
+
+@pytest.mark.parametrize("after", ["up", None, ["1"], np.ones(1, dtype=complex)])
+def test_a_reset_that_returns_no_numbers_is_an_error(after):
+    system = line(WALL, reset=hc.Reset(lambda t, x, u: after))
+    with pytest.raises(errors.SystemDefinitionError, match="reset must return a state or a Jump"):
+        hc.simulate(system, "go", [0.0], (0.0, 3.0))
+
+
+class Odd:
+    """A policy whose law or next change is no such thing."""
+
+    def __init__(self, law=lambda t, x: np.zeros(1), change=np.inf):
+        self.given, self.change = law, change
+
+    def law(self, history):
+        return self.given
+
+    def next_change(self, history):
+        return self.change
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (Odd(law=None), "law of the policy must return a function.*None in mode 'go'"),
+        (Odd(law=np.zeros(1)), "law of the policy must return a function"),
+        (Odd(change="soon"), "next_change of the policy must be a number, got 'soon'"),
+        (Odd(change=None), "next_change of the policy must be a number"),
+        (Odd(change=np.nan), "next_change of the policy"),
+        (Odd(change=0.0), "next_change of the policy must be after"),
+    ],
+)
+def test_a_policy_that_is_none_is_an_error(policy, message):
+    with pytest.raises(errors.InputError, match=message):
+        hc.simulate(line(WALL, nu=1), "go", [0.0], (0.0, 1.0), policy)
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 1), ()])
@@ -146,7 +228,9 @@ def test_a_reset_to_no_state_of_the_target_is_an_error(after):
         (lambda t, x: 1.0, "shape"),
         (lambda t, x: np.full(1, np.nan), "finite"),
         (lambda t, x: "push", "numbers"),
-        (lambda t, x: None, "shape"),
+        (lambda t, x: None, "numbers, got None at t = 0.0 in mode 'go'"),
+        (lambda t, x: ["1"], "numbers"),
+        (lambda t, x: np.ones(1, dtype=complex), "numbers"),
         (lambda t, x: np.ones(1 if t < 0.3 else 2), "shape"),
     ],
 )
@@ -155,10 +239,17 @@ def test_a_policy_that_returns_no_input_is_an_error(law, message):
         hc.simulate(line(WALL, nu=1), "go", [0.0], (0.0, 1.0), law)
 
 
-def test_an_input_that_turns_nan_is_an_error():
-    with pytest.raises(errors.IntegrationError, match="not finite"):
+def moved(speed=1.0):
+    """A point that moves at a given speed and by its input."""
+    mode = hc.Mode("go", hc.VectorSpace(1), lambda t, x, u: speed + u, nu=1)
+    return hc.HybridSystem([mode], [hc.Transition("go", hc.Guard("g", WALL["wall"]), KEEP, "go")])
+
+
+@pytest.mark.parametrize("system", [line(WALL, nu=1), moved()])
+def test_an_input_that_turns_nan_is_an_error(system):
+    with pytest.raises(errors.IntegrationError, match=r"input .* not finite"):
         hc.simulate(
-            line(WALL, nu=1),
+            system,
             "go",
             [0.0],
             (0.0, 1.0),
@@ -187,11 +278,40 @@ H = hc.Guard("h", lambda t, x, u: 1.0)
         ([MODE], [hc.Transition("m", [G, H], KEEP, "m")], "no transition for 'g' alone"),
         ([MODE], lambda key: None, "both as lists or as functions"),
         (lambda key: MODE, [], "both as lists or as functions"),
+        (MODE, [], "modes must be a list or a function, got Mode"),
+        (None, [], "modes must be a list or a function, got None"),
+        ([MODE, None], [], r"modes\[1\] must be a Mode, got None"),
+        ([MODE], None, "transitions must be a list or a function"),
+        ([MODE], [G], r"transitions\[0\] must be a Transition"),
     ],
 )
 def test_a_graph_that_is_none_is_not_accepted(modes, transitions, message):
     with pytest.raises(errors.SystemDefinitionError, match=message):
         hc.HybridSystem(modes, transitions)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hc.Mode("m", None, MODE.field), "space of mode 'm' must be a space.*None"),
+        (lambda: hc.Mode("m", 2, MODE.field), "space of mode 'm'"),
+        (lambda: hc.Mode("m", MODE.space, None), "field of mode 'm' must be a function, got None"),
+        (lambda: hc.Mode("m", MODE.space, np.ones(1)), "field of mode 'm' must be a function"),
+        (lambda: hc.Mode("m", MODE.space, MODE.field, jacobian=1), "jacobian of mode 'm'"),
+        (lambda: hc.Guard("g", 1.0), "value of guard 'g' must be a function, got 1.0"),
+        (lambda: hc.Guard(G.value, "g"), "name of a guard must be text"),
+        (lambda: hc.Guard("g", G.value, jacobian=np.eye(1)), "jacobian of guard 'g'"),
+        (lambda: hc.Reset(np.eye(1)), "map of a reset must be a function"),
+        (lambda: hc.Reset(KEEP.map, np.eye(1)), "jacobian of a reset must be a function"),
+        (lambda: hc.Transition("m", "g", KEEP, "m"), "transition from 'm' needs a Guard, got 'g'"),
+        (lambda: hc.Transition("m", [G, None], KEEP), "needs a Guard, got None"),
+        (lambda: hc.Transition("m", None, KEEP), "needs a Guard, got None"),
+        (lambda: hc.Transition("m", G, lambda t, x, u: x), "needs a Reset"),
+    ],
+)
+def test_parts_of_other_types_are_not_accepted(make, message):
+    with pytest.raises(errors.SystemDefinitionError, match=message):
+        make()
 
 
 def test_parts_that_are_none_are_not_accepted():

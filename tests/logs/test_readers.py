@@ -1,6 +1,7 @@
 import io
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from logs.sample_logs import require, write
 
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.logs import arrays, read_log, read_raw
+from hybridctl.logs.text import _heading
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
 
@@ -176,3 +178,26 @@ def test_messages_that_do_not_fit_a_table_say_why():
     assert table.unusable["ranges"] == "its size changes"
     assert table.unusable["image"] == "it has 10000 numbers in one message"
     assert table.unusable["tf"] == "it is a list of messages"
+
+
+class Counted(str):
+    """Text that counts how often it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    comparisons = 0
+
+    def __eq__(self, other):
+        Counted.comparisons += 1
+        return str.__eq__(self, other)
+
+    def strip(self):
+        return self
+
+
+def test_the_names_of_many_columns_are_compared_a_few_times_each():
+    count = 2000
+    names = [Counted(f"c{i}") for i in range(count)]
+    found, _ = _heading(Path("wide.csv"), names, with_units=False)
+    assert len(found) == count
+    assert Counted.comparisons < 10 * count  # each with each would be 1000 times as many

@@ -194,3 +194,34 @@ def test_joints_that_are_not_numbered_depth_first_are_refused():
         model.appendBodyToJoint(joint, pin.Inertia.Random(), pin.SE3.Identity())
     with pytest.raises(InputError, match="depth first, but 'leaf' comes after 'other'"):
         Robot(model)
+
+
+TIP = """<link name="tip"><inertial><mass value="-0.1"/><inertia ixx="1e-5" iyy="1e-5" izz="1e-5"
+ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="weld" type="fixed"><parent link="arm"/>
+<child link="tip"/></joint></robot>"""
+
+
+@pytest.mark.parametrize("root", ["fixed", "floating", "sagittal"])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '<mass value="0.2"/>',
+            '<mass value="-0.2"/>',
+            r"joint 'hip' moves .* got -0\.2 kg",
+        ),
+        ("</robot>", TIP, r"mass at 'weld' must not be negative, got -0\.1 kg"),
+        ('ixx="0.0008"', 'ixx="-0.0008"', r"inertia that joint .* must be positive semidefinite"),
+        ('ixy="0.0001"', 'ixy="0.01"', r"inertia that joint .* must be positive semidefinite"),
+    ],
+)
+def test_bodies_that_cannot_be_are_refused(root, old, new, message):
+    with pytest.raises(InputError, match=message):
+        Robot.from_urdf(PAIR.replace(old, new), root=root)
+
+
+def test_links_without_mass_and_thin_rods_are_bodies():
+    rod = PAIR.replace('ixx="0.0008"', 'ixx="0.001"').replace('izz="0.001"', 'izz="0"')
+    rod = rod.replace('ixy="0.0001"', 'ixy="0"')
+    link = '<link name="tip"/><joint name="weld" type="fixed"><parent link="arm"/>'
+    Robot.from_urdf(rod.replace("</robot>", link + '<child link="tip"/></joint></robot>'))

@@ -94,14 +94,13 @@ class QuadraticCost:
         r = _weight("input", input, np.shape(input)[0] if np.ndim(input) == 2 else None)
         if np.linalg.eigvalsh(r).min() <= 0.0:
             raise InputError(f"input must be a positive definite matrix, got {r.tolist()}")
-        none = np.zeros(len(r))
         entries = {
             "space": space,
             "target": x,
             "input": r,
             "final_state": _weight("final", final, n),
             "state": _weight("state", np.zeros((n, n)) if state is None else state, n),
-            "feedforward": (lambda t: none) if feedforward is None else feedforward,
+            "feedforward": _Zero(len(r)) if feedforward is None else feedforward,
         }
         for name, value in entries.items():
             object.__setattr__(self, name, value)
@@ -129,6 +128,14 @@ class QuadraticCost:
         slope = difference_jacobian(self.space, d)
         pull = weight @ d
         return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
+
+
+@dataclass(frozen=True)
+class _Zero:
+    size: int
+
+    def __call__(self, t: float) -> Array:
+        return np.zeros(self.size)
 
 
 def difference_jacobian(space: Space, d: Array) -> Array:

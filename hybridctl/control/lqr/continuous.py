@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, array, instance, member, number, vector
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.events import (
     TREATMENTS,
@@ -130,7 +130,7 @@ def hybrid_lqr(
     feedback already, `SimulationError` where guard or reset see the input and no value function
     is consistent with its gain.
     """
-    if lin.gains is not None:
+    if instance("lin", lin, Linearization).gains is not None:
         raise InputError("lin must be without feedback, but has gains: pass that of `linearize`")
     member("simultaneous", simultaneous, TREATMENTS)
     if (covariance is None) == (simultaneous == "mean"):
@@ -169,7 +169,9 @@ def _riccati(
     sizes = [arc.inputs.shape[2] for arc in arcs]
     r = weight_at("input_weight", input_weight, sizes, times, definite=True)
     largest = [float(np.abs(q(k, arc.start)).max(initial=0.0)) for k, arc in enumerate(arcs)]
-    scale = max(*largest, float(np.abs(final_weight).max(initial=0.0))) or 1.0
+    scale = (
+        max(*largest, float(np.abs(array("final_weight", final_weight)).max(initial=0.0))) or 1.0
+    )
     integrator = Integrator(
         METHODS["DOP853"],
         number("rtol", rtol, above=0.0),

@@ -1,0 +1,133 @@
+"""Guards of a mode: functions of (t, x, u) that are positive inside it and fire at zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array, floats
+from hybridctl.errors import SystemDefinitionError
+
+
+class GuardJacobian(NamedTuple):
+    """Derivatives of one guard, or of n guards with a leading axis: D_t g, D_x g, D_u g."""
+
+    time: Array
+    state: Array
+    input: Array
+
+
+def check_functions(part: object, what: str, needed: str, *optional: str) -> None:
+    """Raise `SystemDefinitionError` where attributes of a part are no functions.
+
+    what: the part, for messages. optional: attributes that may be None.
+    """
+    for name in (needed, *optional):
+        value = getattr(part, name)
+        if not callable(value) and (name == needed or value is not None):
+            raise SystemDefinitionError(f"{name} of {what} must be a function, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A scalar function that is positive inside its mode and fires when it falls through zero."""
+
+    name: str
+    value: Callable[[float, Array, Array], float]
+    jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise SystemDefinitionError(f"name of a guard must be text, got {self.name!r}")
+        check_functions(self, f"guard {self.name!r}", "value", "jacobian")
+
+
+@dataclass(frozen=True)
+class GuardSet:
+    """All n guards of a mode, evaluated in one call: `values(t, x, u)` is (n,).
+
+    scales (n,): the size of each guard that tolerances are relative to, in its own unit (m, m/s,
+    N); ones by default. one: guard i alone, for those that cost less one by one.
+    """
+
+    names: tuple[str, ...]
+    values: Callable[[float, Array, Array], Array]
+    jacobian: Callable[[float, Array, Array], GuardJacobian] | None = None
+    scales: Array | None = None
+    one: Callable[[int, float, Array, Array], float] | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise SystemDefinitionError(f"guard names must differ within a mode: {self.names}")
+        if self.scales is not None and not (
+            np.shape(self.scales) == (len(self.names),) and np.all(np.asarray(self.scales) > 0.0)
+        ):
+            raise SystemDefinitionError(
+                f"scales of {len(self.names)} guards must be as many positive numbers, got "
+                f"{self.scales}"
+            )
+
+    def value(self, i: int, t: float, x: Array, u: Array) -> float:
+        """The value of guard i."""
+        return float(self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u))
+
+    def checked(self, key: Hashable, t: float, x: Array, u: Array) -> Array:
+        """A copy of the values (n,), which are numbers; key: of the mode.
+
+        Raises `SystemDefinitionError` for values that are none, or not as many.
+        """
+        given, shape = self.values(t, x, u), (len(self.names),)
+        try:
+            values = floats(given)
+        except (TypeError, ValueError) as error:
+            raise SystemDefinitionError(
+                f"guards of mode {key!r} must return numbers, got {given!r} at t = {t:.9g} s"
+            ) from error
+        if values.shape != shape:
+            raise SystemDefinitionError(
+                f"guards of mode {key!r} must return shape {shape}, got {values.shape} at "
+                f"t = {t:.9g} s"
+            )
+        return values
+
+    @staticmethod
+    def of(guards: Sequence[Guard]) -> GuardSet:
+        """The set of separately given scalar guards."""
+        each = _Each(tuple(guards))
+        complete = all(g.jacobian is not None for g in guards)
+        names = tuple(g.name for g in guards)
+        return GuardSet(names, each.values, each.jacobian if complete else None, one=each.one)
+
+
+@dataclass(frozen=True, eq=False)
+class _Each:
+    """Scalar guards, evaluated one after the other."""
+
+    guards: tuple[Guard, ...]
+
+    def one(self, i: int, t: float, x: Array, u: Array) -> float:
+        return self.guards[i].value(t, x, u)
+
+    def values(self, t: float, x: Array, u: Array) -> Array:
+        given = [g.value(t, x, u) for g in self.guards]
+        try:
+            values = np.array(given)
+        except ValueError:  # of numbers and lists, mixed
+            values = np.array(given, dtype=object)
+        if values.dtype.kind not in "iuf":
+            each = (f"{g.name!r}: {v!r}" for g, v in zip(self.guards, given, strict=True))
+            raise SystemDefinitionError(
+                f"guards must return a number each, at t = {t:.9g} s they are {', '.join(each)}"
+            )
+        return values
+
+    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        rows = [g.jacobian(t, x, u) for g in self.guards if g.jacobian is not None]
+        return GuardJacobian(
+            np.array([r.time for r in rows], dtype=np.float64),
+            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
+            np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
+        )

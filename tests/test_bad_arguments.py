@@ -1,0 +1,160 @@
+"""What is no argument of a public function is refused by name, where it is given."""
+
+import casadi as ca
+import numpy as np
+import pytest
+
+import hybridctl as hc
+from hybridctl.errors import InputError
+from hybridctl.estimation.measurement import coordinates
+from hybridctl.mechanics import Robot
+
+I1, I2 = np.eye(1), np.eye(2)
+
+
+class Scene:
+    """A ball with an input, its run, and what is made of it."""
+
+    def __init__(self):
+        x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+        self.air = hc.symbolic.Mode("air", x, [x[1], u - 9.81], u)
+        self.bounce = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -0.8 * x[1]])
+        self.ball = hc.symbolic.hybrid_system([self.air], [self.bounce])
+        self.run = hc.simulate(self.ball, "air", [1.0, 0.0], (0.0, 0.8))
+        self.lin = hc.linearize(self.ball, self.run)
+        self.reference = hc.extend(self.ball, self.run, before=0.1, after=0.1)
+        self.gains = [np.zeros((1, 2))] * 2
+        self.height = coordinates("height", [0], 1e-4 * I1)
+        self.filter = hc.SaltedKalmanFilter(self.ball, I2, self.height)
+        self.estimate = hc.Estimate("air", 0.0, np.array([1.0, 0.0]), I2)
+        self.series = hc.Series([0.1], [0.9])
+
+    def extended(self, **options):
+        return hc.extend(self.ball, self.run, **{"before": 0.1, "after": 0.1, **options})
+
+    def filtered(self, measurement, **options):
+        return hc.SaltedKalmanFilter(self.ball, I2, measurement, **options)
+
+    def measured(self, value):
+        h = hc.Measurement("height", lambda *_: value, lambda *_: np.ones((1, 2)), I1)
+        return self.filtered(h).update(self.estimate, "height", 1.0)
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return Scene()
+
+
+CASES = {
+    "lin: trajectory": (lambda s: hc.linearize(s.ball, None), "trajectory must be a HybridTraj"),
+    "lin: system": (lambda s: hc.linearize(None, s.run), "system must be a HybridSystem, got None"),
+    "lin: text": (lambda s: s.lin("ab"), "dx0 must be an array of numbers"),
+    "lin: size": (lambda s: s.lin([1.0]), "dx0 must be of shape"),
+    "lin: complex": (lambda s: s.lin([1j, 0.0]), "dx0 must be an array of numbers"),
+    "lin: change": (lambda s: s.lin([0.0, 0.0], 3.0), "input_change must be a function, got 3.0"),
+    "lin: change None": (lambda s: s.lin([0.0, 0.0], lambda t: None), r"input_change\(0.0\)"),
+    "lin: change size": (lambda s: s.lin([0.0, 0.0], lambda t: I2), r"input_change\(0.0\) must ha"),
+    "lin: adjoint": (lambda s: s.lin.adjoint([1.0]), r"p must have shape \(2\)"),
+    "lin: gains": (lambda s: s.lin.closed_loop(None), "gains must be a list, got None"),
+    "event": (lambda s: hc.jump_derivative(s.ball, s.run), "event must be a Event"),
+    "event None": (lambda s: hc.saltation_matrix(s.ball, None), "event must be a Event, got None"),
+    "parameters": (lambda s: hc.parameter_sensitivity(s.ball, s.run, None), "derivatives must be"),
+    "lqr": (lambda s: hc.hybrid_lqr(None, I2, I1, I2), "lin must be a Linearization"),
+    "lqr: final": (lambda s: hc.hybrid_lqr(s.lin, I2, I1, None), "final_weight must be an array"),
+    "extend: trajectory": (lambda s: hc.extend(s.ball, 3, before=0, after=0), "trajectory must be"),
+    "extend: system": (lambda s: hc.extend(None, s.run, before=0, after=0), "system must be a Hyb"),
+    "extend: rtol": (lambda s: s.extended(rtol=-1.0), "rtol must be greater than 0"),
+    "extend: atol": (lambda s: s.extended(atol="a"), "atol must be a number, got 'a'"),
+    "extend: before": (lambda s: s.extended(before="a"), r"before\[0\] must be a number"),
+    "extend: feedforward": (lambda s: s.extended(feedforward=3), "feedforward must be a list"),
+    "extend: no law": (
+        lambda s: s.extended(feedforward=[1, 2]),
+        r"feedforward\[0\] must be a func",
+    ),
+    "extend: text": (lambda s: s.extended(feedforward=[str, str]), r"feedforward\[0\]\(0.0\) must"),
+    "by rule": (lambda s: hc.extend_by_rule(None, I2), "linearization must be a Linearization"),
+    "feasibility": (lambda s: hc.feasibility(s.ball, None), "reference must be a Reference"),
+    "spreading": (lambda s: hc.ReferenceSpreading(None, s.gains), "reference must be a Reference"),
+    "gains": (
+        lambda s: hc.ReferenceSpreading(s.reference, None),
+        "gains must be a list, got None",
+    ),
+    "limits": (
+        lambda s: hc.ReferenceSpreading(s.reference, s.gains, limits="a"),
+        "limits must be an array of numbers",
+    ),
+    "hold": (
+        lambda s: hc.ReferenceSpreading(s.reference, s.gains, hold_feedback="no"),
+        "hold_feedback must be True or False, got 'no'",
+    ),
+    "detection": (
+        lambda s: hc.ReferenceSpreading(s.reference, s.gains, detection=0.01),
+        "detection must be a Detection, got 0.01",
+    ),
+    "clock": (lambda s: hc.ClockTracking(None, s.gains), "reference must be a Reference"),
+    "disturbed": (lambda s: hc.DisturbedPolicy(None, print), "policy must be a Policy, got None"),
+    "filter: system": (lambda s: hc.SaltedKalmanFilter(None, I2, s.height), "system must be a Hyb"),
+    "filter: none": (lambda s: s.filtered(None), "measurement must be a list, got None"),
+    "filter: number": (lambda s: s.filtered([3]), r"measurement\[0\] must be a Measurement, got 3"),
+    "filter: signal": (lambda s: s.filtered(s.height, signals=[3]), r"signals\[0\] must be a Cont"),
+    "filter: estimate": (lambda s: s.filter.predict(None, 1.0), "estimate must be a Estimate"),
+    "filter: text": (lambda s: s.filter.update(s.estimate, "height", "a"), "values must be an arr"),
+    "filter: None": (
+        lambda s: s.filter.update(s.estimate, "height", None),
+        "values must be an arr",
+    ),
+    "filter: complex": (lambda s: s.filter.update(s.estimate, "height", 1j), "values must be an"),
+    "filter: inf": (
+        lambda s: s.filter.update(s.estimate, "height", np.inf),
+        "must not be infinite",
+    ),
+    "filter: record": (
+        lambda s: s.filter.run({"height": 1}, s.estimate),
+        "record must be a Record",
+    ),
+    "filter: start": (
+        lambda s: s.filter.run(hc.Record({"height": s.series}), None),
+        "estimate must",
+    ),
+    "measurement": (lambda s: hc.Measurement("h", 3, print, I1), "value of 'h' must be a function"),
+    "measurement: text": (lambda s: s.measured("z"), "measurement 'height' must return numbers"),
+    "measurement: None": (lambda s: s.measured(None), "measurement 'height' must return numbers"),
+    "measurement: indices": (lambda s: coordinates("h", 0, I1), "indices must be a list"),
+    "noise": (lambda s: hc.EventNoise(3), "function must be a function, got 3"),
+    "series: text": (lambda s: hc.Series([0.0], ["1"]), "values must be an array of numbers"),
+    "series: masked": (
+        lambda s: hc.Series([0.0, 1.0], np.ma.array([1.0, 2.0], mask=[0, 1])),
+        "values must be an array of numbers",
+    ),
+    "record": (lambda s: hc.Record([s.series]), "channels must map names to Series"),
+    "record: series": (lambda s: hc.Record({"p": [1, 2]}), "channel 'p' of a record must be a Ser"),
+    "record: inputs": (lambda s: hc.Record({"p": s.series}, 3), "channel 'inputs' of a record"),
+    "log": (lambda s: hc.Log([3]), r"channels\[0\] must be a Channel, got 3"),
+    "write": (lambda s: hc.write_log("never.csv", None), "log must be a Log, got None"),
+    "robot": (lambda s: Robot(None), "model must be a Model, got None"),
+    "symbolic": (lambda s: hc.symbolic.hybrid_system(s.air, [s.bounce]), "modes must be a list"),
+    "symbolic: edges": (lambda s: hc.symbolic.hybrid_system([s.air], None), "transitions must be"),
+    "symbolic: part": (
+        lambda s: hc.symbolic.hybrid_system([3], []),
+        r"modes\[0\] must be a symbol",
+    ),
+    "progress": (
+        lambda s: hc.simulate(s.ball, "air", [1.0, 0.0], (0.0, 1.0), progress=3),
+        "progress must be a function, got 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_no_argument_is_refused(case, scene):
+    call, message = CASES[case]
+    with pytest.raises(InputError, match=message):
+        call(scene)
+
+
+def test_a_disturbance_that_is_no_input_is_refused(scene):
+    policy = hc.DisturbedPolicy(
+        hc.ReferenceSpreading(scene.reference, scene.gains), lambda t, x: "a"
+    )
+    with pytest.raises(InputError, match=r"disturbance at t = 0.0 must be an array of numbers"):
+        hc.simulate(scene.ball, "air", [1.0, 0.0], (0.0, 1.0), policy)

@@ -1,0 +1,109 @@
+"""The command line ends with one line and an exit code, whatever goes wrong."""
+
+import errno
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybridctl import cli
+
+
+def ended(monkeypatch, capsys, *arguments):
+    """Exit code and what is on stderr of a call."""
+    monkeypatch.setattr(sys, "argv", ["hybridctl", *map(str, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    return caught.value.code, capsys.readouterr().err
+
+
+def left(folder):
+    return sorted(p.name for p in Path(folder).rglob("*") if p.is_file())
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+SLOPE = ("simulate", "slope", "--quick", "--out")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FULL, "error: No space left on device\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "a.npz"), "error: No space.*: a.npz\n"),
+        (OSError("the device is gone"), "error: the device is gone\n"),
+        (OSError(), "error: OSError\n"),
+        (TimeoutError(), "error: TimeoutError\n"),
+    ],
+)
+def test_a_file_that_cannot_be_written_ends_with_its_reason(
+    error, line, tmp_path, monkeypatch, capsys
+):
+    def full(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code, said = ended(monkeypatch, capsys, *SLOPE, tmp_path / "run")
+    assert code == 1
+    assert re.fullmatch(line, said), said
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["savez_compressed"])
+def test_a_disk_that_fills_up_leaves_no_part_of_a_file(name, tmp_path, monkeypatch, capsys):
+    def full(file, **arrays):
+        file.write(b"part of it")
+        raise FULL
+
+    monkeypatch.setattr(np, name, full)
+    code, said = ended(monkeypatch, capsys, *SLOPE, tmp_path / "run")
+    assert (code, said) == (1, "error: No space left on device\n")
+    assert left(tmp_path) == ["config.json"]
+
+
+def test_a_trajectory_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run"
+    code, _ = ended(monkeypatch, capsys, *SLOPE, path)
+    assert code == 0
+    before = {name: (path / name).read_bytes() for name in ("summary.json", "config.json")}
+    code, said = ended(monkeypatch, capsys, *SLOPE, path)
+    assert code == 1
+    assert "new or an empty folder" in said
+    assert {name: (path / name).read_bytes() for name in before} == before
+    code, _ = ended(monkeypatch, capsys, *SLOPE, path, "--overwrite", "--set", "speed=0.6")
+    assert code == 0
+    assert '"speed": 0.6' in (path / "config.json").read_text()
+
+
+def test_a_log_is_overwritten_on_request_only(tmp_path, monkeypatch, capsys):
+    call = ("record", "ball", "--set", "duration=0.3", "--out", tmp_path / "a.npz")
+    assert ended(monkeypatch, capsys, *call)[0] == 0
+    code, said = ended(monkeypatch, capsys, *call)
+    assert code == 1
+    assert "a.npz is there already; overwrite replaces it" in said
+    assert ended(monkeypatch, capsys, *call, "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("simulate", "rrr-door", "--set", "friction=no"), "'friction' must be true or false"),
+        (("simulate", "slope", "--config", "nowhere.json"), "nowhere.json cannot be read"),
+        (("simulate", "slope", "--config", "."), "cannot be read"),
+        (("simulate", "slope", "--set", "speed"), "must look like key=value"),
+        (("simulate", "slope", "--set", "sped=1"), "did you mean 'speed'"),
+        (("simulate", "cube-drop", "--set", "data=none.csv"), "none.csv"),
+        (("simulate", "rrr-door", "--gains", "none.npz"), "none.npz"),
+        (("filter", "none.npz", "--model", "ball"), "none.npz"),
+        (("info", "none.csv"), "none.csv"),
+        (("info", "."), "."),
+    ],
+)
+def test_bad_arguments_end_with_one_line(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said = ended(monkeypatch, capsys, *arguments)
+    assert code == 1
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert words in said
