@@ -94,6 +94,7 @@ class Motion:
         that is not finite.
         """
         mode = self.mode
+        x = mode.space.normalize(x)
         velocity = np.asarray(mode.field(t, x, self.law(t, x)))
         if velocity.shape != (mode.space.ndx,):
             raise SystemDefinitionError(

@@ -53,6 +53,9 @@ class _Maker:
         return kept(key, build)
 
     def _motion(self) -> Function:
+        return self._kept("motion", self._new_motion)
+
+    def _new_motion(self) -> Function:
         """(t, x, u) -> rate of the coordinates, guards, soundness."""
         d = self.dynamics
         mode = mode_field(d.robot, d.contacts, self.modes, stabilization=d.stabilization)
