@@ -227,7 +227,7 @@ def _mode(
     derivatives = symbols.compiled(
         "field", [(ca.jacobian(f, symbols.x), (nx, nx)), (ca.jacobian(f, symbols.u), (nx, nu))]
     )
-    motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column])
+    motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column, 1.0])
     return hybrid.Mode(
         mode.key,
         VectorSpace(nx),

@@ -6,13 +6,18 @@ along them,
 
 .. math:: L_i = D_x f(t + c_i h, x_i)\, (1 + h \sum_j a_{ij} L_j),
 
-so that the transition matrix 1 + h sum b_i L_i is the exact derivative of the step.
+so that the transition matrix 1 + h sum b_i L_i is the exact derivative of the step. On a manifold
+it stands between T (nx, ndx), the derivative of coordinates by perturbations, at the start, and a
+left inverse of T at the end.
+
+A step of a small field is one function of scalars; that of a larger one calls its field and guards,
+so that it is made in no time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import casadi as ca
@@ -25,20 +30,19 @@ from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
 
 Expression = Any
 Function = Any
+Value = Callable[[float, Array, Array], Array]
+Rate = Callable[[Expression, Expression], tuple[Expression, Expression]]
 
 _STAGES = DOP853_TABLEAU.stages
-_LARGEST = 3000  # instructions of field and guards: building their step takes about a second
+_LARGEST = 3000  # instructions of field and guards of a step that is made unasked
+_INLINED = 200  # instructions of a function: copies of a smaller one cost less than calls of it
 _LEAST = 1e-300  # keeps the error of a step that is exact from being 0 / 0
 
 
-def compiled_step(
-    motion: Function,
-    field: Callable[[float, Array, Array], Array],
-    guards: Callable[[float, Array, Array], Array],
-) -> CompiledStep | None:
-    """The whole step of a motion, see `CompiledStep`, or None for one that is too large to build.
+def compiled_step(motion: Function, field: Value, guards: Value) -> CompiledStep | None:
+    """The whole step of a motion in a vector space, or None for one that is too large to build.
 
-    motion may be of MX, if all of it can be expanded to SX.
+    motion: as in `whole_step`, but it may be of MX if all of it can be expanded to SX.
     """
     try:
         expanded = motion.expand()
@@ -46,123 +50,175 @@ def compiled_step(
         return None
     if expanded.n_instructions() > _LARGEST:
         return None
-    return CompiledStep(expanded, field, guards)
+    return CompiledStep(
+        partial(whole_step, expanded), partial(varied_step, expanded), field, guards
+    )
 
 
 class CompiledStep:
-    """Whole steps of a field and its guards, given as functions and as expressions.
+    """Whole steps of a field and its guards.
 
-    motion: a Function (t, x, u) -> (field (nx,), guards (n,)) of dense SX. field, guards: the
-    callables of the mode and its guard set that evaluate the same. Functions are built at first
-    use.
+    step, varied: make the functions `whole_step` and `varied_step`, at first use. field, guards:
+    the callables of the mode and its guard set that evaluate the same.
     """
 
     def __init__(
         self,
-        motion: Function,
-        field: Callable[[float, Array, Array], Array],
-        guards: Callable[[float, Array, Array], Array],
+        step: Callable[[], Function],
+        varied: Callable[[], Function],
+        field: Value,
+        guards: Value,
     ) -> None:
-        self.field, self.guards, self._motion = field, guards, motion
-        self._nx, self._n = motion.numel_out(0), motion.numel_out(1)
+        self.field, self.guards = field, guards
+        self._make_step, self._make_varied = step, varied
 
     @cached_property
-    def _plain(self) -> Compiled:
-        nodes = DEGREE + 1
-        shapes = [(1,), (nodes, self._nx), (nodes, self._n), (self._n,)]
-        return Compiled(_whole_step(self._motion), shapes)
+    def _step(self) -> Compiled:
+        made = self._make_step()
+        nx, n = made.size1_out(2), made.size1_out(3)
+        return Compiled(made, [(1,), (1,), (DEGREE + 1, nx), (DEGREE + 1, n), (n,)])
 
     @cached_property
     def _varied(self) -> Compiled:
-        return Compiled(_varied_step(self._motion), [(1,), (self._nx,), (self._nx, self._nx)])
+        made = self._make_varied()
+        return Compiled(made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)])
 
-    def __call__(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Taken:
-        """The step of length h from (t, x) with the input u held."""
-        error, states, guards, bounds = self._plain((t, h, rtol, atol), x, u)
+    def __call__(
+        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+    ) -> Taken | None:
+        """The step of length h from (t, x) with the input u held, None where it is not sound."""
+        sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, u)
+        if not sound[0] > 0.0:
+            return None
         return Taken(float(error[0]), states.copy(), guards.copy(), bounds.copy())
 
-    def transition(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Moved:
+    def transition(
+        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+    ) -> Moved | None:
         """The same step with its derivative, whose entries count for the error as well."""
-        error, end, columns = self._varied((t, h, rtol, atol), x, u)
+        sound, error, end, columns = self._varied((t, h, rtol, atol), x, u)
+        if not sound[0] > 0.0:
+            return None
         return Moved(float(error[0]), end.copy(), columns.T.copy())
 
 
 class _Start(NamedTuple):
-    """The inputs of a step, as symbols."""
+    """The inputs of a step, as symbols: t, h, rtol and atol in `scalars`, x and u."""
 
-    t: Expression
-    h: Expression
-    rtol: Expression
-    atol: Expression
+    scalars: Expression
     x: Expression
     u: Expression
 
     @staticmethod
     def of(motion: Function) -> _Start:
-        sizes = {"x": motion.numel_in(1), "u": motion.numel_in(2)}
-        names = ("t", "h", "rtol", "atol")
-        return _Start(*map(ca.SX.sym, names), *(ca.SX.sym(k, n) for k, n in sizes.items()))
+        nx, nu = motion.numel_in(1), motion.numel_in(2)
+        return _Start(*(ca.MX.sym("start", n) for n in (4, nx, nu)))
 
-    def function(self, name: str, results: Sequence[Expression]) -> Function:
+    @property
+    def t(self) -> Expression:
+        """Where the step begins, s."""
+        return self.scalars[0]
+
+    @property
+    def h(self) -> Expression:
+        """Its length, s."""
+        return self.scalars[1]
+
+    def scale(self, x: Expression, end: Expression) -> Expression:
+        """What the error of each entry is measured by."""
+        largest: Expression = ca.fmax(ca.fabs(x), ca.fabs(end))
+        return self.scalars[3] + self.scalars[2] * largest
+
+    def function(self, name: str, motion: Function, results: Sequence[Expression]) -> Function:
         """The results as a function of (t, h, rtol, atol), x and u."""
-        point = ca.vertcat(self.t, self.h, self.rtol, self.atol)
-        return ca.Function(name, [point, self.x, self.u], [ca.densify(r) for r in results])
+        made = ca.Function(name, list(self), [ca.densify(r) for r in results])
+        return made.expand() if motion.n_instructions() < _INLINED else made
 
 
-def _whole_step(motion: Function) -> Function:
-    """Error, states at the nodes, guards there and their bounds."""
+def whole_step(motion: Function) -> Function:
+    """A step: soundness, error, states (nx, 8) at the nodes, guards (n, 8) there, their bounds.
+
+    motion: a Function (t, x, u) -> (rate (nx,) of the coordinates, guards (n,), sound) of dense SX;
+    where the scalar `sound` is not positive the others are not what they should be. The step is
+    sound where all its evaluations are.
+    """
     start = _Start.of(motion)
     t, h, x, u = start.t, start.h, start.x, start.u
-    states, rates = _stages(start, x, lambda time, state: motion(time, state, u)[0])
+    rate, guards = _part(motion, "rate", 0, 2), _part(motion, "guards", 1, 2)
+    states, rates, sound = _stages(start, x, lambda time, state: rate(time, state, u))
     end = states[_STAGES]
     nodes = [x, *(x + h * _sum(row, rates) for row in DOP853_TABLEAU.dense[1:-1]), end]
-    times = [t + h * fraction for fraction in FRACTIONS]
-    guards = [motion(time, node, u)[1] for time, node in zip(times, nodes, strict=True)]
-    series = [_sum(row, guards) for row in TO_SERIES]
-    bend = sum(map(ca.fabs, series[2:]))
-    bounds = series[0] - ca.fabs(series[1]) - 2 * bend
+    sampled = [guards(t + h * c, node, u) for c, node in zip(FRACTIONS, nodes, strict=True)]
+    values = ca.horzcat(*(value for value, _ in sampled))
+    first, second, *others = ca.horzsplit(ca.mtimes(values, ca.DM(TO_SERIES.T)))
+    bounds = first - ca.fabs(second) - 2.0 * ca.sum2(ca.fabs(ca.horzcat(*others)))
+    sound = ca.mmin(ca.vertcat(*sound, *(least for _, least in sampled)))
     error = _error(start, x, end, rates)
-    return start.function("step", [error, ca.horzcat(*nodes), ca.horzcat(*guards), bounds])
+    return start.function("step", motion, [sound, error, ca.horzcat(*nodes), values, bounds])
 
 
-def _varied_step(motion: Function) -> Function:
-    """Error, end state, and its derivative by x."""
+def varied_step(motion: Function, tangent: Function | None = None) -> Function:
+    """A step: soundness, error, end state (nx,), and its derivative (ndx, ndx) by the start.
+
+    tangent: a Function x -> (T (nx, ndx), its left inverse (ndx, nx)), None in a vector space.
+    """
     start = _Start.of(motion)
     n, u = start.x.numel(), start.u
-    t, x = ca.SX.sym("t"), ca.SX.sym("x", n)
-    rate = motion(t, x, u)[0]
-    both = ca.Function("both", [t, x, u], [rate, ca.jacobian(rate, x)])
+    varied = _with_slope(motion)
 
-    def varied(time: Expression, state: Expression) -> Expression:
-        value, slope = both(time, state[:, 0], u)
-        return ca.horzcat(value, ca.mtimes(slope, state[:, 1:]))
+    def rate(time: Expression, state: Expression) -> tuple[Expression, Expression]:
+        value, slope, sound = varied(time, state[:, 0], u)
+        return ca.horzcat(value, ca.mtimes(slope, state[:, 1:])), sound
 
-    begin = ca.horzcat(start.x, ca.SX.eye(n))
-    states, rates = _stages(start, begin, varied)
+    columns = ca.MX(ca.DM.eye(n)) if tangent is None else tangent(start.x)[0]
+    begin = ca.densify(ca.horzcat(start.x, columns))
+    states, rates, sound = _stages(start, begin, rate, _STAGES)
     end = states[_STAGES]
-    parts = [
+    errors = [
         _error(start, begin[:, part], end[:, part], [rate[:, part] for rate in rates])
-        for part in (slice(0, 1), slice(1, n + 1))
+        for part in (slice(0, 1), slice(1, begin.size2()))
     ]
-    return start.function("varied", [ca.fmax(*parts), end[:, 0], end[:, 1:]])
+    moved = end[:, 1:] if tangent is None else ca.mtimes(tangent(end[:, 0])[1], end[:, 1:])
+    least = ca.mmin(ca.vertcat(*sound))
+    return start.function("varied", varied, [least, ca.fmax(*errors), end[:, 0], moved])
+
+
+def _part(motion: Function, name: str, *which: int) -> Function:
+    """Some of the results of a motion."""
+    symbols = motion.sx_in()
+    results = motion(*symbols)
+    return ca.Function(name, symbols, ca.cse([results[i] for i in which]))
+
+
+def _with_slope(motion: Function) -> Function:
+    """Rate, its derivative (nx, nx), and whether they are sound."""
+    t, x, u = motion.sx_in()
+    rate, _, sound = motion(t, x, u)
+    return ca.Function("varied", [t, x, u], ca.cse([rate, ca.jacobian(rate, x), sound]))
 
 
 def _stages(
-    start: _Start, x: Expression, rate: Callable[[Expression, Expression], Expression]
-) -> tuple[list[Expression], list[Expression]]:
-    """States and rates at all stages of a step from x."""
-    states, rates = [x], [rate(start.t, x)]
-    for row, node in zip(DOP853_TABLEAU.rows, DOP853_TABLEAU.nodes, strict=True):
+    start: _Start, x: Expression, rate: Rate, last: int | None = None
+) -> tuple[list[Expression], list[Expression], list[Expression]]:
+    """States and rates at the stages of a step from x, the last one its end, and their soundness.
+
+    All stages by default, with those of the dense output.
+    """
+    first, least = rate(start.t, x)
+    states, rates, sound = [x], [first], [least]
+    for row, node in zip(DOP853_TABLEAU.rows[:last], DOP853_TABLEAU.nodes, strict=False):
         states.append(x + start.h * _sum(row, rates))
-        rates.append(rate(start.t + node * start.h, states[-1]))
-    return states, rates
+        value, least = rate(start.t + node * start.h, states[-1])
+        rates.append(value)
+        sound.append(least)
+    return states, rates, sound
 
 
 def _error(
     start: _Start, x: Expression, end: Expression, rates: Sequence[Expression]
 ) -> Expression:
     """The error of a step in units of the tolerance, as `Tableau.error` has it."""
-    scale = start.atol + start.rtol * ca.fmax(ca.fabs(x), ca.fabs(end))
+    scale = start.scale(x, end)
     main, low = (ca.sumsqr(_sum(row, rates) / scale) for row in DOP853_TABLEAU.errors)
     below = ca.sqrt((main + LOW_WEIGHT * low + _LEAST) * x.numel())
     return ca.fabs(start.h) * main / below
@@ -170,5 +226,7 @@ def _error(
 
 def _sum(weights: Array, terms: Sequence[Expression]) -> Expression:
     """The weighted sum of terms, of which there may be more than weights."""
-    kept = [float(w) * term for w, term in zip(weights, terms, strict=False) if w]
-    return sum(kept[1:], kept[0])
+    kept = [(w, term) for w, term in zip(weights.tolist(), terms, strict=False) if w]
+    columns = ca.horzcat(*(ca.vec(term) for _, term in kept))
+    total = ca.mtimes(columns, ca.DM([w for w, _ in kept]))
+    return ca.reshape(total, terms[0].shape)

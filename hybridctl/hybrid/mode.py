@@ -101,7 +101,7 @@ class Taken(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A step with its error, its end state (nx,) and D_x of that (nx, nx)."""
+    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx)."""
 
     error: float
     state: Array
@@ -109,9 +109,11 @@ class Moved(NamedTuple):
 
 
 class WholeStep(Protocol):
-    """A compiled step of DOP853 in a vector space, for the field and guards it was made of.
+    """A compiled step of DOP853, for the field and guards it was made of.
 
-    A pure function: it keeps nothing between calls.
+    It goes through coordinates, normalised where field and guards are evaluated, as a generic step
+    does. Where what it was made of does not hold for such a step there is none. A pure function: it
+    keeps nothing between calls.
     """
 
     @property
@@ -124,11 +126,15 @@ class WholeStep(Protocol):
         """The values of its guards."""
         ...
 
-    def __call__(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Taken:
-        """The step of length h from (t, x) with the input u held."""
+    def __call__(
+        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+    ) -> Taken | None:
+        """The step of length h from (t, x) with the input u held, None where it does not hold."""
         ...
 
-    def transition(self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float) -> Moved:
+    def transition(
+        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+    ) -> Moved | None:
         """The same step with its derivative, whose entries count for the error as well."""
         ...
 

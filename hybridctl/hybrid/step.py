@@ -285,7 +285,10 @@ class ExplicitFormula:
 
 
 class CompiledFormula:
-    """The steps of a compiled function, from which a step can be taken again to any time in it."""
+    """The steps of a compiled function, from which a step can be taken again to any time in it.
+
+    Steps for which that does not hold are taken by the formula itself, `general`.
+    """
 
     exponent = DOP853_TABLEAU.exponent
 
@@ -294,6 +297,9 @@ class CompiledFormula:
     ) -> None:
         self._motion, self._step, self._held = motion, whole_step, held
         self._rtol, self._atol = rtol, atol
+        self._general = ExplicitFormula(DOP853_TABLEAU, motion, rtol, atol)
+        self._taken: Taken | None = None
+        self._last: Step | None = None
         self._ended: Step | None = None
 
     def start(self, t: float, x: Array) -> None:
@@ -308,27 +314,37 @@ class CompiledFormula:
     def attempt(self, end: float) -> float:
         """The error of a step to time `end`."""
         self._end, self._taken = end, self._to(self.time, self.state, end)
-        return self._taken.error
+        if self._taken is not None:
+            return self._taken.error
+        self._general.start(self.time, self.state)
+        return self._general.attempt(end)
 
     def explain(self, end: float) -> None:
         """Raise what is wrong with the field on a step to time `end`, if anything is."""
-        plain = ExplicitFormula(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
-        plain.start(self.time, self.state)
-        plain.explain(end)
+        self._general.start(self.time, self.state)
+        self._general.explain(end)
 
     def accept(self) -> Step:
         """The last attempt as a step; stand at its end."""
-        step = self._recorded(self.time, self._end, self._taken)
+        if self._taken is None:
+            step, self._last = self._general.accept(), None
+        else:
+            step = self._last = self._recorded(self.time, self._end, self._taken)
         self.time, self.state = self._end, step.states[-1]
         return step
 
     def ended(self, step: Step, t: float) -> Step:
-        """The step, taken again until t."""
+        """The step, taken again until t; a general one as it is."""
+        if step is not self._last:
+            return step
         if self._ended is None or self._ended.start != step.start or self._ended.end != t:
-            self._ended = self._recorded(step.start, t, self._to(step.start, step.states[0], t))
+            taken = self._to(step.start, step.states[0], t)
+            if taken is None:
+                return step
+            self._ended = self._recorded(step.start, t, taken)
         return self._ended
 
-    def _to(self, t: float, x: Array, end: float) -> Taken:
+    def _to(self, t: float, x: Array, end: float) -> Taken | None:
         return self._step(t, x, self._held[0], end - t, self._rtol, self._atol)
 
     def _recorded(self, start: float, end: float, taken: Taken) -> Step:

@@ -123,6 +123,11 @@ class ContactDynamics:
         self.terms = _chosen(member("terms", terms, _CHOICES), robot, self.all)
         self._phases: dict[Modes, Phase] = {}
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether terms are generated functions."""
+        return isinstance(self.terms, GeneratedTerms)
+
     # Kinematics of all contacts
 
     def gaps(self, q: Array) -> Array:

@@ -18,6 +18,8 @@ from hybridctl.mechanics.tree import MovingBody, Tree
 
 Expression: TypeAlias = Any
 
+_UNITS = {"circle": (0, 2), "planar": (2, 4), "spherical": (0, 4), "floating": (3, 7)}  # of q
+
 
 class Pose(NamedTuple):
     """Rotation (3, 3) and position (3, 1) of a frame in another."""
@@ -188,6 +190,17 @@ def _joint(body: MovingBody, q: Expression) -> tuple[Pose, Expression]:
     quaternion = q[i + 3 : i + 7]
     turn = _rotation(quaternion)
     return Pose(turn, q[i : i + 3]), ca.diagcat(turn, _quaternion_rate(quaternion))
+
+
+def normalized(tree: Tree, q: Expression) -> Expression:
+    """q (nq, 1) with its quaternions and unit circles scaled to norm one."""
+    result = ca.SX(q)
+    for body in tree.bodies:
+        if body.kind in _UNITS:
+            first, last = _UNITS[body.kind]
+            unit = q[body.q + first : body.q + last]
+            result[body.q + first : body.q + last] = unit / ca.sqrt(ca.sumsqr(unit))
+    return result
 
 
 def _turn(axis: Array, c: Expression, s: Expression) -> Expression:

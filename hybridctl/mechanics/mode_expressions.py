@@ -7,7 +7,7 @@ For sums of few terms and without a branch, so that a whole integrator step can 
 with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
 rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
 Where the rows C are redundant, loads are shared as `sharing` says. Which of them are is looked for
-at a few configurations, once; `margin` says how well that holds at a state.
+at a few configurations, once; `sound` says whether that holds at a state.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from hybridctl.mechanics.phase import STOPPED
 from hybridctl.mechanics.robot import Robot
 
 _RANK = 1e-10
+_LEAST_PIVOT = 1e-6  # relative to the largest: divisions go wrong by rounding over this, 1e-10
+_LEAST_SPEED = 2e-7  # m/s, where the dynamics know other directions, and bound derivatives
 _LEAST_WEIGHT = 1e-6
 _TINY = 1e-300  # makes the derivative of a norm zero where the norm is
 _LOOKS, _NEWTON, _CLOSED = 8, 30, 1e-9
@@ -44,7 +46,11 @@ class ModeField(NamedTuple):
     rates (nq, nv): T(q) of dq/dt = T v. forces (r, 1): on all rows of all contacts, zero where
     open. Guards are in the order of `guards`. margin: the least pivot of the equations relative
     to the largest; minus what rows taken to be redundant miss; 0 where contacts share friction but
-    carry no load. Where it is not well above 1e-12 the expressions do not hold.
+    carry no load.
+
+    sound: positive where all this is what the dynamics say. It is not where the margin is small,
+    where what slides in a surface all but stands still, and where forces of redundant contacts
+    leave their cones, because the dynamics then look for others.
     """
 
     x: Expression
@@ -54,6 +60,7 @@ class ModeField(NamedTuple):
     forces: Expression
     guards: Expression
     margin: Expression
+    sound: Expression
 
 
 def mode_key(
@@ -70,9 +77,6 @@ def mode_field(
     robot: Robot, contacts: Sequence[Contact], modes: Modes, *, stabilization: float = 0.0
 ) -> ModeField:
     """The expressions of a mode, with residuals that decay at `stabilization` 1/s.
-
-    A contact that slides in a surface must move: its friction has no direction at a standstill,
-    where it is taken to be zero.
 
     Raises `InputError` for a surface for which no expression is known.
     """
@@ -99,13 +103,18 @@ def mode_field(
         look = ca.Function("look", [x, u], [delassus])
         states = _looks(robot, members, part.closed)
         samples = [np.array(look(state, np.zeros(robot.nu))) for state in states]
-        m, margin = _multipliers(part, delassus, wanted, _independent(samples, not part.slides))
+        independent = _independent(samples, not part.slides)
+        m, margin = _multipliers(part, delassus, wanted, independent)
         acceleration, forces = free + response @ m, mix @ m
+        redundant = len(independent.rows) < len(part.held)
+        cones = part.cones(forces) if redundant else []
+        sound = ca.mmin(ca.vertcat(margin - _LEAST_PIVOT, *part.speeds(rows), *cones))
     else:
         acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
+        sound = margin
     field = ca.vertcat(bodies.rate @ v, acceleration)
     guards = part.guards(rows, forces)
-    return ModeField(x, u, field, bodies.rate, forces, guards, margin)
+    return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
 
 
 class ModeDerivatives(NamedTuple):
@@ -166,21 +175,31 @@ class _Part:
         """The guards of the mode, in the order of `guards`."""
         values = []
         for i, mode in enumerate(self._modes):
-            tangents, normal = self._tangents[i], forces[i]
-            if mode == OPEN:
-                values.append(rows.gaps[i])
-                continue
-            values.append(normal)
-            limit = float(self._contacts[i].static_friction or 0.0) * normal
-            if mode == STICK and len(tangents) == 1:
-                values += [limit + forces[tangents[0]], limit - forces[tangents[0]]]
-            elif mode == STICK:
-                values.append(limit - _length(forces[tangents]))
-            elif SLIPS.get(mode):
+            tangents = self._tangents[i]
+            values += [rows.gaps[i]] if mode == OPEN else self._cone(i, forces)
+            if SLIPS.get(mode):
                 values.append(SLIPS[mode] * rows.rates[tangents[0]])
             elif mode in SLIPS:
                 values.append(_length(rows.rates[tangents]) - STOPPED)
         return ca.vertcat(*values)
+
+    def cones(self, forces: Expression) -> list[Expression]:
+        """Of all closed contacts, what is positive inside their cones."""
+        return [value for i in self.closed for value in self._cone(i, forces)]
+
+    def speeds(self, rows: Rows) -> list[Expression]:
+        """Of contacts that slide in a surface, the speed beyond the least."""
+        spatial = [i for i in self.closed if SLIPS.get(self._modes[i]) == 0.0]
+        return [_length(rows.rates[self._tangents[i]]) - _LEAST_SPEED for i in spatial]
+
+    def _cone(self, i: int, forces: Expression) -> list[Expression]:
+        tangents, normal = self._tangents[i], forces[i]
+        limit = float(self._contacts[i].static_friction or 0.0) * normal
+        if self._modes[i] != STICK:
+            return [normal]
+        if len(tangents) == 1:
+            return [normal, limit + forces[tangents[0]], limit - forces[tangents[0]]]
+        return [normal, limit - _length(forces[tangents])]
 
 
 def _length(vector: Expression) -> Expression:
@@ -231,10 +250,12 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
         v = rng.normal(size=robot.nv)
         others.append(np.concatenate((q, v)))
         for _ in range(_NEWTON):
+            gaps = members.gaps(q)[closed]
+            if np.abs(gaps).max() < _CLOSED:
+                found.append(np.concatenate((q, v)))
+                break
             back = np.linalg.pinv(members.jacobian(q)[closed], _RANK)
-            q = robot.normalize(robot.integrate(q, -back @ members.gaps(q)[closed]))
-        if np.abs(members.gaps(q)[closed]).max() < _CLOSED:
-            found.append(np.concatenate((q, v)))
+            q = robot.normalize(robot.integrate(q, -back @ gaps))
     return found or others
 
 

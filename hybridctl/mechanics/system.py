@@ -37,6 +37,7 @@ from hybridctl.mechanics.coulomb.law import (
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
 from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.guards import ContactGuards
+from hybridctl.mechanics.mode_steps import mode_step
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
@@ -74,8 +75,10 @@ class ContactSystem(HybridSystem):
     def _mode(self, key: ModeKey) -> Mode:
         modes = self._checked(key)
         flow = ContactFlow(self.dynamics, modes)
-        if not closed_contacts(modes):
-            return Mode(key, self.space, flow.field, self.robot.nu, flow.jacobian, flow.outputs)
+        free = not closed_contacts(modes)
+        step = None
+        if self.dynamics.is_generated:
+            step = mode_step(self.dynamics, modes, flow.field, self.outgoing(key).guards.values)
         return Mode(
             key,
             self.space,
@@ -83,10 +86,11 @@ class ContactSystem(HybridSystem):
             self.robot.nu,
             flow.jacobian,
             flow.outputs,
-            flow.select,
-            flow.pace,
-            flow.project,
-            flow.held(),
+            None if free else flow.select,
+            None if free else flow.pace,
+            None if free else flow.project,
+            None if free else flow.held(),
+            step,
         )
 
     def _ways_out(self, key: ModeKey) -> Outgoing:
