@@ -39,7 +39,7 @@ from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.sliding import beginnings, sliding_directions
+from hybridctl.mechanics.sliding import beginnings, endings, sliding_directions, stops
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
@@ -215,10 +215,17 @@ class ContactDynamics:
         return problem(phase, rows, self._friction(phase))
 
     def _solved(self, phase: Phase, rows: Rows) -> Solution:
-        directions, starting = sliding_directions(phase, rows)
+        directions, slow = sliding_directions(phase, rows)
+        now = solve(phase, rows, directions)
+        if not slow:
+            return now
+        stopping = [k for k in slow if stops(phase, now, k)]
+        starting = [k for k in slow if k not in stopping]
+        if stopping:
+            directions |= endings(phase, now, stopping)
         if starting:
             friction = self._friction(phase)
-            directions.update(beginnings(phase, rows, directions, starting, self.phase, friction))
+            directions |= beginnings(phase, rows, directions, starting, self.phase, friction)
         return solve(phase, rows, directions)
 
     def _friction(self, phase: Phase) -> Friction:
@@ -246,6 +253,18 @@ class ContactDynamics:
         raise NoContactSolutionError(
             f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
         )
+
+    def stopped(self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
+        """v without sliding velocities of some sticking contacts, by least energy.
+
+        The normal velocities of closed contacts, and what others that stick have, stay.
+        """
+        held = phase.all_rows[phase.constrained]
+        rows = self.all.jacobian(q)[held]
+        normal, owner = held < len(self.contacts), self.all.owner[held]
+        change = np.where(np.isin(owner, contacts) & ~normal, -(rows @ v), 0.0)
+        dv, _ = KKT(self.robot.mass_matrix(q), rows.T, rows).solve(np.zeros(len(v)), change)
+        return v + dv
 
     # Derivatives
 

@@ -123,9 +123,16 @@ class ContactGuards:
         if kind == "opens":
             return np.asarray(d.forces[i])
         if kind == "sticks":
-            return np.asarray(_along(sign, point.slip[i]) @ d.slip[i])
+            return np.asarray(self._direction(guard, point) @ d.slip[i])
         limit = self.dynamics.static_friction[i] * d.forces[i]
         return np.asarray(limit - _along(-sign, point.friction[i]) @ d.friction[i])
+
+    def _direction(self, guard: ContactGuard, point: ContactAcceleration) -> Array:
+        """The unit direction (2,) in which a contact slides."""
+        if guard.sign or point.solution is None:
+            return np.array([guard.sign, 0.0])
+        k = self.dynamics.phase(self.modes).closed.index(guard.contact)
+        return point.solution.directions[k]
 
 
 class _Changes(NamedTuple):

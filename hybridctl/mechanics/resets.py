@@ -122,9 +122,10 @@ class _Impact:
 class _Change:
     """Contacts open, stick or slip without an impulse, and go on in `modes`.
 
-    Where one `stops` sliding, those that stand still with it stick too. What other guards say
-    at that instant was seen beyond the stop, where friction has no direction; the selection
-    by accelerations decides about them.
+    Where one `stops` sliding, those that stand still with it stick too, and lose what is left of
+    their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
+    beyond the stop, where friction has no direction; the selection by accelerations decides about
+    them.
     """
 
     dynamics: ContactDynamics
@@ -140,8 +141,12 @@ class _Change:
         if not self.stops:
             return Jump(x, self.modes, none)
         slow = np.linalg.norm(self.dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
-        stand = (STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True))
-        return Jump(x, tuple(stand), none)
+        stand = tuple(
+            STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True)
+        )
+        stopped = [i for i, m in enumerate(stand) if m == STICK and slow[i]]
+        v = self.dynamics.stopped(self.dynamics.phase(stand), x[:n], x[n:], stopped)
+        return Jump(np.concatenate((x[:n], v)), stand, none)
 
     def border(self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
         n = self.dynamics.robot.nq

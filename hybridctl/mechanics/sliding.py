@@ -10,9 +10,11 @@ from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import STICK, Modes, unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.equations import Friction, Rows, Solution, problem, solve
-from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
+from hybridctl.mechanics.phase import NO_DIRECTION, STANDSTILL, STOPPED, Phase
 
 _BORDER = 1e-6
+_TURNS = 0.5  # relative to the deceleration: friction that turns a sliding velocity before a stop
+_AGAINST = 0.5  # cosine of an angle: an acceleration that much against a velocity stops it
 
 
 def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
@@ -29,6 +31,46 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
             starting.append(slide.contact)
         found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
     return found, starting
+
+
+def stops(phase: Phase, now: Solution, k: int) -> bool:
+    """Whether the k-th closed contact is about to stop, rather than to begin to slide.
+
+    Friction that stops a contact turns its direction against the acceleration first; one that
+    begins to slide is accelerated the way it goes.
+    """
+    rows = phase.tangents[k]
+    velocity = now.rows.rates[rows]
+    change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
+    speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
+    return speed > NO_DIRECTION and float(velocity @ change) < -_AGAINST * speed * size
+
+
+def endings(phase: Phase, now: Solution, stopping: list[int]) -> dict[int, Array]:
+    r"""Directions in which contacts come to a stop: those against their own acceleration.
+
+    Friction turns a sliding velocity towards them the faster the slower it is, so that at the
+    stop :math:`t \cdot J_t a = 0` with t across s. A step of Newton's method in the angles, from
+    the present velocities whose direction rounding and integration have spoilt, finds them. Where
+    friction hardly turns a contact all keep theirs.
+    """
+    jacobian, count = now.rows.jacobian, len(stopping)
+    change = jacobian @ now.acceleration - now.rows.target
+    along, across = np.zeros((len(change), count)), np.zeros((len(change), count))
+    pushes = np.zeros((len(change), count))
+    friction = {slide.contact: slide.friction for slide in phase.spatial}
+    for j, k in enumerate(stopping):
+        s = now.directions[k]
+        along[phase.tangents[k], j], across[phase.tangents[k], j] = s, (-s[1], s[0])
+        pushes[:, j] = -friction[k] * now.forces[k] * across[:, j]
+    turned, _ = now.kkt.solve(jacobian.T @ pushes, np.zeros((len(phase.constrained), count)))
+    slowing = -along.T @ change
+    slope = across.T @ jacobian @ turned + np.diag(slowing)
+    if (slope.diagonal() > -_TURNS * slowing).any():
+        return {}
+    angles = np.linalg.solve(slope, -across.T @ change)
+    turned_to = along * np.cos(angles) + across * np.sin(angles)
+    return {k: turned_to[phase.tangents[k], j] for j, k in enumerate(stopping)}
 
 
 def beginnings(
