@@ -259,12 +259,28 @@ class ContactDynamics:
 
         The normal velocities of closed contacts, and what others that stick have, stay.
         """
-        held = phase.all_rows[phase.constrained]
-        rows = self.all.jacobian(q)[held]
-        normal, owner = held < len(self.contacts), self.all.owner[held]
-        change = np.where(np.isin(owner, contacts) & ~normal, -(rows @ v), 0.0)
+        rows = self.all.jacobian(q)[phase.all_rows[phase.constrained]]
+        change = -self._sliding_of(phase, contacts) * (rows @ v)
         dv, _ = KKT(self.robot.mass_matrix(q), rows.T, rows).solve(np.zeros(len(v)), change)
         return v + dv
+
+    def stopped_derivatives(
+        self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]
+    ) -> Array:
+        """Derivatives (nv, 2 nv) of `stopped` by (q, v), where nothing is left to be taken off."""
+        nv, held = len(v), phase.all_rows[phase.constrained]
+        rows = self.all.jacobian(q)[held]
+        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates[held]
+        change = -self._sliding_of(phase, contacts)[:, None] * np.hstack([turned, rows])
+        system = KKT(self.robot.mass_matrix(q), rows.T, rows)
+        dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
+        return np.eye(nv, 2 * nv, nv) + dv
+
+    def _sliding_of(self, phase: Phase, contacts: Sequence[int]) -> Array:
+        """1 for the constrained rows (m,) that are tangents of these contacts, otherwise 0."""
+        held = phase.all_rows[phase.constrained]
+        tangent = held >= len(self.contacts)
+        return np.where(tangent & np.isin(self.all.owner[held], contacts), 1.0, 0.0)
 
     # Derivatives
 

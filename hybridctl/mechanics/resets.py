@@ -133,20 +133,34 @@ class _Change:
     stops: bool
 
     def reset(self) -> Reset:
-        identity = Reset.identity(2 * self.dynamics.robot.nv).jacobian
-        return Reset(self.jump, identity, self.border if self.stops else None)
+        if self.stops:
+            return Reset(self.jump, self.jacobian, self.border)
+        return Reset(self.jump, Reset.identity(2 * self.dynamics.robot.nv).jacobian)
 
     def jump(self, t: float, x: Array, u: Array) -> Jump:
         n, none = self.dynamics.robot.nq, np.zeros(len(self.modes))
         if not self.stops:
             return Jump(x, self.modes, none)
+        stand, stopped = self._standing(x)
+        v = self.dynamics.stopped(self.dynamics.phase(stand), x[:n], x[n:], stopped)
+        return Jump(np.concatenate((x[:n], v)), stand, none)
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
+        stand, stopped = self._standing(x)
+        phase = self.dynamics.phase(stand)
+        velocity_z = self.dynamics.stopped_derivatives(phase, x[:n], x[n:], stopped)
+        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
+
+    def _standing(self, x: Array) -> tuple[Modes, list[int]]:
+        """The modes in which contacts that stand still stick, and which contacts those are."""
+        n = self.dynamics.robot.nq
         slow = np.linalg.norm(self.dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
         stand = tuple(
             STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True)
         )
-        stopped = [i for i, m in enumerate(stand) if m == STICK and slow[i]]
-        v = self.dynamics.stopped(self.dynamics.phase(stand), x[:n], x[n:], stopped)
-        return Jump(np.concatenate((x[:n], v)), stand, none)
+        return stand, [i for i, m in enumerate(stand) if m == STICK and slow[i]]
 
     def border(self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
         n = self.dynamics.robot.nq
