@@ -5,6 +5,8 @@ A point at (x, -z) of a body with m = I = 1 slides in +x. With a_n = W_nn - mu W
 c > 0: lambda = 0 and lambda = -c / a_n (Painleve). [RS] 2.3.4 excludes it, the software says so.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from differences import assert_derivative
@@ -63,6 +65,18 @@ def test_no_or_two_solutions_are_reported_exactly_where_the_closed_form_has_them
             select_modes(dynamics, q, v, NONE, ("slip+",))
         forces = sorted(solution.forces[0] for solution in several.value.solutions)
         np.testing.assert_allclose(forces, [0.0, -c / a_n], rtol=1e-10, atol=1e-12)
+
+
+def test_static_friction_does_not_excuse_a_second_solution_of_a_contact_that_slides():
+    """Sliding with the force -c / a_n is consistent, and so is opening."""
+    dynamics, q, v = min(
+        (sliding(3.0, 4.0, side * X) for side in (1.0, -1.0)),
+        key=lambda case: presses(case[0], case[1], 3.0),
+    )
+    (point,) = dynamics.contacts
+    sticky = ContactDynamics(dynamics.robot, [replace(point, static_friction=3.5)])
+    with pytest.raises(SeveralContactSolutionsError):
+        select_modes(sticky, q, v, NONE, ("slip+",))
 
 
 def test_a_run_does_not_start_where_the_contact_would_pull():
