@@ -113,6 +113,20 @@ class NoContactSolutionError(SimulationError):
         self.problem = problem
 
 
+class JammingError(NoContactSolutionError):
+    """Friction takes the normal response of sliding contacts away: forces grow without bounds.
+
+    `contacts` are the names of those that slide, `forces` their normal forces in N, `ratio` what
+    is left of the response without friction.
+    """
+
+    def __init__(
+        self, message: str, *, contacts: tuple[str, ...] = (), forces: Any = (), ratio: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.contacts, self.forces, self.ratio = contacts, forces, ratio
+
+
 class SeveralContactSolutionsError(SimulationError):
     """The contact problem has more than one solution: friction and coupling are too strong.
 

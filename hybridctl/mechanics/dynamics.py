@@ -74,7 +74,7 @@ class AccelerationDerivatives:
     """Derivatives by z = (q, v, u), n = 2 nv + nu columns, and the point itself.
 
     acceleration_z (nv, n), forces_z (c, n), friction_z (c, 2, n), slip_z (c, 2, n), gaps_z (c, n);
-    slip and gaps of all contacts.
+    slip and gaps of all contacts. rates_z (r, n): J v of all rows.
     """
 
     point: ContactAcceleration
@@ -83,6 +83,7 @@ class AccelerationDerivatives:
     friction_z: Array
     slip_z: Array
     gaps_z: Array
+    rates_z: Array
 
 
 class ContactDynamics:
@@ -310,7 +311,7 @@ class ContactDynamics:
         rates_z[:, : 2 * nv] = d.rates
         gaps_z[:, :nv] = d.rates[:c, nv:]
         slip_z = self._tangential(rates_z)
-        return AccelerationDerivatives(point, a_z, forces_z, friction_z, slip_z, gaps_z)
+        return AccelerationDerivatives(point, a_z, forces_z, friction_z, slip_z, gaps_z, rates_z)
 
     def _linearised(
         self, phase: Phase, q: Array, v: Array, now: Solution

@@ -12,10 +12,16 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIP_MINUS, SLIP_PLUS, SLIPS, STICK, Modes
-from hybridctl.mechanics.dynamics import ContactAcceleration, ContactDynamics
+from hybridctl.mechanics.dynamics import (
+    AccelerationDerivatives,
+    ContactAcceleration,
+    ContactDynamics,
+)
+from hybridctl.mechanics.jamming import JAMMED, can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.phase import STOPPED
 
-Kind = Literal["closes", "opens", "slips", "sticks"]
+Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
+_ALL = -1
 _SIGNS = {0.0: "", 1.0: "+", -1.0: "-"}
 _SLIP_OF = {0.0: SLIP, 1.0: SLIP_PLUS, -1.0: SLIP_MINUS}
 
@@ -23,7 +29,8 @@ _SLIP_OF = {0.0: SLIP, 1.0: SLIP_PLUS, -1.0: SLIP_MINUS}
 class ContactGuard(NamedTuple):
     """One guard: index of the contact, what happens, and the sign of the direction it looks in.
 
-    The sign is zero in a surface, and where there is no direction.
+    The sign is zero in a surface, and where there is no direction. "jams" is of all contacts that
+    slide, and has no index.
     """
 
     contact: int
@@ -32,6 +39,8 @@ class ContactGuard(NamedTuple):
 
     def name(self, contacts: Sequence[Contact]) -> str:
         """For print, and as the guard's name in the mode graph."""
+        if self.kind == "jams":
+            return "sliding jams"
         sign = _SIGNS[self.sign] if self.kind == "slips" else ""
         return f"{contacts[self.contact].name} {self.kind}{sign}"
 
@@ -85,7 +94,14 @@ class ContactGuards:
             return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), len(u))))
         d = self.dynamics.acceleration_derivatives(x[:n], x[n:], u, self.modes)
         terms = _Changes(d.gaps_z, d.slip_z, d.forces_z, d.friction_z)
-        z = np.array([self._change(guard, d.point, terms) for guard in self.guards])
+        z = np.array(
+            [
+                self._jams(x[:n], d)
+                if guard.kind == "jams"
+                else self._change(guard, d.point, terms)
+                for guard in self.guards
+            ]
+        )
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     def by_parameters(
@@ -94,11 +110,17 @@ class ContactGuards:
         """D_p g (n, np), for parameters that leave kinematics alone.
 
         forces_p (c, np), friction_p (c, 2, np): derivatives of the forces at the point; static_p
-        (c, np) those of the static coefficients of friction.
+        (c, np) those of the static coefficients of friction. Of "jams", where a run ends, they are
+        left out.
         """
         none = np.zeros_like(forces_p), np.zeros_like(friction_p)
         changes = _Changes(*none, forces_p, friction_p)
-        rows = np.array([self._change(guard, point, changes) for guard in self.guards])
+        rows = np.array(
+            [
+                np.zeros(forces_p.shape[1]) if g.kind == "jams" else self._change(g, point, changes)
+                for g in self.guards
+            ]
+        )
         for row, guard in zip(rows, self.guards, strict=True):
             if guard.kind == "slips":
                 row += static_p[guard.contact] * point.forces[guard.contact]
@@ -106,6 +128,9 @@ class ContactGuards:
 
     def _value(self, guard: ContactGuard, point: ContactAcceleration) -> float:
         i, kind, sign = guard
+        if kind == "jams":
+            phase, now = self.dynamics.phase(self.modes), point.solution
+            return (1.0 if now is None else response_ratio(phase, now)) - JAMMED
         if kind == "closes":
             return float(point.gaps[i])
         if kind == "opens":
@@ -126,6 +151,17 @@ class ContactGuards:
             return np.asarray(self._direction(guard, point) @ d.slip[i])
         limit = self.dynamics.static_friction[i] * d.forces[i]
         return np.asarray(limit - _along(-sign, point.friction[i]) @ d.friction[i])
+
+    def _jams(self, q: Array, d: AccelerationDerivatives) -> Array:
+        """The derivative (2 nv + nu,) of the response ratio."""
+        change = np.zeros(d.acceleration_z.shape[1])
+        if d.point.solution is not None:
+            columns = 2 * self.dynamics.robot.nv
+            phase, terms = self.dynamics.phase(self.modes), self.dynamics.terms
+            change[:columns] = response_ratio_derivative(
+                terms, phase, q, d.point.solution, d.rates_z[:, :columns]
+            )
+        return change
 
     def _direction(self, guard: ContactGuard, point: ContactAcceleration) -> Array:
         """The unit direction (2,) in which a contact slides."""
@@ -162,6 +198,8 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
             yield ContactGuard(i, "slips")
         elif mode in SLIPS:
             yield ContactGuard(i, "sticks", SLIPS[mode])
+    if can_jam(dynamics.phase(modes)):
+        yield ContactGuard(_ALL, "jams")
 
 
 def _along(sign: float, vector: Array) -> Array:

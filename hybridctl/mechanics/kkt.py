@@ -44,6 +44,12 @@ class KKT:
         self.redundant = bool(pivots.min() <= RANK * pivots.max())
         self.weights: Array = np.ones(force.shape[1]) if weights is None else weights
 
+    @property
+    def determinant(self) -> float:
+        """det G."""
+        swaps = int((self._pivots != np.arange(len(self._pivots))).sum())
+        return float((-1.0) ** swaps * self._factors.diagonal().prod())
+
     def weighted(self, weights: Array) -> KKT:
         """The same equations with other weights."""
         other = object.__new__(KKT)

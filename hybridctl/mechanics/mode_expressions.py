@@ -27,6 +27,7 @@ from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.jamming import JAMMED
 from hybridctl.mechanics.phase import STOPPED
 from hybridctl.mechanics.robot import Robot
 
@@ -105,6 +106,10 @@ def mode_field(
         samples = [np.array(look(state, np.zeros(robot.nu))) for state in states]
         independent = _independent(samples, not part.slides)
         m, margin = _multipliers(part, delassus, wanted, independent)
+        ratio = ca.SX(1.0)
+        if part.slides and len(independent.rows) == len(part.held):
+            even = held @ by_mass(held.T)
+            ratio = _determinant(delassus) / _determinant(even)
         acceleration, forces = free + response @ m, mix @ m
         redundant = len(independent.rows) < len(part.held)
         cones = part.cones(forces) if redundant else []
@@ -112,8 +117,9 @@ def mode_field(
     else:
         acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
         sound = margin
+        ratio = ca.SX(1.0)
     field = ca.vertcat(bodies.rate @ v, acceleration)
-    guards = part.guards(rows, forces)
+    guards = part.guards(rows, forces, ratio)
     return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
 
 
@@ -154,6 +160,10 @@ class _Part:
         friction = [(self.closed.index(i), row) for i in sticking for row in self._tangents[i]]
         self.held = [*self.closed, *(row for _, row in friction)]
         self.slides = any(mode in SLIPS for mode in modes)
+        self.rubs = any(
+            contact.friction > 0.0 and mode in SLIPS
+            for contact, mode in zip(contacts, modes, strict=True)
+        )
         self.normal_of_friction = [place for place, _ in friction]
         self._size = len(members.owner)
 
@@ -171,8 +181,8 @@ class _Part:
             mix[tangents, k] = -self._contacts[i].friction * direction
         return mix
 
-    def guards(self, rows: Rows, forces: Expression) -> Expression:
-        """The guards of the mode, in the order of `guards`."""
+    def guards(self, rows: Rows, forces: Expression, ratio: Expression) -> Expression:
+        """The guards of the mode, in the order of `guards`; ratio: see `jamming`."""
         values = []
         for i, mode in enumerate(self._modes):
             tangents = self._tangents[i]
@@ -181,6 +191,8 @@ class _Part:
                 values.append(SLIPS[mode] * rows.rates[tangents[0]])
             elif mode in SLIPS:
                 values.append(_length(rows.rates[tangents]) - STOPPED)
+        if self.rubs:
+            values.append(ratio - JAMMED)
         return ca.vertcat(*values)
 
     def cones(self, forces: Expression) -> list[Expression]:
@@ -327,6 +339,18 @@ def _cholesky(matrix: Expression) -> tuple[Solve, Expression]:
         return x
 
     return solve, _spread(ca.diag(lower))
+
+
+def _determinant(matrix: Expression) -> Expression:
+    """det of a square matrix, eliminated without pivoting."""
+    both = ca.SX(matrix)
+    for k in range(both.shape[0]):
+        for i in range(k + 1, both.shape[0]):
+            both[i, k + 1 :] -= both[i, k] / both[k, k] * both[k, k + 1 :]
+    result = ca.SX(1.0)
+    for k in range(both.shape[0]):
+        result *= both[k, k]
+    return result
 
 
 def _gauss(matrix: Expression) -> tuple[Solve, Expression]:

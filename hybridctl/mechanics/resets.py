@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.errors import JammingError
 from hybridctl.hybrid.mode import Edge, Jump, ModeKey, Reset, ResetBorder, ResetJacobian
 from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.impact import ImpactResult, impact, impact_derivatives, settle
+from hybridctl.mechanics.jamming import response_ratio
 from hybridctl.mechanics.phase import STANDSTILL, contact_modes
 
 _TOUCH = 2e-8  # m, a gap that is closed: above what event times leave of it
@@ -40,6 +42,8 @@ class ContactEdges:
                 hit.add(guard.contact)
             elif after[guard.contact] != OPEN and (guard.kind == "sticks" or not stops):
                 after[guard.contact] = guard.mode_after
+        if any(guard.kind == "jams" for guard in events):
+            return Edge(_Jam(self.dynamics, self.modes).reset())
         if hit:
             return Edge(_Impact(self.dynamics, frozenset(hit.union(self._closed))).reset())
         return Edge(_Change(self.dynamics, tuple(after), stops).reset())
@@ -116,6 +120,33 @@ class _Impact:
     def _jump(self, x: Array, result: ImpactResult) -> Jump:
         after = np.concatenate([self._parts(x)[0], result.velocity_after])
         return Jump(after, result.modes, result.impulses, result)
+
+
+@dataclass(frozen=True)
+class _Jam:
+    """Sliding contacts jam: there is nothing to go on with."""
+
+    dynamics: ContactDynamics
+    modes: Modes
+
+    def reset(self) -> Reset:
+        return Reset(self.jump)
+
+    def jump(self, t: float, x: Array, u: Array) -> Jump:
+        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
+        now = self.dynamics.solve(phase, x[:n], x[n:], u)
+        places = [slide.contact for slide in phase.sliding]
+        names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
+        forces, ratio = now.forces[places], response_ratio(phase, now)
+        raise JammingError(
+            f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "
+            f"{ratio:.3g} of their normal response, so that normal forces, now {forces.tolist()} "
+            f"N, grow without bounds and rigid bodies have no motion to go on with (Painleve); "
+            f"x = {x.tolist()}. Less friction or a compliant contact avoids it",
+            contacts=names,
+            forces=forces,
+            ratio=ratio,
+        )
 
 
 @dataclass(frozen=True)

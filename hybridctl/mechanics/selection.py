@@ -107,10 +107,11 @@ def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: M
 def _check_unique(problem: CoulombProblem) -> None:
     """Raise `SeveralContactSolutionsError` where few enough sets of states show other solutions.
 
-    With static friction above kinetic friction sticking and sliding can both be possible, and
-    the proposal says which.
+    Of a contact at rest with static friction above kinetic friction sticking and sliding can both
+    be possible, and the proposal says which.
     """
-    if (problem.static > problem.kinetic).any() or count_sets(problem) > MOST_SETS:
+    at_rest = np.array([direction is None for direction in problem.sliding])
+    if (at_rest & (problem.static > problem.kinetic)).any() or count_sets(problem) > MOST_SETS:
         return
     solutions = enumerate_solutions(problem)
     if len(solutions) > 1:

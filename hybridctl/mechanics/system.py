@@ -12,6 +12,9 @@ is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.
   whose gradient is that of s . v_t with s the direction at the event: |v_t| itself has no
   derivative at zero.
 
+- "sliding jams", in modes with sliding friction: what friction leaves of the normal response, as a
+  part of what it is without, less 1e-6 (see `jamming`). The run ends there in a `JammingError`.
+
 When gaps close, the impact law decides which contacts take part; which of them then stay closed,
 stick or slip is decided at acceleration level with the post-event input ([RS] 2.3.4, Fig. 2.6).
 """

@@ -5,17 +5,22 @@ A point at (x, -z) of a body with m = I = 1 slides in +x. With a_n = W_nn - mu W
 c > 0: lambda = 0 and lambda = -c / a_n (Painleve). [RS] 2.3.4 excludes it, the software says so.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from differences import assert_derivative
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
 from hybridctl.errors import (
     GuardViolatedError,
+    JammingError,
     NoContactSolutionError,
     SeveralContactSolutionsError,
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
+from hybridctl.mechanics.jamming import JAMMED
 from hybridctl.mechanics.selection import select_modes
 
 G, X, Z = 9.81, 1.0, 1.0
@@ -62,6 +67,18 @@ def test_no_or_two_solutions_are_reported_exactly_where_the_closed_form_has_them
         np.testing.assert_allclose(forces, [0.0, -c / a_n], rtol=1e-10, atol=1e-12)
 
 
+def test_static_friction_does_not_excuse_a_second_solution_of_a_contact_that_slides():
+    """Sliding with the force -c / a_n is consistent, and so is opening."""
+    dynamics, q, v = min(
+        (sliding(3.0, 4.0, side * X) for side in (1.0, -1.0)),
+        key=lambda case: presses(case[0], case[1], 3.0),
+    )
+    (point,) = dynamics.contacts
+    sticky = ContactDynamics(dynamics.robot, [replace(point, static_friction=3.5)])
+    with pytest.raises(SeveralContactSolutionsError):
+        select_modes(sticky, q, v, NONE, ("slip+",))
+
+
 def test_a_run_does_not_start_where_the_contact_would_pull():
     mu = 3.0
     cases = [sliding(mu, 0.0, side * X) for side in (1.0, -1.0)]
@@ -69,3 +86,76 @@ def test_a_run_does_not_start_where_the_contact_would_pull():
     system = contact_system(dynamics.robot, dynamics.contacts)
     with pytest.raises(GuardViolatedError, match="point opens"):
         hc.simulate(system, ("slip+",), np.concatenate([q, v]), (0.0, 1.0))
+
+
+def rod(mu, angle, rate, speed):
+    """A uniform rod of 2 m and 1 kg at an angle to the ground, on which its tip slides."""
+    robot = Robot.from_urdf(free_body("rod", 1.0, (1e-3, 1.0 / 3.0, 1.0 / 3.0)), root="sagittal")
+    ground = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    tip = Contact("tip", "rod", ground, offset=(-1.0, 0.0, 0.0), friction=mu)
+    system = contact_system(robot, [tip])
+    q, v = np.array([0.0, 0.0, angle]), np.array([0.0, 0.0, rate])
+    q[1] -= system.dynamics.gaps(q)[0]
+    rows = system.dynamics.all.jacobian(q)[[1, 0]]
+    v[:2] = np.linalg.solve(rows[:, :2], np.array([speed, 0.0]) - rows[:, 2] * rate)
+    return system, np.concatenate([q, v])
+
+
+def left(mu, sign, angle):
+    """What friction leaves of 1 + 3 c^2, the response of the tip to a normal force on 1 kg."""
+    c, s = np.cos(angle), np.sin(angle)
+    return 1.0 - sign * mu * 3.0 * s * c / (1.0 + 3.0 * c * c)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("angle", [-1.4, -1.1, -0.5, 0.3])
+def test_the_guard_of_a_rod_that_slides_is_the_closed_form(sign, angle):
+    system, x = rod(2.0, angle, 0.7, sign)
+    guards = system.outgoing(("slip+" if sign > 0.0 else "slip-",)).guards
+    i = guards.names.index("sliding jams")
+    assert guards.values(0.0, x, NONE)[i] == pytest.approx(left(2.0, sign, angle) - JAMMED)
+    derivative = guards.jacobian(0.0, x, NONE).state[i : i + 1]
+    assert_derivative(lambda z: guards.values(0.0, x + z, NONE)[i : i + 1], derivative)
+
+
+@pytest.mark.parametrize(("mu", "jams"), [(1.33, False), (1.34, True)])
+def test_a_uniform_rod_can_jam_from_a_friction_of_four_thirds_on(mu, jams):
+    worst = np.arctan(2.0)
+    system, x = rod(mu, -worst, 0.0, -1.0)
+    guards = system.outgoing(("slip-",)).guards
+    value = guards.value(guards.names.index("sliding jams"), 0.0, x, NONE)
+    assert (value < 0.0) == jams
+
+
+@pytest.mark.parametrize("rate", [-2.0, -0.5])
+def test_a_rod_that_jams_ends_its_run_before_forces_are_without_meaning(rate):
+    """N (1 + 3 c^2) p = g - rate^2 s on the way, so that N is at most that over 1e-6.
+
+    It ends at p = 1e-6, known as well as the angle is, to 1e-9 of flow and 1e-8 of the guard.
+    """
+    system, x0 = rod(2.0, -0.5, rate, -30.0)
+    with pytest.raises(JammingError, match="'tip'") as jam:
+        hc.simulate(system, ("slip-",), x0, (0.0, 1.0))
+    assert jam.value.contacts == ("tip",)
+    assert jam.value.ratio == pytest.approx(JAMMED, abs=1e-7)
+    assert 1e4 < jam.value.forces[0] < 10.0 / JAMMED
+
+
+def test_a_contact_that_slides_in_a_surface_has_the_derivative_of_its_guard():
+    """Its direction turns with the velocity."""
+    robot = Robot.from_urdf(free_body("body", 1.3, (0.7, 0.9, 1.1)), root="floating")
+    ground = Plane((0.0, 0.0, 0.0), (0.1, 0.0, 1.0))
+    points = [
+        Contact(name, "body", ground, offset=offset, friction=0.8)
+        for name, offset in (("a", (0.8, 0.1, -0.5)), ("b", (-0.6, 0.3, -0.4)))
+    ]
+    system = contact_system(robot, points)
+    rng, space = np.random.default_rng(3), system.space
+    x = space.integrate(np.concatenate([robot.neutral(), np.zeros(6)]), rng.normal(size=12))
+    for modes in (("slip", "open"), ("slip", "stick"), ("slip", "slip")):
+        guards = system.outgoing(modes).guards
+        derivative = guards.jacobian(0.0, x, NONE).state[-1:]
+        assert guards.names[-1] == "sliding jams"
+        assert_derivative(
+            lambda z, g=guards: g.values(0.0, space.integrate(x, z), NONE)[-1:], derivative
+        )

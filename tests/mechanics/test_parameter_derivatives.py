@@ -136,16 +136,20 @@ def moving(robot, contacts, modes):
 
 @pytest.mark.parametrize(("points", "modes"), CASES)
 def test_field_and_guards(points, modes):
+    """Of all guards but "sliding jams", at which runs end."""
     robot, contacts = pair(NONE, points)
     d = parameter_derivatives(robot, contacts, NAMES)
     x, u = moving(robot, contacts, modes)
 
+    names = contact_system(robot, contacts).outgoing(modes).guards.names
+    ends = [name != "sliding jams" for name in names]
+
     def outcome(z):
         changed = contact_system(*pair(SOME @ z, points))
-        values = changed.outgoing(modes).guards.values(0.0, x, u)
+        values = changed.outgoing(modes).guards.values(0.0, x, u)[ends]
         return np.concatenate((changed.mode(modes).field(0.0, x, u), values))
 
-    expected = np.vstack((d.field(modes, 0.0, x, u), d.guards(modes, 0.0, x, u)))
+    expected = np.vstack((d.field(modes, 0.0, x, u), d.guards(modes, 0.0, x, u)[ends]))
     assert_derivative(outcome, expected @ SOME)
 
 
