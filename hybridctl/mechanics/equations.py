@@ -25,6 +25,7 @@ from hybridctl.mechanics.sharing import friction_weights, weights_derivative
 from hybridctl.mechanics.terms import Values
 
 _CONSISTENT = 1e-12  # of the size of C a: what rounding leaves of equations that agree
+_APART = 1e-6  # of that size: more than contacts that hold together are ever apart by
 _OUTSIDE = 1e-12  # of the largest normal force: what rounding leaves of forces on a cone
 
 
@@ -111,8 +112,13 @@ def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
 
 
 def shared(phase: Phase, now: Solution, friction: Friction) -> Solution:
-    """A solution whose redundant contacts share loads as `sharing` says, inside their cones."""
+    """A solution whose redundant contacts share loads as `sharing` says, inside their cones.
+
+    Contacts whose constraints contradict each other cannot all hold, with no forces.
+    """
     if not now.kkt.redundant or _inside_cones(phase, now, friction):
+        return now
+    if _contradict(phase, now, _APART):
         return now
     return _drawn_inside(phase, now, friction)
 
@@ -203,24 +209,24 @@ def linearised(
         if weights_z is not None:
             change += (now.multipliers / kkt.weights)[:, None] * weights_z
         moved = kkt.indeterminate() @ change
-        if _contradict(phase, now):
+        if _contradict(phase, now, _CONSISTENT):
             moved += kkt.least_squares(turned(now.residual))
         return a_z + kkt.push @ moved, m_z + moved
     a_z = kkt.by_mass(upper)
     wanted = lower - now.rows.jacobian[phase.constrained] @ a_z
-    if _contradict(phase, now):
+    if _contradict(phase, now, _CONSISTENT):
         wanted = wanted + now.least.inverse.T @ turned(now.residual)
     of_rows = None if weights_z is None else phase.along_rows(weights_z)
     m_z = now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
     return a_z + kkt.push @ m_z, m_z
 
 
-def _contradict(phase: Phase, now: Solution) -> bool:
-    """Whether the constraints of redundant contacts cannot all be met."""
+def _contradict(phase: Phase, now: Solution, tolerance: float) -> bool:
+    """Whether the constraints of redundant contacts miss by more than this share of their size."""
     jacobian = now.rows.jacobian
     wanted = jacobian[phase.constrained] @ now.acceleration
     scale = np.abs(wanted).max() + np.abs(jacobian).max() * np.abs(now.acceleration).max()
-    return bool(np.abs(now.residual).max() > _CONSISTENT * scale)
+    return bool(np.abs(now.residual).max() > tolerance * scale)
 
 
 def balanced(phase: Phase, now: Solution, y: Array) -> tuple[Array, Array]:

@@ -93,7 +93,8 @@ def test_a_transition_is_that_of_the_variational_flow(make, key):
     x, _ = moving(system, 4)
     mode = without_steps(system).mode(key)
     law = HeldInput(np.zeros(mode.nu))
-    ahead = hc.HybridSystem([replace(mode, select=None)], [])
+    free = replace(mode, select=None, held=None, project=None)  # x is off what the mode holds
+    ahead = hc.HybridSystem([free], [])
     run = hc.simulate(ahead, key, x, (0.0, 0.05), lambda t, x: law.value, rtol=1e-11, atol=1e-11)
     expected = hc.linearize(ahead, run, rtol=1e-10, atol=1e-10).state_transition
     total = np.eye(mode.space.ndx)

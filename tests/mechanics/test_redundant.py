@@ -33,14 +33,16 @@ EXACT = 1e-11
 LAW = 1e-10
 
 
-def touching(points, mu=0.0, restitution=0.0, ground=GROUND, robot=None, frame="cube"):
+def touching(
+    points, mu=0.0, restitution=0.0, ground=GROUND, robot=None, frame="cube", stabilization=0.0
+):
     """Points of the cube, or of a frame of another robot, against the ground."""
     mus = np.broadcast_to(mu, len(points))
     contacts = [
         Contact(f"{i}", frame, ground, offset=x, friction=m, restitution=restitution)
         for i, (x, m) in enumerate(zip(points, mus, strict=True))
     ]
-    return ContactDynamics(robot or cube.robot(), contacts)
+    return ContactDynamics(robot or cube.robot(), contacts, stabilization=stabilization)
 
 
 def standing(dynamics, height=HALF, yaw=0.0):

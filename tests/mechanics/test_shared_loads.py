@@ -64,15 +64,15 @@ def test_a_cube_rests_on_an_incline(face, angle, azimuth):
     assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
 
 
-def walker(points=FOOT):
+def walker(points=FOOT, stabilization=0.0):
     """A foot with six points, and a leg with a motor."""
     robot = Robot.from_urdf(PAIR, root="floating", stiffness={"hip": 0.2})
-    return touching(points, 0.05, robot=robot)
+    return touching(points, 0.05, robot=robot, stabilization=stabilization)
 
 
-def walking(modes, spin, points=FOOT):
+def walking(modes, spin, points=FOOT, stabilization=0.0):
     """The foot stands or slides straight or with a `spin`; the leg swings."""
-    dynamics = walker(points)
+    dynamics = walker(points, stabilization)
     q = standing(dynamics, 0.05, yaw=0.4)
     q[7] = 0.05
     slides = "slip" in modes
@@ -140,7 +140,7 @@ def test_derivatives_of_redundant_forces(modes, spin, points):
 @pytest.mark.parametrize("seed", range(2))
 def test_derivatives_where_points_pull_and_contradict_each_other(modes, points, seed):
     """Points that turn with a body cannot all keep still: the constraints leave a residual."""
-    dynamics, q, v, u = walking(modes, 0.0, POINTS[points])
+    dynamics, q, v, u = walking(modes, 0.0, POINTS[points], stabilization=20.0)
     rng = np.random.default_rng(seed)
     q = dynamics.robot.integrate(q, 0.3 * rng.normal(size=7))
     v = v + 0.5 * rng.normal(size=7)
