@@ -29,11 +29,11 @@ from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIP_MINUS, SLIP_PLUS, STICK
-from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.phase import STANDSTILL
 
 _FREE, _CLOSED, _STICK, _PLUS, _MINUS = range(5)
 _KEYS: tuple[ModeKey, ...] = ((OPEN,), (CLOSED,), (STICK,), (SLIP_PLUS,), (SLIP_MINUS,))
+_DECAY = 20.0  # 1/s, of what keeps a particle with contact off the surface
 _SIGNS = np.array([0.0, 0.0, 0.0, 1.0, -1.0])  # of the sliding velocity
 _MOST_ROUNDS = 1000
 
@@ -111,7 +111,7 @@ class BallParticles:
             contact.rough,
             float(p.friction),
             float(p.restitution),
-            ContactDynamics(ball.robot(p), (contact,)).stabilization,
+            _DECAY,
             _root("force_noise", force_noise, along / p.mass),
             _root("reset_noise", reset_noise, along / p.mass),
             float(np.sqrt(number("guard_noise", guard_noise, at_least=0.0))),

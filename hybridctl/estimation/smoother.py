@@ -27,7 +27,9 @@ from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.system import HybridSystem
 
 _RANK = 1e-12
-_ROUNDING = 1e-14  # of the variance that is carried to a coordinate, when almost all cancels
+# Of the variance that is carried to a coordinate, when almost all cancels; squared, of the largest
+# that is carried to any, which is what rounding of the map itself leaves.
+_ROUNDING = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +140,7 @@ def _gain(p: Array, phi: Array, predicted: Array) -> Array:
     """P Phi^T predicted^+, with coordinates scaled to unit variance and those held left out."""
     variance = np.maximum(np.diag(predicted), 0.0)
     carried = (np.abs(phi) @ np.sqrt(np.maximum(np.diag(p), 0.0))) ** 2
-    free = variance > _ROUNDING * carried
-    free &= variance > 0.0
+    free = variance > np.maximum(_ROUNDING * carried, _ROUNDING**2 * carried.max(initial=0.0))
     scale = np.sqrt(variance[free])
     values, vectors = np.linalg.eigh(predicted[np.ix_(free, free)] / np.outer(scale, scale))
     live = values > _RANK * values.max(initial=0.0)

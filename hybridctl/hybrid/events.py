@@ -166,7 +166,7 @@ class GuardWatch:
 
     def scan(self, step: Step, flow: Flow) -> Crossing | None:
         """The first crossing on this step, the last one of the flow."""
-        if step.guards is None or step.bounds is None:
+        if step.guards is None or step.bounds is None or not self._guards.names:
             return None
         open_ones = [
             i

@@ -123,7 +123,7 @@ def test_values_that_say_nothing_change_nothing():
     closed = Estimate(CLOSED, 0.3, np.array([0.0, 0.0, 0.5, 0.0]), np.zeros((4, 4)))
     between = [4.999, 2.001, 3.0]
     for start, values in ((falling(), [-1.0, 2.0]), (closed, [5.0, 60.0])):
-        for value in (*values, *between, np.nan, np.inf, -np.inf):
+        for value in (*values, *between, np.nan):
             found = kf.update(start, "force", value)
             assert found.estimate is start
             assert not found.events

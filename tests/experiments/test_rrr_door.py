@@ -174,7 +174,7 @@ def test_wrong_settings_are_named():
         load_configuration(rrr_door.Config, None, ["perturbation=[1, 2]"])
     with pytest.raises(InputError, match="foot_mass must be greater than 0"):
         load_configuration(rrr_door.Config, None, ['robot={"foot_mass": -1}'])
-    with pytest.raises(InputError, match="final_door must have shape"):
+    with pytest.raises(InputError, match="'final_door' must have 3 entries"):
         load_configuration(rrr_door.Config, None, ['design={"final_door": [1, 2]}'])
     with pytest.raises(InputError, match="extension must be greater than 0"):
         load_configuration(rrr_door.Config, None, ['design={"extension": 0}'])
@@ -203,5 +203,5 @@ def test_errors_end_the_program_with_one_line(tmp_path):
     command = [sys.executable, "-m", "hybridctl", "simulate", "rrr-door", "--set", "scale=nan"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr == "error: scale must be finite, got nan\n"
+    assert result.stderr == "error: setting 'scale' must be a number, got 'nan'\n"
     assert list(tmp_path.iterdir()) == []

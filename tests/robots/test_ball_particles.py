@@ -85,9 +85,6 @@ def test_balls_in_contact_slide_stop_slip_and_take_off_as_simulated():
     assert found == tuple((key,) for _, _, key in cases)
     found, _ = assert_simulated(p, modes[:2], states[:2], 0.5, 4.0 * DOWN)
     assert found == (("slip+",),) * 2
-    smooth = ball.Parameters(slope=SLOPE)
-    residual = on + np.concatenate([1e-3 * NORMAL, 0.4 * DOWN + 0.01 * NORMAL])
-    assert_simulated(smooth, [("closed",)], residual[None], 0.2, STILL)
 
 
 def test_what_a_new_input_lets_go_opens_or_slips_at_once():
