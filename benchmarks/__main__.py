@@ -18,7 +18,7 @@ from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import bderivative, estimation, friction
+from benchmarks import bderivative, estimation, friction, robots
 from benchmarks.timing import Timing, measure
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.mode import InputLaw
@@ -41,6 +41,7 @@ def main() -> None:
     console.print(simulation_table(effort, bare))
     console.print(friction.calls_table(effort))
     console.print(friction.simulators_table(effort))
+    console.print(robots.landings_table(quick))
     console.print(estimation.table_of_filters(effort))
     for each in bderivative.tables(effort):
         console.print(each)

@@ -1,0 +1,227 @@
+"""Public robots that stand on a floor or swing against a wall, held by springs at their joints.
+
+Descriptions are those of the package `example-robot-data` (`pip install example-robot-data`):
+quadrupeds on four points, humanoids on the corners of two flat soles, arms with one point at
+their tool. Joints that bear the weight have the stiffness given here, chosen so that the body
+bounces at 5 Hz to 10 Hz; the others are held at 5 Hz by their own inertia.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import FileFormatError
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.system import contact_system
+
+_PACKAGE = "example-robot-data"
+_POINT = ((0.0, 0.0, 0.0),)
+_FLOOR = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+_HOLD = 30.0  # rad/s
+_DAMPING = 0.7  # of critical
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where a robot is described and how it stands.
+
+    file: within the robots of the package. posture: of joints that are not at zero, rad; springs
+    pull to it. tips: frames that touch, at each of `offsets` (m). bearing: stiffness (N m/rad) of
+    the joints whose names contain one of `legs`, with damping of `lag` (s) times that. swing: for
+    an arm on a fixed base, by how much joints are turned back at the start, rad; it then meets a
+    wall at `wall` (m) along x. friction of the contacts.
+    """
+
+    file: str
+    posture: Mapping[str, float]
+    tips: tuple[str, ...]
+    offsets: tuple[tuple[float, float, float], ...] = _POINT
+    legs: tuple[str, ...] = ()
+    bearing: float = 0.0
+    lag: float = 0.03
+    swing: Mapping[str, float] = field(default_factory=dict)
+    wall: float = 0.0
+    friction: float = 0.7
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has a floating base and stands on the floor."""
+        return not self.swing
+
+
+def _sole(front: float, back: float, side: float) -> tuple[tuple[float, float, float], ...]:
+    """The corners of a sole in its frame, m."""
+    return tuple((x, y, 0.0) for x, y in product((front, -back), (side, -side)))
+
+
+def _legs(names: str, **angles: float) -> dict[str, float]:
+    """Angles of the same joints in each of the legs."""
+    return {joint.format(leg): a for leg in names.split() for joint, a in angles.items()}
+
+
+MODELS = {
+    "solo12": Model(
+        "solo_description/robots/solo12.urdf",
+        {
+            **_legs("FL FR", **{"{}_HFE": 0.8, "{}_KFE": -1.6}),
+            **_legs("HL HR", **{"{}_HFE": -0.8, "{}_KFE": 1.6}),
+        },
+        ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"),
+        legs=("HAA", "HFE", "KFE"),
+        bearing=13.0,
+    ),
+    "anymal": Model(
+        "anymal_b_simple_description/robots/anymal.urdf",
+        {
+            **_legs("LF RF", **{"{}_HFE": 0.7, "{}_KFE": -1.4}),
+            **_legs("LH RH", **{"{}_HFE": -0.7, "{}_KFE": 1.4}),
+        },
+        ("LF_FOOT", "RF_FOOT", "LH_FOOT", "RH_FOOT"),
+        legs=("HAA", "HFE", "KFE"),
+        bearing=500.0,
+    ),
+    "go1": Model(
+        "go1_description/urdf/go1.urdf",
+        _legs("FL FR RL RR", **{"{}_thigh_joint": 0.8, "{}_calf_joint": -1.6}),
+        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
+        legs=("hip", "thigh", "calf"),
+        bearing=120.0,
+    ),
+    "talos": Model(
+        "talos_data/robots/talos_reduced.urdf",
+        _legs(
+            "left right",
+            **{"leg_{}_3_joint": -0.4, "leg_{}_4_joint": 0.8, "leg_{}_5_joint": -0.4},
+        ),
+        ("left_sole_link", "right_sole_link"),
+        _sole(0.1, 0.1, 0.06),
+        legs=("leg_",),
+        bearing=4000.0,
+        lag=0.02,
+    ),
+    "icub": Model(
+        "icub_description/robots/icub_reduced.urdf",
+        _legs("l r", **{"{}_hip_pitch": 0.3, "{}_knee": -0.6, "{}_ankle_pitch": -0.3}),
+        ("l_sole", "r_sole"),
+        _sole(0.1, 0.05, 0.03),
+        legs=("hip", "knee", "ankle"),
+        bearing=800.0,
+        lag=0.02,
+    ),
+    "ur5": Model(
+        "ur_description/urdf/ur5_robot.urdf",
+        {"shoulder_lift_joint": -1.2, "elbow_joint": 1.6, "wrist_1_joint": -0.4},
+        ("tool0",),
+        swing={"shoulder_lift_joint": -0.6, "elbow_joint": 0.3},
+        wall=0.5,
+        friction=0.3,
+    ),
+    "panda": Model(
+        "panda_description/urdf/panda.urdf",
+        {"panda_joint2": -0.3, "panda_joint4": -2.0, "panda_joint6": 1.8},
+        ("panda_hand_tcp",),
+        swing={"panda_joint2": -0.4},
+        wall=0.47,
+        friction=0.3,
+    ),
+}
+
+
+def urdf(name: str) -> str:
+    """The text of the description of a robot of `MODELS`.
+
+    Raises `FileFormatError` where the package is not installed or does not have it.
+    """
+    file = MODELS[member("name", name, MODELS)].file
+    try:
+        files = distribution(_PACKAGE).files or ()
+    except PackageNotFoundError as error:
+        raise FileFormatError(
+            f"{name} needs the package {_PACKAGE}: pip install {_PACKAGE}"
+        ) from error
+    for path in files:
+        if str(path).endswith(f"/{file}"):
+            return Path(str(path.locate())).read_text(encoding="utf-8")
+    raise FileFormatError(f"{_PACKAGE} has no file {file} for {name}")
+
+
+def robot(name: str) -> Robot:
+    """A robot of `MODELS`, without motors, with springs that pull its joints to its posture."""
+    text = urdf(name)  # first: it checks the name
+    model = MODELS[name]
+    root = "floating" if model.stands else "fixed"
+    bare = Robot.from_urdf(text, root=root)
+    inertia = bare.mass_matrix(_posture(bare, model.posture)).diagonal()
+    stiffness, damping = {}, {}
+    for joint in _joints(bare):
+        if any(part in joint for part in model.legs):
+            stiffness[joint] = model.bearing
+            damping[joint] = model.lag * model.bearing
+        else:
+            own = float(inertia[bare.passive.velocity("joint", joint)])
+            stiffness[joint] = own * _HOLD**2
+            damping[joint] = 2.0 * _DAMPING * own * _HOLD
+    return Robot.from_urdf(
+        text, root=root, actuated=(), stiffness=stiffness, rest=model.posture, damping=damping
+    )
+
+
+def contacts(name: str) -> tuple[Contact, ...]:
+    """Its contacts with the floor z = 0 or the wall, named by frame and number of the corner."""
+    model = MODELS[member("name", name, MODELS)]
+    surface = _FLOOR if model.stands else Plane((model.wall, 0.0, 0.0), (-1.0, 0.0, 0.0))
+    return tuple(
+        Contact(f"{tip} {i}", tip, surface, offset=offset, friction=model.friction)
+        for tip in model.tips
+        for i, offset in enumerate(model.offsets)
+    )
+
+
+def system(name: str) -> HybridSystem:
+    """The hybrid system."""
+    return contact_system(robot(name), contacts(name))
+
+
+def start(name: str, height: float = 0.01, roll: float = 0.0, pitch: float = 0.0) -> Array:
+    """A state (q, v) at rest: in its posture, tilted by roll (rad) and then pitch, `height` (m).
+
+    height: of the lowest contact above the floor. Arms start swung back.
+    """
+    model, machine = MODELS[member("name", name, MODELS)], robot(name)
+    angles = dict(model.posture)
+    for joint, angle in model.swing.items():
+        angles[joint] = angles.get(joint, 0.0) + angle
+    q = _posture(machine, angles)
+    x = np.concatenate([q, np.zeros(machine.nv)])
+    if not model.stands:
+        return x
+    half = 0.5 * np.array([roll, pitch])
+    (c_r, c_p), (s_r, s_p) = np.cos(half), np.sin(half)
+    x[3:7] = s_r * c_p, c_r * s_p, -s_r * s_p, c_r * c_p
+    flying = contact_system(machine, contacts(name)).mode(("open",) * len(contacts(name)))
+    assert flying.outputs is not None
+    x[2] = height - float(flying.outputs(0.0, x, np.zeros(0))["gap"].min())
+    return x
+
+
+def _joints(bare: Robot) -> list[str]:
+    """The joints of one degree of freedom."""
+    return [name for name in bare.joint_names if name != "root_joint"]
+
+
+def _posture(machine: Robot, angles: Mapping[str, float]) -> Array:
+    """The configuration with some joints at these angles."""
+    step = np.zeros(machine.nv)
+    for joint, angle in angles.items():
+        step[machine.passive.velocity("joint", joint)] = angle
+    return machine.integrate(machine.neutral(), step)

@@ -1,0 +1,126 @@
+"""A simulated run judged: every sampled state, force and impact against the laws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+import hybridctl as hc
+from attack import api
+from attack.laws import Array, violation
+from attack.machines import Machine
+from attack.rigid import Judge, Row, impact_law, row_forces, stacked
+
+FORCE = 1e-7  # of the force unit F of the contact
+LENGTH = 1e-6  # m: guards see gaps below -1e-8; where bounces end, what is left decays at 20 / s
+SPEED = 1e-6  # m/s, beside the speeds of order 1 of these systems
+# A state of rest is taken up to 1e-5 s before bounces end: accelerations of 10 to 100 m/s^2 leave
+# that much of velocities of order 1, and impulses that hold it.
+REST = 1e-3
+PER_ARC = 6
+
+
+@dataclass
+class Faults:
+    """The largest residual of each kind in a run; see the limits above.
+
+    pull, cone, oppose, impact, rest (where bounces are left out) in units of the data; motion: of
+    M a + h = S u + J' f, relative to its largest term; penetration and held (closed gaps) in m;
+    rate in m/s.
+    """
+
+    pull: float = 0.0
+    cone: float = 0.0
+    oppose: float = 0.0
+    motion: float = 0.0
+    penetration: float = 0.0
+    held: float = 0.0
+    rate: float = 0.0
+    impact: float = 0.0
+    rest: float = 0.0
+
+    def note(self, what: str, value: float) -> None:
+        """Keep the larger; not a number is infinite."""
+        value = float(value) if np.isfinite(value) else np.inf
+        setattr(self, what, max(getattr(self, what), value))
+
+    def wrong(self) -> dict[str, float]:
+        """What exceeds its limit."""
+        limit = {"penetration": LENGTH, "held": LENGTH, "rate": SPEED, "rest": REST}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: v for name, v in values.items() if v > limit.get(name, FORCE)}
+
+
+def faults(machine: Machine, system: hc.HybridSystem, run: hc.HybridTrajectory) -> Faults:
+    """Judge states and forces at some times of each arc, and the impacts."""
+    judge, found = machine.judge(), Faults()
+    for arc in run.arcs:
+        mode = system.mode(arc.mode)
+        for t in np.linspace(arc.start, arc.end, PER_ARC) if arc.end > arc.start else []:
+            x, u = arc(float(t)), arc.input(float(t))
+            outputs, acceleration = mode.outputs(t, x, u), mode.field(t, x, u)[judge.nv :]
+            _judge_state(machine, judge, arc.mode, x, u, outputs, acceleration, found)
+    for event in run.events:
+        _judge_impact(machine, judge, event, found)
+    return found
+
+
+def _judge_state(machine, judge: Judge, modes, x, u, outputs, acceleration, found: Faults) -> None:
+    q, v = x[: judge.nq], x[judge.nq :]
+    rows, mass = judge.rows(q, v), judge.mass_matrix(q)
+    push = machine.robot.actuation @ u - judge.bias(q, v) - machine.passive_torque(q, v)
+    units = force_units(rows, mass, push)
+    normal, friction = outputs["normal_force"], outputs["friction_force"]
+    for i, row in enumerate(rows):
+        found.note("penetration", -row.gap)
+        if modes[i] == "open":
+            found.note("motion", abs(normal[i]) + np.abs(friction[i]).max())
+            continue
+        mu, drag = machine.contacts[i].friction, friction[i][: len(row.axes) - 1]
+        found.note("held", abs(row.gap))
+        found.note("rate", abs(row.rates()[0]))
+        found.note("pull", -normal[i] / units[i])
+        found.note("cone", (np.linalg.norm(drag) - mu * normal[i]) / units[i])
+        slip = row.rates()[1:]
+        if modes[i] == "stick":
+            found.note("rate", np.abs(slip).max(initial=0.0))
+        elif np.linalg.norm(slip) > SPEED:
+            s = slip / np.linalg.norm(slip)
+            found.note("oppose", np.abs(drag + mu * normal[i] * s).max() / units[i])
+    jacobian, _ = stacked(rows)
+    forces = row_forces(rows, normal, friction)
+    terms = np.array([mass @ acceleration, -push, -jacobian.T @ forces])
+    found.note("motion", np.abs(terms.sum(axis=0)).max() / (np.abs(terms).max() or 1.0))
+
+
+def force_units(rows: list[Row], mass: Array, push: Array) -> Array:
+    """The force of each contact that makes the largest acceleration that contacts have to stop."""
+    free = np.linalg.solve(mass, push)
+    needed = max(np.abs(row.accelerations(free)).max() for row in rows)
+    mobility = [np.diag(row.rows() @ np.linalg.solve(mass, row.rows().T)).max() for row in rows]
+    return np.asarray(needed / np.array(mobility))
+
+
+def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
+    impulses = api.impulses(event)
+    if impulses is None:
+        return
+    normal, friction = impulses
+    q, nq = event.state_before[: judge.nq], judge.nq
+    before, after = event.state_before[nq:], event.state_after[nq:]
+    closing = {guard.rsplit(" ", 1)[0] for guard in event.guards if guard.endswith(" closes")}
+    at = [
+        i
+        for i, contact in enumerate(machine.contacts)
+        if contact.name in closing
+        or "open" not in (event.mode_before[i], event.mode_after[i])
+        or normal[i] != 0.0
+    ]
+    rests = event.accumulation is not None
+    law, jacobian = impact_law(judge, q, before, at, plastic=rests)
+    forces = row_forces([judge.rows(q, before)[i] for i in at], normal[at], friction[at])
+    found.note("rest" if rests else "impact", violation(law, forces).worst)
+    change, momentum = judge.mass_matrix(q) @ (after - before), jacobian.T @ forces
+    size = np.abs(judge.mass_matrix(q)) @ (np.abs(after) + np.abs(before))
+    found.note("impact", np.abs(change - momentum).max() / size.max())

@@ -1,0 +1,220 @@
+"""Random systems simulated for half a second, judged apart: `python -m attack.systems N [first]`.
+
+Trees of 1 to 12 joints on a fixed, planar or floating base fall onto 1 to 8 planes and spheres,
+with inputs, springs and dampers. A run may end with an error of hybridctl's; it may not take more
+than `MOST_STEPS` steps, nor raise anything else, nor break a law (`runs`). Where `linearize`
+accepts a run, its derivative is compared with central differences of the whole simulated flow,
+for steps from 1e-3 to 1e-7, where the perturbed runs have the same sequence of modes.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+import hybridctl as hc
+from attack.laws import Array
+from attack.machines import BASES, Machine, machine
+from attack.runs import faults
+from hybridctl.errors import HybridctlError
+
+END = 0.5
+MOST_STEPS = 20_000
+MOST_EVENTS = 400
+MOST_SECONDS = 60
+SLOPE = 1e-6
+SIZES = 10.0 ** np.arange(-3.0, -8.0, -1.0)
+FINE = {"rtol": 1e-11, "atol": 1e-11}
+
+
+class Hang(Exception):
+    """A run that does not come to an end."""
+
+
+@dataclass
+class StepLimit:
+    """Counts steps, and stops at the limit."""
+
+    limit: int = MOST_STEPS
+    steps: int = 0
+
+    def __call__(self, t: float) -> None:
+        self.steps += 1
+        if self.steps > self.limit:
+            raise Hang(f"still at t = {t!r} after {self.limit} steps")
+
+
+class Case(NamedTuple):
+    """A machine, its start in flight, and its input u(t, x)."""
+
+    machine: Machine
+    start: Array
+    policy: object
+
+
+@dataclass
+class Outcome:
+    """What became of a system.
+
+    error: "" or the refusal's name; raw: another exception or a hang, with where it was raised;
+    wrong: the broken laws; slope: error of the derivative, nan where there is none to compare.
+    """
+
+    seed: int
+    size: str
+    error: str = ""
+    raw: str = ""
+    wrong: dict[str, float] = field(default_factory=dict)
+    events: int = 0
+    seconds: float = 0.0
+    linearized: str = ""
+    slope: float = float("nan")
+
+
+def case(seed: int) -> Case:
+    """System number `seed`."""
+    rng = np.random.default_rng([34, seed])
+    dof, count = int(rng.integers(1, 13)), int(rng.integers(1, 9))
+    bases = BASES if dof >= 6 else BASES[:2]
+    base = bases[rng.integers(len(bases))]
+    each = machine(
+        rng,
+        base,
+        dof,
+        count,
+        friction=1.2,
+        restitution=0.0 if rng.random() < 0.5 else 0.8,
+        apart=0.1,
+        passive=rng.random() < 0.7,
+    )
+    model = each.model
+    v = 10.0 ** rng.uniform(-1.0, 0.3) * rng.normal(size=model.nv)
+    size, pace = rng.uniform(0.0, 3.0), rng.uniform(0.0, 9.0)
+    phase = rng.uniform(0.0, 6.0, each.robot.nu)
+    policy = (lambda t, x: size * np.sin(pace * t + phase)) if rng.random() < 0.7 else None
+    return Case(each, np.concatenate([each.q, v]), policy)
+
+
+def simulated(each: Case, system: hc.HybridSystem, start: Array, **options: float):
+    """The run of a case from a start."""
+    mode = ("open",) * len(each.machine.contacts)
+    return hc.simulate(
+        system,
+        mode,
+        start,
+        (0.0, END),
+        each.policy,
+        on_zeno="rest",
+        max_events=MOST_EVENTS,
+        progress=StepLimit(),
+        **options,
+    )
+
+
+def judged(seed: int, derivative: bool = True) -> Outcome:
+    """Simulate system `seed` and judge it, and its derivative."""
+    each = case(seed)
+    count, dof = len(each.machine.contacts), each.machine.model.nv
+    outcome = Outcome(seed, f"{count} contacts, {dof} dof")
+    began = time.process_time()
+    try:
+        system = hc.mechanics.contact_system(each.machine.robot, each.machine.contacts)
+        run = simulated(each, system, each.start)
+        outcome.seconds = time.process_time() - began
+        outcome.events = len(run.events)
+        outcome.wrong = faults(each.machine, system, run).wrong()
+        if derivative and run.events:
+            _judge_derivative(each, system, np.random.default_rng(seed), outcome)
+    except HybridctlError as refusal:
+        outcome.error = type(refusal).__name__
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+        outcome.raw = f"{type(error).__name__} {where}: {error}"[:160]
+    outcome.seconds = outcome.seconds or time.process_time() - began
+    return outcome
+
+
+def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Outcome) -> None:
+    """Compare the linearization with central differences along one random direction."""
+    run = simulated(each, system, each.start, **FINE)
+    try:
+        linear = hc.linearize(system, run)
+        space = run.arcs[0].space
+        direction = rng.uniform(-1.0, 1.0, space.ndx)
+        expected = 0.5 * (linear(direction) - linear(-direction))
+    except HybridctlError as refusal:
+        outcome.linearized = type(refusal).__name__
+        return
+    outcome.linearized = "yes"
+    errors = [
+        e for h in SIZES if (e := _slope_error(each, system, run, h * direction, expected, h))
+    ]
+    outcome.slope = min(errors, default=float("nan"))
+
+
+def _slope_error(each: Case, system, run, change: Array, expected: Array, h: float) -> float | None:
+    """Relative error against one central difference, None where the modes differ."""
+    space, last, ends = run.arcs[0].space, run.arcs[-1].space, []
+    for sign in (1.0, -1.0):
+        try:
+            other = simulated(each, system, space.integrate(each.start, sign * change), **FINE)
+        except HybridctlError:
+            return None
+        if sequence(other) != sequence(run):
+            return None
+        ends.append(last.difference(run.final_state, other.final_state))
+    error = np.abs((ends[0] - ends[1]) / (2.0 * h) - expected).max()
+    return float(error / max(1.0, np.abs(expected).max()))
+
+
+def sequence(run: hc.HybridTrajectory) -> list[tuple[object, ...]]:
+    """Modes and guards of a run in their order."""
+    return [(e.mode_before, e.guards, e.mode_after) for e in run.events]
+
+
+def outcomes(count: int, first: int = 0) -> Iterator[Outcome]:
+    """`count` systems from number `first` on."""
+    return map(judged, range(first, first + count))
+
+
+def _alarm(number: int, frame: object) -> None:
+    raise Hang(f"more than {MOST_SECONDS} s of processor time")
+
+
+def main() -> None:
+    """Print what goes wrong in many systems, and a summary; long runs are stopped by the clock."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    signal.signal(signal.SIGVTALRM, _alarm)
+    every = []
+    for seed in range(first, first + count):
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+        try:
+            outcome = judged(seed)
+        except Hang as hang:  # while the exception handlers of `judged` ran
+            outcome = Outcome(seed, "", raw=str(hang))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        every.append(outcome)
+        if outcome.raw or outcome.wrong or outcome.error or not outcome.slope <= SLOPE:
+            print(outcome, flush=True)
+    print("ended:", sum(not o.error and not o.raw for o in every), "of", len(every))
+    print("refused:", dict(Counter(o.error for o in every if o.error)))
+    print("raw or hanging:", [o.seed for o in every if o.raw])
+    print("laws broken:", [o.seed for o in every if o.wrong])
+    print("linearized:", dict(Counter(o.linearized for o in every)))
+    print("derivative wrong:", [o.seed for o in every if o.slope > SLOPE])
+    seconds = np.array([o.seconds for o in every])
+    print(f"seconds a run: median {np.median(seconds):.2f}, 90 % {np.quantile(seconds, 0.9):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Random impacts: none that is accepted is wrong, and what has a solution is solved."""
+
+from functools import cache
+
+import pytest
+
+from attack.impacts import WRONG, outcomes, unsolved
+
+SIZES = [240, pytest.param(4800, marks=pytest.mark.slow)]
+
+
+@cache
+def found(count):
+    return list(outcomes(count))
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_no_impact_that_is_accepted_is_wrong(count):
+    wrong = [o for o in found(count) if o.wrong > WRONG]
+    assert not wrong
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_what_is_known_to_have_a_solution_is_solved(count):
+    known = sum(o.solvable for o in found(count))
+    assert known > 0.7 * count
+    assert len(unsolved(found(count))) <= 1e-3 * known

@@ -1,0 +1,105 @@
+"""Public robots dropped on their feet, level and tilted, or swung against a wall, for 0.5 s."""
+
+from functools import cache
+
+import numpy as np
+import pinocchio as pin
+import pytest
+from hybridctl.robots import public
+
+import hybridctl as hc
+from attack.machines import Machine
+from attack.runs import faults
+from attack.systems import MOST_STEPS, StepLimit
+
+G = 9.81
+END = 0.5
+STANDING = [name for name, model in public.MODELS.items() if model.stands]
+ARMS = [name for name, model in public.MODELS.items() if not model.stands]
+TILTS = {"level": (0.0, 0.0), "rolled": (0.1, 0.0), "tilted": (0.1, 0.1)}
+
+
+@cache
+def dropped(name, tilt):
+    """System and run."""
+    system = public.system(name)
+    roll, pitch = TILTS[tilt]
+    flying = ("open",) * len(public.contacts(name))
+    start = public.start(name, 0.01, roll, pitch)
+    run = hc.simulate(
+        system, flying, start, (0.0, END), on_zeno="rest", max_events=400, progress=StepLimit()
+    )
+    return system, run
+
+
+def model_of(name):
+    """The model for the judge, read apart from the robot."""
+    text = public.urdf(name)
+    if public.MODELS[name].stands:
+        return pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
+    return pin.buildModelFromXML(text)
+
+
+def judged(name):
+    """The robot as the judge sees it: its springs and dampers about its posture."""
+    robot, model = public.robot(name), model_of(name)
+    angles, rest = public.MODELS[name].posture, pin.neutral(model)
+    for joint, angle in angles.items():
+        rest[model.joints[model.getJointId(joint)].idx_q] = angle
+    passive = robot.passive
+    return Machine(robot, model, rest, public.contacts(name), passive.stiffness, passive.damping)
+
+
+def vertical(system, run, t):
+    """Sum of the normal forces of all contacts, N."""
+    arc = run.arc(t)
+    outputs = system.mode(arc.mode).outputs(t, arc(t), arc.input(t))
+    return float(outputs["normal_force"].sum())
+
+
+@pytest.mark.parametrize("tilt", TILTS)
+@pytest.mark.parametrize("name", STANDING)
+def test_a_robot_lands_on_its_feet(name, tilt):
+    system, run = dropped(name, tilt)
+    assert run.end == END
+    assert run.events
+    assert not faults(judged(name), system, run).wrong()
+
+
+@pytest.mark.parametrize("name", STANDING)
+def test_a_robot_that_has_landed_level_carries_its_weight(name):
+    system, run = dropped(name, "level")
+    weight = G * sum(inertia.mass for inertia in model_of(name).inertias)
+    assert vertical(system, run, END) == pytest.approx(weight, rel=0.02)
+    assert run.final_mode.count("open") == 0
+    # the falling speed is sqrt(2 g h) = 0.44 m/s; what rocks on is slower by more than ten
+    assert np.abs(run.final_state[-model_of(name).nv :][:3]).max() < 0.04
+
+
+@pytest.mark.parametrize("name", STANDING)
+def test_a_robot_that_lands_tilted_meets_the_floor_foot_by_foot(name):
+    _, run = dropped(name, "tilted")
+    first = run.events[0]
+    assert len(first.guards) == 1
+    # the lowest contact falls freely by 1 cm
+    assert first.time == pytest.approx(np.sqrt(2.0 * 0.01 / G), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_that_swings_against_a_wall_ends_pressed_to_it(name):
+    system, run = dropped(name, "level")
+    assert run.end == END
+    assert not faults(judged(name), system, run).wrong()
+    assert "open" not in run.final_mode
+    assert vertical(system, run, END) > 0.0
+
+
+@pytest.mark.parametrize("name", [*STANDING, *ARMS])
+def test_runs_take_few_steps(name):
+    """Flight, impact and standing are smooth: nothing asks for more than one step in 0.1 ms."""
+    robot = public.system(name)
+    counter = StepLimit(MOST_STEPS)
+    flying = ("open",) * len(public.contacts(name))
+    start = public.start(name)
+    hc.simulate(robot, flying, start, (0.0, END), on_zeno="rest", progress=counter)
+    assert counter.steps <= END / 1e-4
