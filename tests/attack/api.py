@@ -12,7 +12,6 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impact import impact
-from hybridctl.mechanics.robot import coulomb_iterations
 
 
 class Struck(NamedTuple):
@@ -47,7 +46,7 @@ def solved(law: Law) -> Array:
         (None,) * count,
         law.velocity_unit,
     )
-    return np.asarray(solve(problem, coulomb_iterations).forces[place])
+    return np.asarray(solve(problem).forces[place])
 
 
 def impulses(event: Event) -> tuple[Array, Array] | None:
