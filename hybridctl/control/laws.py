@@ -13,28 +13,62 @@ from hybridctl.checks import Array, array
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, ModeKey
 from hybridctl.hybrid.trajectory import Arc
 
 
 def tracking_law(
     arc: Arc, gain: GainCurve | None, limits: Array | None = None, projector: Array | None = None
-) -> InputLaw:
+) -> DifferentiableLaw:
     """u = mu(t) + K(t) P (alpha(t) - x) on an arc, the difference in the tangent space at x.
 
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
-    which u is cut. projector: P (ndx, ndx), the identity by default.
+    which u is cut; what is cut has derivative zero. projector: P (ndx, ndx), the identity by
+    default.
     """
-    difference = arc.space.difference
+    space = arc.space
+
+    def projected(z: Array) -> Array:
+        return z if projector is None else projector @ z
+
+    def free(t: float, x: Array) -> Array:
+        alpha, u = arc.state_and_input(t)
+        return u if gain is None else u + gain(t) @ projected(space.difference(x, alpha))
 
     def law(t: float, x: Array) -> Array:
-        alpha, u = arc.state_and_input(t)
-        if gain is not None:
-            error = difference(x, alpha)
-            u = u + gain(t) @ (error if projector is None else projector @ error)
+        u = free(t, x)
         return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
-    return law
+    def where_free(t: float, x: Array, change: Array) -> Array:
+        if limits is not None:
+            u = free(t, x)
+            change[(u < limits[0]) | (u > limits[1])] = 0.0
+        return change
+
+    def jacobian(t: float, x: Array) -> Array:
+        if gain is None:
+            return np.zeros((arc.inputs.shape[2], space.ndx))
+        by_state, _ = space.difference_jacobians(x, arc.state_and_input(t)[0])
+        return where_free(t, x, gain(t) @ projected(by_state))
+
+    def rate(t: float, x: Array) -> Array:
+        inside = arc.start <= t <= arc.end
+        change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])
+        if gain is not None:
+            alpha = arc.state_and_input(t)[0]
+            change += gain.rate(t) @ projected(space.difference(x, alpha))
+            if inside:
+                _, by_target = space.difference_jacobians(x, alpha)
+                change += gain(t) @ projected(by_target @ _tangent_rate(arc, t, alpha))
+        return where_free(t, x, change)
+
+    return DifferentiableLaw(law, jacobian, rate)
+
+
+def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:
+    """The velocity (ndx,) of the target alpha (nx,) in its tangent space."""
+    velocities = np.array([arc.space.rate(alpha, unit) for unit in np.eye(arc.space.ndx)]).T
+    return np.asarray(np.linalg.lstsq(velocities, arc.state_rate(t), rcond=None)[0])
 
 
 def piece(arc: Arc, changes: Sequence[float], time: float) -> tuple[Arc, float]:

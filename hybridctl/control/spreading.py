@@ -20,7 +20,7 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, InputLaw, ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
 
@@ -106,7 +106,10 @@ class ReferenceSpreading:
         return self.gains.phantoms.get((position.macro, position.fired))
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback on the arc that `history` calls for."""
+        """Feedforward and feedback on the arc that `history` calls for.
+
+        It has derivatives if events are known at once; else it changes when they are known.
+        """
         position, arc, _ = self._plan(history)
         whole = followed(self.reference, position)
         if history.events and not whole.start <= history.time <= whole.end:
@@ -114,7 +117,8 @@ class ReferenceSpreading:
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
                 f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further"
             )
-        return tracking_law(arc, self.gain(position), self.limits)
+        law = tracking_law(arc, self.gain(position), self.limits)
+        return law if self.detection.is_immediate else law.function
 
     def next_change(self, history: History) -> float:
         """When an event is detected, or the feedforward of the reference jumps, s."""
@@ -155,14 +159,22 @@ class ClockTracking:
 
     def law(self, history: History) -> InputLaw:
         """The law of the arc on which the reference is now, and of those that follow it."""
-        now, _ = on_the_clock(self.reference, history.time)
-        arcs = self.reference.nominal.arcs[now.index :]
+        first, _ = on_the_clock(self.reference, history.time)
+        arcs = self.reference.nominal.arcs[first.index :]
         laws = [
             tracking_law(arc, self.gains.arcs[macro_count(self.reference, arc)], self.limits)
             for arc in arcs
         ]
         ends = [arc.end for arc in arcs[:-1]]
-        return lambda t, x: laws[bisect_left(ends, t)](t, x)
+
+        def now(t: float) -> DifferentiableLaw:
+            return laws[bisect_left(ends, t)]
+
+        return DifferentiableLaw(
+            lambda t, x: now(t)(t, x),
+            lambda t, x: now(t).jacobian(t, x),
+            lambda t, x: now(t).rate(t, x),
+        )
 
     def next_change(self, history: History) -> float:
         """When the reference has its next event, or its feedforward jumps, s."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import HeldInput, InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -58,9 +58,15 @@ class DisturbedPolicy:
     disturbance: InputLaw
 
     def law(self, history: History) -> InputLaw:
-        """The law of the policy, and the disturbance."""
-        law = self.policy.law(history)
-        return lambda t, x: law(t, x) + self.disturbance(t, x)
+        """The law of the policy, and the disturbance; with derivatives if both have them."""
+        law, other = self.policy.law(history), self.disturbance
+        if not isinstance(law, DifferentiableLaw) or not isinstance(other, DifferentiableLaw):
+            return lambda t, x: law(t, x) + other(t, x)
+        return DifferentiableLaw(
+            lambda t, x: law(t, x) + other(t, x),
+            lambda t, x: law.jacobian(t, x) + other.jacobian(t, x),
+            lambda t, x: law.rate(t, x) + other.rate(t, x),
+        )
 
     def next_change(self, history: History) -> float:
         """When the policy wants to be asked again, s."""
