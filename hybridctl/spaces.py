@@ -36,6 +36,10 @@ class Space(Protocol):
         """The perturbation (ndx,) that leads from x0 to x1."""
         ...
 
+    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
+        """Derivatives (ndx, ndx) of difference(x0, x1) by a perturbation of x0, and of x1."""
+        ...
+
     def rate(self, x: Array, dx: Array) -> Array:
         """Time derivative (nx,) of the coordinates of x when it moves with velocity dx (ndx,)."""
         ...
@@ -84,6 +88,10 @@ class VectorSpace:
     def difference(self, x0: Array, x1: Array) -> Array:
         """x1 - x0."""
         return x1 - x0
+
+    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
+        """Minus the identity, and the identity."""
+        return -np.eye(self.n), np.eye(self.n)
 
     def rate(self, x: Array, dx: Array) -> Array:
         """dx itself."""

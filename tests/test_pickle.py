@@ -9,6 +9,7 @@ import pytest
 import hybridctl as hc
 from hybridctl.control.tuning.ensemble import process_pool
 from hybridctl.estimation.measurement import coordinates, linear
+from hybridctl.hybrid.mode import HeldInput
 
 TIMES = (0.0, 0.8)
 START = [1.0, 0.0]
@@ -154,6 +155,79 @@ def test_a_closed_loop_survives(linearized):
     np.testing.assert_array_equal(through(closed).state_transition, closed.state_transition)
 
 
+def soft_feet():
+    """Two feet that land at once, each on ground that pushes back."""
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    fields = {
+        "air": [-1.0 + u, -1.0],
+        "left": [-0.5 + u, -0.7 - x[0]],
+        "right": [-0.6, -0.5 + u],
+        "both": [-0.3 + u, -0.2 + x[1]],
+    }
+    modes = [hc.symbolic.Mode(name, x, field, u) for name, field in fields.items()]
+    left, right = ("left lands", x[0]), ("right lands", x[1])
+    transitions = [
+        hc.symbolic.Transition("air", *left, "left"),
+        hc.symbolic.Transition("air", *right, "right"),
+        hc.symbolic.Transition("left", *right, "both"),
+        hc.symbolic.Transition("right", *left, "both"),
+    ]
+    return hc.symbolic.hybrid_system(modes, transitions)
+
+
+def spring(t, x):
+    return 0.1 * x[:1]
+
+
+def spring_by_state(t, x):
+    return np.array([[0.1, 0.0]])
+
+
+def no_rate(t, x):
+    return np.zeros(1)
+
+
+def phantom_gain(k, fired):
+    return [[0.2 * len(fired), 0.1]]
+
+
+def test_linearizations_through_simultaneous_guards_survive():
+    system, start, span = soft_feet(), [0.5, 0.5], (0.0, 0.8)
+    law = hc.DifferentiableLaw(spring, spring_by_state, no_rate)
+    run = hc.simulate(system, "air", start, span)
+    lin = hc.linearize(system, run)
+    assert len(run.events[0].guards) == 2
+    held = hc.linearize(system, run, policy=HeldInput(np.zeros(1)))
+    closed = lin.closed_loop([[[1.0, 0.5]]] * 2, phantom_gain)
+    pushed = hc.simulate(system, "air", start, span, law)
+    fed_back = hc.linearize(system, pushed, policy=law)
+    directions = np.random.default_rng(0).normal(size=(6, 2))
+    for made in (lin, held, closed, closed.closed_loop([[[0.1, 0.0]]] * 2), fed_back):
+        np.testing.assert_array_equal(through(made)(directions), made(directions))
+        np.testing.assert_array_equal(through(made)(directions), made(directions))  # what it kept
+
+
+DIFFERENTIABLE = {
+    "spreading": lambda ref, gains: hc.ReferenceSpreading(ref, gains, limits=[50.0]),
+    "clock": lambda ref, gains: hc.ClockTracking(ref, gains),
+    "disturbed": lambda ref, gains: hc.DisturbedPolicy(
+        hc.ReferenceSpreading(ref, gains), hc.DifferentiableLaw(push, no_slope, push_rate)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
+def test_a_linearization_with_its_policy_survives(kind, system, reference, lqr):
+    policy = DIFFERENTIABLE[kind](reference, lqr.gains)
+    run = hc.simulate(system, "air", [1.02, 0.0], TIMES, policy)
+    lin = hc.linearize(system, run, policy=policy)
+    again = through(lin)
+    np.testing.assert_array_equal(again.state_transition, lin.state_transition)
+    more = [np.array([[1.0, 0.5]])] * len(run.arcs)
+    closed = lin.closed_loop(more)
+    np.testing.assert_array_equal(through(closed).state_transition, closed.state_transition)
+
+
 def test_what_lqr_returns_survives(lqr):
     again = through(lqr)
     assert again.cost([0.05, 0.0]) == lqr.cost([0.05, 0.0])
@@ -172,6 +246,14 @@ POLICIES = {
 
 def push(t, x):
     return np.array([0.1 * np.sin(t)])
+
+
+def push_rate(t, x):
+    return np.array([0.1 * np.cos(t)])
+
+
+def no_slope(t, x):
+    return np.zeros((1, 2))
 
 
 @pytest.mark.parametrize("kind", POLICIES)

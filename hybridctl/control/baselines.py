@@ -99,7 +99,7 @@ class NearestTracking:
         """The law of the arc that is chosen now."""
         choice = self._choice(history)
         arc, _ = piece(self.reference.arcs[choice], self.reference.changes[choice], history.time)
-        return tracking_law(arc, self.gains.arcs[choice], self.limits)
+        return tracking_law(arc, self.gains.arcs[choice], self.limits).function
 
     def next_change(self, history: History) -> float:
         """When to choose again, or the feedforward jumps, s."""

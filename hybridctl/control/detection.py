@@ -91,6 +91,11 @@ class Detection:
         if self.timeout != math.inf:
             number("timeout", self.timeout, at_least=0.0)
 
+    @property
+    def is_immediate(self) -> bool:
+        """Whether every event is known when it happens."""
+        return not (self.delay or self.jitter or self.threshold or self.noise)
+
     def detected(self, history: History, due: Callable[[Sequence[Event]], float]) -> Detected:
         """What is known at the time of the history.
 

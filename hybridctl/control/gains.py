@@ -64,6 +64,20 @@ class GainCurve:
         left, right = (end - start) * self.slopes[k - 1 : k + 1]
         return np.asarray(line + w * (1.0 - w) * ((1.0 - w) * (left - rise) + w * (rise - right)))
 
+    def rate(self, t: float) -> Array:
+        """The derivative of K (nu, ndx) at time t, 1/s; zero outside of the knots."""
+        k = int(self.times.searchsorted(t, "right"))
+        if k in (0, len(self.times)):
+            return np.zeros_like(self.values[0])
+        start, end = self.times[k - 1 : k + 1]
+        length, w = end - start, (t - start) / (end - start)
+        rise = self.values[k] - self.values[k - 1]
+        if self.slopes is None:
+            return np.asarray(rise / length)
+        left, right = length * self.slopes[k - 1 : k + 1]
+        turn = (1.0 - w) * (1.0 - 3.0 * w) * (left - rise) + w * (2.0 - 3.0 * w) * (rise - right)
+        return np.asarray((rise + turn) / length)
+
 
 @dataclass(frozen=True, eq=False)
 class GainSchedule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,28 +14,78 @@ from hybridctl.checks import Array, array, instance, sequence
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, ModeKey
 from hybridctl.hybrid.trajectory import Arc
 
 
 def tracking_law(
     arc: Arc, gain: GainCurve | None, limits: Array | None = None, projector: Array | None = None
-) -> InputLaw:
+) -> DifferentiableLaw:
     """u = mu(t) + K(t) P (alpha(t) - x) on an arc, the difference in the tangent space at x.
 
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
-    which u is cut. projector: P (ndx, ndx), the identity by default.
+    which u is cut; what is cut has derivative zero. projector: P (ndx, ndx), the identity by
+    default.
     """
-    difference = arc.space.difference
+    law = _Tracking(arc, gain, limits, projector)
+    return DifferentiableLaw(law.value, law.jacobian, law.rate)
 
-    def law(t: float, x: Array) -> Array:
-        alpha, u = arc.state_and_input(t)
-        if gain is not None:
-            error = difference(x, alpha)
-            u = u + gain(t) @ (error if projector is None else projector @ error)
+
+@dataclass(frozen=True, eq=False)
+class _Tracking:
+    """The law of `tracking_law`, and its derivatives."""
+
+    arc: Arc
+    gain: GainCurve | None
+    limits: Array | None
+    projector: Array | None
+
+    def value(self, t: float, x: Array) -> Array:
+        u, limits = self._free(t, x), self.limits
         return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
-    return law
+    def jacobian(self, t: float, x: Array) -> Array:
+        arc, space = self.arc, self.arc.space
+        if self.gain is None:
+            return np.zeros((arc.inputs.shape[2], space.ndx))
+        by_state, _ = space.difference_jacobians(x, arc.state_and_input(t)[0])
+        return self._where_free(t, x, self.gain(t) @ self._projected(by_state))
+
+    def rate(self, t: float, x: Array) -> Array:
+        arc, space = self.arc, self.arc.space
+        inside = arc.start <= t <= arc.end
+        change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])
+        if self.gain is not None:
+            alpha = arc.state_and_input(t)[0]
+            change += self.gain.rate(t) @ self._projected(space.difference(x, alpha))
+            if inside:
+                _, by_target = space.difference_jacobians(x, alpha)
+                moved = by_target @ _tangent_rate(arc, t, alpha)
+                change += self.gain(t) @ self._projected(moved)
+        return self._where_free(t, x, change)
+
+    def _free(self, t: float, x: Array) -> Array:
+        """The input before it is cut to the limits."""
+        alpha, u = self.arc.state_and_input(t)
+        if self.gain is None:
+            return u
+        return u + self.gain(t) @ self._projected(self.arc.space.difference(x, alpha))
+
+    def _where_free(self, t: float, x: Array, change: Array) -> Array:
+        """Changes of the input, without those of entries that are cut."""
+        if self.limits is not None:
+            u = self._free(t, x)
+            change[(u < self.limits[0]) | (u > self.limits[1])] = 0.0
+        return change
+
+    def _projected(self, z: Array) -> Array:
+        return z if self.projector is None else self.projector @ z
+
+
+def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:
+    """The velocity (ndx,) of the target alpha (nx,) in its tangent space."""
+    velocities = np.array([arc.space.rate(alpha, unit) for unit in np.eye(arc.space.ndx)]).T
+    return np.asarray(np.linalg.lstsq(velocities, arc.state_rate(t), rcond=None)[0])
 
 
 def piece(arc: Arc, changes: Sequence[float], time: float) -> tuple[Arc, float]:

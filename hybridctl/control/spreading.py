@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import flag, instance
+from hybridctl.checks import Array, flag, instance
 from hybridctl.control.detection import Detection
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, InputLaw, ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
 
@@ -108,7 +108,10 @@ class ReferenceSpreading:
         return self.gains.phantoms.get((position.macro, position.fired))
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback on the arc that `history` calls for."""
+        """Feedforward and feedback on the arc that `history` calls for.
+
+        It has derivatives if events are known at once; else it changes when they are known.
+        """
         position, arc, _ = self._plan(history)
         whole = followed(self.reference, position)
         if history.events and not whole.start <= history.time <= whole.end:
@@ -116,7 +119,8 @@ class ReferenceSpreading:
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
                 f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further"
             )
-        return tracking_law(arc, self.gain(position), self.limits)
+        law = tracking_law(arc, self.gain(position), self.limits)
+        return law if self.detection.is_immediate else law.function
 
     def next_change(self, history: History) -> float:
         """When an event is detected, or the feedforward of the reference jumps, s."""
@@ -157,19 +161,40 @@ class ClockTracking:
 
     def law(self, history: History) -> InputLaw:
         """The law of the arc on which the reference is now, and of those that follow it."""
-        now, _ = on_the_clock(self.reference, history.time)
-        arcs = self.reference.nominal.arcs[now.index :]
+        first, _ = on_the_clock(self.reference, history.time)
+        arcs = self.reference.nominal.arcs[first.index :]
         laws = [
             tracking_law(arc, self.gains.arcs[macro_count(self.reference, arc)], self.limits)
             for arc in arcs
         ]
         ends = [arc.end for arc in arcs[:-1]]
-        return lambda t, x: laws[bisect_left(ends, t)](t, x)
+        by_turns = _ByTurns(laws, ends)
+        return DifferentiableLaw(by_turns.value, by_turns.jacobian, by_turns.rate)
 
     def next_change(self, history: History) -> float:
         """When the reference has its next event, or its feedforward jumps, s."""
         arc, _ = on_the_clock(self.reference, history.time)
         return arc.end if arc is not self.reference.nominal.arcs[-1] else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class _ByTurns:
+    """Laws that follow each other at the times `ends`, all but the last."""
+
+    laws: Sequence[DifferentiableLaw]
+    ends: Sequence[float]
+
+    def _now(self, t: float) -> DifferentiableLaw:
+        return self.laws[bisect_left(self.ends, t)]
+
+    def value(self, t: float, x: Array) -> Array:
+        return self._now(t)(t, x)
+
+    def jacobian(self, t: float, x: Array) -> Array:
+        return self._now(t).jacobian(t, x)
+
+    def rate(self, t: float, x: Array) -> Array:
+        return self._now(t).rate(t, x)
 
 
 def on_the_clock(reference: Reference, time: float) -> tuple[Arc, int]:

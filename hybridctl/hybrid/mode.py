@@ -37,6 +37,34 @@ class HeldInput:
         return self.value
 
 
+@dataclass(frozen=True, eq=False)
+class DifferentiableLaw:
+    """An input law u(t, x) with its derivatives, which `linearize` asks for.
+
+    function: u (nu,) of (t, x). jacobian: D_x u (nu, ndx) in the tangent space at x. rate: D_t u
+    (nu,) at a fixed state, 1/s. They hold on the arc that the policy gave the law for, and promise
+    that the law knows no more of the past than which events there were: not when, nor where.
+    """
+
+    function: InputLaw
+    jacobian: InputLaw
+    rate: InputLaw
+
+    @staticmethod
+    def held(value: Array, rate: Array, ndx: int) -> DifferentiableLaw:
+        """The law of one value (nu,), whatever the state (of ndx), that claims this rate (nu,)."""
+        nothing = np.zeros((len(value), ndx))
+        return DifferentiableLaw(HeldInput(value), HeldInput(nothing), HeldInput(rate))
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
+        return self.function(t, x)
+
+    def velocity(self, t: float, x: Array, dx: Array) -> Array:
+        """The rate (nu,) of the input where the state moves with velocity dx (ndx,)."""
+        return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
+
+
 class FieldJacobian(NamedTuple):
     """Derivatives of a vector field: `state` (ndx, ndx) and `input` (ndx, nu).
 

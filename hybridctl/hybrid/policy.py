@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from hybridctl.checks import Array, array, floats, function, instance, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import HeldInput, InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -62,14 +63,24 @@ class DisturbedPolicy:
         function("disturbance", self.disturbance)
 
     def law(self, history: History) -> InputLaw:
-        """The law of the policy, and the disturbance."""
-        law, t = self.policy.law(history), history.time
-        array(f"disturbance at t = {t}", self.disturbance(t, history.state))
-        return lambda t, x: law(t, x) + self.disturbance(t, x)
+        """The law of the policy, and the disturbance; with derivatives if both have them."""
+        law, other, t = self.policy.law(history), self.disturbance, history.time
+        array(f"disturbance at t = {t}", other(t, history.state))
+        if not isinstance(law, DifferentiableLaw) or not isinstance(other, DifferentiableLaw):
+            return lambda t, x: law(t, x) + other(t, x)
+        return DifferentiableLaw(
+            partial(_sum, law.function, other.function),
+            partial(_sum, law.jacobian, other.jacobian),
+            partial(_sum, law.rate, other.rate),
+        )
 
     def next_change(self, history: History) -> float:
         """When the policy wants to be asked again, s."""
         return next_change(self.policy, history)
+
+
+def _sum(one: InputLaw, other: InputLaw, t: float, x: Array) -> Array:
+    return one(t, x) + other(t, x)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -34,13 +34,11 @@ from hybridctl.hybrid.policy import (
 from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
-from hybridctl.hybrid.zeno import Accumulation, crowded, predict
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, crowded, endings
 
 _SELECTIONS = 8
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
 _CLOSER = 8.0  # times shorter is the step of the next look
-_INSTANT_EVENTS = 10
-_REPEATED = 3
 _RECENT = 16
 _LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
 
@@ -371,32 +369,19 @@ def _accumulation(
             recent.append((e.time, e.guards))
     recent.reverse()
     rest = run.system.outgoing(mode).rest
-    for end in _endings(run, recent) if run.rests else ():
+    ends = endings(recent, run.zeno_horizon, run.min_dwell) if run.rests else ()
+    for end in ends:
         if rest(end.guards) is not None:
             return end
-    if crowded(recent, _INSTANT_EVENTS, (_INSTANT_EVENTS - 1) * run.min_dwell) is not None:
-        modes = list(dict.fromkeys([*(e.mode_before for e in events[-_INSTANT_EVENTS:]), mode]))
+    if crowded(recent, INSTANT_EVENTS, (INSTANT_EVENTS - 1) * run.min_dwell) is not None:
+        modes = list(dict.fromkeys([*(e.mode_before for e in events[-INSTANT_EVENTS:]), mode]))
         between = f", alternating between modes {modes}" if len(modes) > 1 else ""
         raise ZenoError(
-            f"{_INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
+            f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
             f"events accumulate there{between}"
         )
     return None
-
-
-def _endings(run: _Run, recent: list[tuple[float, tuple[str, ...]]]) -> Iterator[Accumulation]:
-    """Where events end that shrink steadily, repeat at once, or crowd within the horizon."""
-    steady = predict(recent)
-    if steady is not None and steady.time - recent[-1][0] <= run.zeno_horizon:
-        yield steady
-    if len({fired for _, fired in recent[-_REPEATED:]}) == 1:
-        again = crowded(recent, _REPEATED, run.min_dwell)
-        if again is not None:
-            yield again
-    many = crowded(recent, _INSTANT_EVENTS, run.zeno_horizon)
-    if many is not None:
-        yield many
 
 
 def _frozen(a: Array) -> Array:

@@ -84,10 +84,17 @@ class Arc:
 
     def input_rate(self, t: float) -> Array:
         """The time derivative (nu,) of the input at t in [start, end], from the left."""
+        return self._slope(self.inputs, t)
+
+    def state_rate(self, t: float) -> Array:
+        """The time derivative (nx,) of the state at t in [start, end], from the left."""
+        return self._slope(self.states, t)
+
+    def _slope(self, series: Array, t: float) -> Array:
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
         at = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        return np.asarray(2.0 / length * (at @ SLOPES @ self.inputs[k]))
+        return np.asarray(2.0 / length * (at @ SLOPES @ series[k]))
 
     def left_limit(self) -> tuple[Array, Array, Array]:
         """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""

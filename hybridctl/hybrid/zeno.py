@@ -8,9 +8,11 @@ D_k = t_k - t_{k-m}. If they shrink by a ratio r < 1, the events accumulate at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+INSTANT_EVENTS = 10  # that crowd, whatever their guards
+_REPEATED = 3
 _LONGEST_PERIOD = 4
 _SLOWEST = 0.98
 _STEADY = 0.1
@@ -21,6 +23,26 @@ class Accumulation(NamedTuple):
 
     time: float
     guards: tuple[str, ...]
+
+
+def endings(
+    events: Sequence[tuple[float, tuple[str, ...]]], horizon: float, at_once: float
+) -> Iterator[Accumulation]:
+    """Where events (time, guards) end that shrink steadily, repeat at once, or crowd.
+
+    horizon, s: how far away the end may be, and how long the crowd may last. at_once, s: within
+    which three events of the same guards are repeated.
+    """
+    steady = predict(events)
+    if steady is not None and steady.time - events[-1][0] <= horizon:
+        yield steady
+    if len({fired for _, fired in events[-_REPEATED:]}) == 1:
+        again = crowded(events, _REPEATED, at_once)
+        if again is not None:
+            yield again
+    many = crowded(events, INSTANT_EVENTS, horizon)
+    if many is not None:
+        yield many
 
 
 def predict(events: Sequence[tuple[float, tuple[str, ...]]]) -> Accumulation | None:

@@ -161,6 +161,11 @@ class Robot:
         """The perturbation (nv,) that leads from q0 to q1."""
         return np.array(pin.difference(self._model, q0, q1))
 
+    def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
+        """Derivatives (nv, nv) of difference(q0, q1) by perturbations of q0, and of q1."""
+        first, second = pin.dDifference(self._model, q0, q1)
+        return np.array(first), np.array(second)
+
     def rate(self, q: Array, v: Array) -> Array:
         """Velocity of the coordinates (nq,) at velocity v (nv,)."""
         if not self._kinds:

@@ -40,6 +40,15 @@ class RobotStateSpace:
             return x1 - x0
         return np.concatenate([self.robot.difference(x0[:n], x1[:n]), x1[n:] - x0[n:]])
 
+    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
+        """Those of the configurations, and minus and plus the identity for the velocities."""
+        n, nv = self.robot.nq, self.robot.nv
+        by_first, by_second = -np.eye(2 * nv), np.eye(2 * nv)
+        if n != nv:
+            parts = self.robot.difference_jacobians(x0[:n], x1[:n])
+            by_first[:nv, :nv], by_second[:nv, :nv] = parts
+        return by_first, by_second
+
     def rate(self, x: Array, dx: Array) -> Array:
         """Coordinate velocity for a velocity and acceleration (v, a)."""
         n, nv = self.robot.nq, self.robot.nv

@@ -25,7 +25,7 @@ from hybridctl.checks import Array, Indices, array, vector
 from hybridctl.errors import GrazingError, InputError
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import GRAZING, JumpGains
-from hybridctl.sensitivity.pieces import ROUNDING
+from hybridctl.sensitivity.pieces import ROUNDING, distinct
 
 _KEPT = 16384  # fields that are kept: all of them up to 14 surfaces
 
@@ -89,7 +89,7 @@ class BDerivative(Cascade):
         2^n of them. Other normals: whether all pieces have the same matrix.
         """
         if not self._independent:
-            return super().is_linear(accuracy=accuracy)
+            return len(distinct(self.pieces(accuracy=accuracy), accuracy=accuracy)) == 1
         mesh, matrix = self.triangulation(), np.eye(self.dimension)
         size, fired = matrix, frozenset[int]()
         for j in range(len(self.guards)):

@@ -126,6 +126,12 @@ class _BesideSpace:
         moved = self.space.difference(x0[: -self.n], x1[: -self.n])
         return np.concatenate((moved, x1[-self.n :] - x0[-self.n :]))
 
+    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
+        by_first, by_second = -np.eye(self.ndx), np.eye(self.ndx)
+        parts = self.space.difference_jacobians(x0[: -self.n], x1[: -self.n])
+        by_first[: -self.n, : -self.n], by_second[: -self.n, : -self.n] = parts
+        return by_first, by_second
+
     def rate(self, x: Array, dx: Array) -> Array:
         return np.concatenate((self.space.rate(x[: -self.n], dx[: -self.n]), dx[-self.n :]))
 

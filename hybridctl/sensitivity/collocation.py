@@ -6,7 +6,8 @@ A step of length h solves for the values at the Radau points,
 
 all at once, because the equation is linear. It damps what decays within a step at any rate, and its
 polynomial, of degree 7, is the record of the step (Hairer, Wanner: Solving Ordinary Differential
-Equations II, IV.5). Its last coefficients tell whether it resolves the solution.
+Equations II, IV.5). Its last coefficients tell whether it resolves the solution, and its slope at
+the start of the step, where no stage is, whether a kink of A or b hides before the first stage.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.polynomial import legendre
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
-from hybridctl.hybrid.series import NODES, TO_SERIES, basis
+from hybridctl.hybrid.series import NODES, TO_SERIES, TO_SLOPES, basis
 from hybridctl.hybrid.step import Step
 
 Equation = Callable[[float], tuple[Array, Array | None]]
@@ -65,6 +66,7 @@ def collocated(
     `IntegrationError` where steps collapse.
     """
     z, h, leaps = start, leap or _FIRST * (end - t), leap > 0.0
+    rate: Array | None = None
     while t < end:
         last = t + h >= end
         step_end = end if last else t + h
@@ -72,23 +74,26 @@ def collocated(
             raise IntegrationError(
                 f"the perturbations change faster than steps of {h:.3g} s resolve at t = {t:.9g} s"
             )
-        values = _step(equation, z, t, step_end)
+        values, rate_after = _step(equation, z, t, step_end)
+        length = step_end - t
         flat = values.reshape(len(values), -1)
         series = np.abs(TO_SERIES @ flat)
         error = series[-1] + _BEFORE_LAST * series[-2]
+        if rate is not None:
+            defect = 2.0 * (TO_SLOPES[0] @ flat) - length * rate.ravel()
+            error += FIRST_POINT * np.abs(defect)
         largest = np.abs(flat).max(axis=0)
         allowed = atol + rtol * largest + _ROUNDING * largest.max(initial=0.0)
         ratio = float((error / allowed).max(initial=0.0))
-        length = step_end - t
         if ratio <= 1.0 or leaps:
             yield Step(t, step_end, flat, np.zeros((8, 0)))
-            t, z, leaps = step_end, values[-1], False
+            t, z, rate, leaps = step_end, values[-1], rate_after, False
         change = _SAFETY * max(ratio, 1e-300) ** (-1.0 / _STAGES)
         h = length * min(_GROW, max(_SHRINK, change))
 
 
-def _step(equation: Equation, z: Array, t: float, end: float) -> Array:
-    """One step from z (n, k): the values (8, n, k) of its polynomial at the Chebyshev points."""
+def _step(equation: Equation, z: Array, t: float, end: float) -> tuple[Array, Array]:
+    """One step from z (n, k): (8, n, k) at the Chebyshev points, and z' (n, k) at its end."""
     n, k = z.shape
     half = 0.5 * (end - t)
     system, constant = np.eye(_STAGES * n), np.tile(z, (_STAGES, 1))
@@ -102,4 +107,5 @@ def _step(equation: Equation, z: Array, t: float, end: float) -> Array:
     known = np.concatenate((z[None], stages))
     values = np.tensordot(_TO_NODES, known, axes=1)
     values[0], values[-1] = z, stages[-1]
-    return np.asarray(values)
+    rate = matrix @ stages[-1]
+    return np.asarray(values), rate if force is None else rate + force.reshape(n, -1)

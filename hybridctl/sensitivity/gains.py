@@ -78,10 +78,11 @@ class JumpGains:
 
     def fed_back(self, gain: Array) -> JumpGains:
         """The jump where the input changes by -gain dx besides, with gain (nu, d)."""
+        change = self.reset_input @ gain
         return replace(
             self,
             time_state=self.time_state - self.time_input @ gain,
-            reset_state=self.reset_jacobian - self.reset_input @ gain,
+            reset_state=self.reset_jacobian - change if change.any() else self.reset_state,
         )
 
     def __call__(self, dx: Array, du: Array | None = None) -> Array:

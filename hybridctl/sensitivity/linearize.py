@@ -19,13 +19,17 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, function, instance, number, sequence, vector
 from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
+from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike
 from hybridctl.sensitivity.sampled import SampledCoefficients, sampled_coefficients
-from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative
+from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative, jump_under
 from hybridctl.sensitivity.variation import (
     Coefficients,
     Gain,
@@ -35,8 +39,6 @@ from hybridctl.sensitivity.variation import (
     coefficients,
     transition,
 )
-
-_SAME_PIECES = 1e-9  # of the largest entry: about how accurate a simulated event is
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +66,8 @@ class Linearization:
 
         gains: K (nu, ndx) of each arc, or functions of t. phantom_gains: K in the phantom mode of
         event k where the guards `fired` (indices into its guards) have fired; without it the
-        gain of the arc before the event. Raises `InputError` for sizes that do not fit.
+        gain of the arc before the event. Feedback that the map has already stays, gains add up.
+        Raises `InputError` for sizes that do not fit.
         """
         arcs = self.trajectory.arcs
         given = sequence("gains", gains)
@@ -81,6 +84,8 @@ class Linearization:
                 jumps.append(jump.fed_back(before))
             else:
                 jumps.append(jump.fed_back(_PhantomGain(k, before, phantom_gains)))
+        if self.gains is not None:
+            laws = tuple(map(_Sum, self.gains, laws))
         return replace(self, jumps=tuple(jumps), gains=laws)
 
     @property
@@ -105,10 +110,9 @@ class Linearization:
     def _jump_matrix(self, k: int) -> Array:
         jump = self.jumps[k]
         if isinstance(jump, Cascade):
-            first, *others = (piece.matrix for piece in jump.pieces(accuracy=_SAME_PIECES))
-            limit = _SAME_PIECES * np.abs(first).max()
-            if all(np.abs(other - first).max() <= limit for other in others):
-                return first
+            matrices = [piece.matrix for piece in jump.pieces(accuracy=EVENT_ACCURACY)]
+            if alike(matrices, EVENT_ACCURACY):
+                return matrices[0]
         return self.linear_jump(k).state
 
     @cached_property
@@ -232,6 +236,15 @@ class _Constant:
 
 
 @dataclass(frozen=True, eq=False)
+class _Sum:
+    one: Gain
+    other: Gain
+
+    def __call__(self, t: float) -> Array:
+        return self.one(t) + self.other(t)
+
+
+@dataclass(frozen=True, eq=False)
 class _PhantomGain:
     """The gain in the phantom modes of event k; `before` is that of the arc before it."""
 
@@ -250,17 +263,32 @@ def linearize(
     system: HybridSystem,
     trajectory: HybridTrajectory,
     *,
+    policy: Policy | InputLaw | None = None,
     phantom_input: PhantomInput = "pushing",
     rtol: float = 1e-9,
     atol: float = 1e-9,
 ) -> Linearization:
     """The first-order map of a simulated trajectory.
 
-    phantom_input: see `jump_derivative`. rtol, atol: of every entry of the variational flow, step
-    by step, see `collocation`. Raises what `jump_derivative` raises.
+    policy: the one that made the trajectory. Then the map has its feedback, as `closed_loop` has
+    that of gains: D_x u of each law, in phantom modes of the law that the policy has there. Its
+    laws have to be a `DifferentiableLaw`, as those of tracking policies are where they know events
+    at once, or a `HeldInput` given as policy. By default the input is that of the record, whatever
+    made it.
+    phantom_input: see `jump_derivative`; with a policy its own law counts. rtol, atol: of every
+    entry of the variational flow, step by step, see `collocation`.
+
+    Raises what `jump_derivative` raises, `SystemDefinitionError` where a law has no derivative, and
+    `InputError` where the policy is not the one of the trajectory.
     """
     instance("system", system, HybridSystem)
     instance("trajectory", trajectory, HybridTrajectory)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
-    jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in trajectory.events]
-    return Linearization(system, trajectory, tuple(jumps), rtol, atol)
+    events = trajectory.events
+    if policy is None:
+        jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in events]
+        return Linearization(system, trajectory, tuple(jumps), rtol, atol)
+    feedback = Feedback(system, trajectory, policy)
+    gains = feedback.gains()
+    jumps = [jump_under(system, e, partial(feedback.after, k)) for k, e in enumerate(events)]
+    return Linearization(system, trajectory, tuple(jumps), rtol, atol, gains)

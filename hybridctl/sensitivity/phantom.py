@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,9 @@ class PhantomModes:
         self._micro, self._times = micro, times
         self.jump = lru_cache(_KEPT)(self._jump)
         self.mode = lru_cache(_KEPT)(self._mode)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PhantomModes, (self.guards, self._micro, self._times)
 
     def __len__(self) -> int:
         return len(self.guards)

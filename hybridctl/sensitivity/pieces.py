@@ -15,6 +15,7 @@ from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.phantom import PhantomModes, through
 
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+EVENT_ACCURACY = 1e-9  # of the largest entry: about how accurate a simulated event is
 _THIN = 1e-6  # least radius of a ball in a cone and the unit cube; linprog is accurate to 1e-7
 
 
@@ -60,6 +61,13 @@ def distinct(
         else:
             groups.append([piece])
     return tuple(tuple(group) for group in groups)
+
+
+def alike(maps: Sequence[Array], accuracy: float) -> bool:
+    """Whether maps differ from the first by at most this part of its largest entry."""
+    first, *others = maps
+    limit = accuracy * np.abs(first).max(initial=0.0)
+    return all(np.abs(other - first).max(initial=0.0) <= limit for other in others)
 
 
 def search(modes: PhantomModes, accuracy: float) -> Iterator[Piece]:

@@ -7,6 +7,9 @@ state is what the resets of the guards that have fired make of the ante-event st
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -14,7 +17,7 @@ import numpy as np
 
 from hybridctl.checks import Array, instance, member
 from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
-from hybridctl.hybrid.mode import Jump, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.border import border_cascade
@@ -31,6 +34,7 @@ from hybridctl.sensitivity.gains import (
 )
 
 PhantomInput = Literal["pushing", "withdrawing"]
+EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 
 _SAME = 1e-6
 _MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
@@ -64,15 +68,65 @@ def jump_derivative(
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
     instance("event", event, Event)
+    return _jump(system, event, _held_law(system, event, phantom_input))
+
+
+def jump_under(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | Cascade:
+    """The jump where the input follows from a law of the state, in phantom modes too.
+
+    law(fired, mode, state): the law on from the events of single guards `fired`, none of them for
+    the one before the event; mode and state are what they lead to. Its changes of the input by the
+    state are part of the jump. Raises what `jump_derivative` raises.
+    """
+    jump = _jump(system, event, law)
+    if isinstance(jump, Cascade) and len(event.guards) > 1:
+        return jump
+    before = law((), event.mode_before, event.state_before)
+    gain = -before.jacobian(event.time, event.state_before)
+    return jump.fed_back(gain) if isinstance(jump, JumpGains) else jump.fed_back(_Same(gain))
+
+
+def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | Cascade:
+    """The jump of an event; under the feedback of the law if it has several guards."""
     if event.accumulation is not None or not event.guards:
         return jump_gains(system, event)
     if len(event.guards) == 1:
         return _single(system, event)
-    phantoms = _Phantoms(system, event, phantom_input)
+    phantoms = _Phantoms(system, event, law)
     phantoms.check()
     cascade = Cascade(event.guards, phantoms.gains)
     _check_growing(cascade, event)
     return cascade
+
+
+def _held_law(system: HybridSystem, event: Event, phantom_input: PhantomInput) -> EventLaw:
+    """The input of the record: that before the event goes on, or that after it is there at once."""
+    pushing = phantom_input == "pushing"
+    value = event.input_before if pushing else event.input_after
+    rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
+    return _HeldLaw(system, value, rate)
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldLaw:
+    """One input in all phantom modes."""
+
+    system: HybridSystem
+    value: Array
+    rate: Array
+
+    def __call__(self, fired: tuple[Event, ...], mode: ModeKey, state: Array) -> DifferentiableLaw:
+        return DifferentiableLaw.held(self.value, self.rate, self.system.mode(mode).space.ndx)
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """One gain in all phantom modes."""
+
+    gain: Array
+
+    def __call__(self, fired: frozenset[int]) -> Array:
+        return self.gain
 
 
 def _single(system: HybridSystem, event: Event) -> JumpGains | Cascade:
@@ -89,21 +143,18 @@ def _single(system: HybridSystem, event: Event) -> JumpGains | Cascade:
 class _Phantoms:
     """The nominal event with its guards fired one by one: a side for each set that has fired."""
 
-    def __init__(self, system: HybridSystem, event: Event, phantom_input: PhantomInput) -> None:
-        self._system, self._event = system, event
+    def __init__(self, system: HybridSystem, event: Event, law: EventLaw) -> None:
+        self._system, self._event, self._law = system, event, law
         before, after = system.mode(event.mode_before), system.mode(event.mode_after)
         t, none = event.time, frozenset[int]()
         first = Side(before, t, event.state_before, event.input_before, event.input_rate)
         last = Side(after, t, event.state_after, event.input_after, event.input_rate)
         self._all = frozenset(range(len(event.guards)))
         self._sides = {none: first, self._all: last}
-        pushing = phantom_input == "pushing"
-        self._input = event.input_before if pushing else event.input_after
-        self._rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
-        self._made_of = system, event, phantom_input
+        self._paths: dict[frozenset[int], tuple[Event, ...]] = {none: ()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Phantoms, self._made_of
+        return _Phantoms, (self._system, self._event, self._law)
 
     def gains(self, fired: frozenset[int], j: int) -> JumpGains:
         """The jump of guard j where the guards `fired` have fired."""
@@ -111,15 +162,15 @@ class _Phantoms:
         name = self._event.guards[j]
         if self._is_done(before, name):
             return unchanged(before.mode.space.ndx, len(before.input))
-        return gains_between(self._system, name, before, after)
+        law = self._law(self._path(fired), before.mode.key, before.state)
+        jump = gains_between(self._system, name, before, after)
+        return jump.fed_back(-law.jacobian(before.time, before.state))
 
     def side(self, fired: frozenset[int]) -> Side:
         """The nominal state after these guards, by the order of declaration."""
         if fired not in self._sides:
             last = max(fired)
-            key, state, u = self._land(fired - {last}, last)
-            mode = self._system.mode(key)
-            self._sides[fired] = Side(mode, self._event.time, state, u, self._rate)
+            self._sides[fired] = self._land(fired - {last}, last)
         return self._sides[fired]
 
     def _waiting(self, fired: frozenset[int], key: ModeKey) -> bool:
@@ -145,13 +196,12 @@ class _Phantoms:
                     self._compare(frozenset(fired), last)
 
     def _compare(self, fired: frozenset[int], last: int) -> None:
-        side = self.side(fired)
-        key, state, _ = self._land(fired - {last}, last)
-        space = side.mode.space
+        side, other = self.side(fired), self._land(fired - {last}, last)
+        space, state = side.mode.space, other.state
         scale = 1.0 + float(np.abs(state).max(initial=0.0))
-        same = key == side.mode.key and len(state) == len(side.state)
+        same = other.mode.key == side.mode.key and len(state) == len(side.state)
         if not same or np.abs(space.difference(side.state, state)).max() > _SAME * scale:
-            raise self._ambiguous(fired, last, key, state)
+            raise self._ambiguous(fired, last, other.mode.key, state)
 
     def _ambiguous(
         self, fired: frozenset[int], last: int, key: ModeKey, state: Array
@@ -178,31 +228,74 @@ class _Phantoms:
             states=(state, side.state),
         )
 
-    def _land(self, fired: frozenset[int], j: int) -> tuple[ModeKey, Array, Array]:
-        """Mode, state and input when guard j fires after the guards `fired`."""
+    def _land(self, fired: frozenset[int], j: int) -> Side:
+        """Where guard j leads after the guards `fired`."""
         before, name = self.side(fired), self._event.guards[j]
         if self._is_done(before, name):
-            return before.mode.key, before.state, before.input
+            return before
         edge = self._system.outgoing(before.mode.key).edge((name,))
         if edge is None:
             raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
         jump = edge.reset(before.time, before.state, before.input)
         key = edge.target if jump.mode is None else jump.mode
-        waiting = key is not None and self._waiting(fired | {j}, key)
-        u = self._input if waiting else self._event.input_after
-        return self._selected(key, jump, u), jump.state, u
+        law = None
+        if key is not None and self._waiting(fired | {j}, key):
+            law = partial(self._law_after, self._path(fired), before, name)
+        return self._selected(key, jump, law)
 
-    def _selected(self, key: ModeKey, jump: Jump, u: Array) -> ModeKey:
-        """The mode that flows on from a jump under input u."""
+    def _selected(
+        self, key: ModeKey, jump: Jump, law: Callable[[ModeKey, Array], DifferentiableLaw] | None
+    ) -> Side:
+        """The mode that flows on from a jump: under a law, or if there is none after the event."""
+        t, state = self._event.time, jump.state
         for _ in range(_SELECTIONS):
             mode = self._system.mode(key)
-            chosen = key if mode.select is None else mode.select(self._event.time, jump.state, u)
+            now = None if law is None else law(key, state)
+            u = self._event.input_after if now is None else now(t, state)
+            chosen = key if mode.select is None else mode.select(t, state, u)
             if chosen == key:
-                return key
+                side = Side(mode, t, state, u, np.zeros_like(u))
+                if now is None:
+                    return side
+                return replace(side, input_rate=now.velocity(t, state, side.field))
             key = chosen
         raise NoContactSolutionError(
-            f"no phantom mode is consistent at t = {self._event.time:.9g} s, x = "
-            f"{jump.state.tolist()}"
+            f"no phantom mode is consistent at t = {t:.9g} s, x = {state.tolist()}"
+        )
+
+    def _path(self, fired: frozenset[int]) -> tuple[Event, ...]:
+        """The events of single guards that lead to the side of `fired`."""
+        if fired not in self._paths:
+            last = max(fired)
+            path, name = self._path(fired - {last}), self._event.guards[last]
+            before, after = self.side(fired - {last}), self.side(fired)
+            if not self._is_done(before, name):
+                path = (*path, self._single_event(path, before, name, after.mode.key, after.state))
+            self._paths[fired] = path
+        return self._paths[fired]
+
+    def _law_after(
+        self, path: tuple[Event, ...], before: Side, guard: str, key: ModeKey, state: Array
+    ) -> DifferentiableLaw:
+        event = self._single_event(path, before, guard, key, state)
+        return self._law((*path, event), key, state)
+
+    def _single_event(
+        self, path: tuple[Event, ...], before: Side, guard: str, key: ModeKey, state: Array
+    ) -> Event:
+        """The event of one guard after those of a path, with the input before it."""
+        return Event(
+            self._event.index + len(path),
+            before.time,
+            before.mode.key,
+            key,
+            (guard,),
+            before.state,
+            state,
+            before.input,
+            before.input,
+            before.input_rate,
+            np.zeros(0),
         )
 
     def _is_done(self, side: Side, guard: str) -> bool:

@@ -104,6 +104,20 @@ def test_the_cones_of_a_cascade_cover_states_and_inputs_once(n, inputs, seed):
     np.testing.assert_allclose(np.vstack([piece.cone for piece in pieces]) @ shared, 0.0, atol=1e-9)
 
 
+def test_the_rounding_of_fields_that_are_equal_does_not_make_a_jump_piecewise_linear():
+    """Equal fields of size 1e3 differ by their rounding, 1e-13, and by nothing else."""
+
+    def gains(fired, j, size=1e-13):
+        rng = np.random.default_rng([7, j, len(fired)])
+        nothing = np.zeros((3, 1))
+        kick = size * rng.normal(size=3)
+        return JumpGains(np.eye(3)[j], np.array([0.3 * j]), None, nothing, kick, np.zeros(3))
+
+    names = ("left", "right")
+    assert Cascade(names, gains).is_linear()
+    assert not Cascade(names, lambda fired, j: gains(fired, j, 1e-6)).is_linear()
+
+
 class Sampled:
     """Constant fields F_S, guards N_j x + m_j u that fall, resets x+ = A_j x + B_j u.
 

@@ -158,3 +158,19 @@ def test_an_arc_of_no_duration_is_asked_for_afresh():
     point = type(at)(**{**vars(at), "end": at.start})
     sampled = sampled_coefficients(lambda t: lin.coefficients(at, t), point, 1e-9)
     np.testing.assert_array_equal(sampled(at.start).state, lin.coefficients(at, at.start).state)
+
+
+@pytest.mark.parametrize("tolerance", [1e-9, 1e-11])
+def test_a_kink_of_the_coefficients_does_not_hide_before_the_first_stage(tolerance):
+    """z' = |t - c| z, of which the exponent is known; c falls into every part of a step."""
+    for c in np.linspace(0.3, 0.5, 41):
+        steps = list(
+            collocated(
+                lambda t, c=c: (np.array([[abs(t - c)]]), None),
+                np.eye(1), 0.0, 1.0, rtol=tolerance, atol=tolerance,
+            )
+        )  # fmt: skip
+        exact = np.exp(0.5 * (c**2 + (1.0 - c) ** 2))
+        # each step may add atol + rtol |z|, and z >= 1
+        error = abs(steps[-1].states[-1, 0] / exact - 1.0)
+        assert error < 2.0 * len(steps) * tolerance
