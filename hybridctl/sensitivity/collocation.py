@@ -27,6 +27,7 @@ Equation = Callable[[float], tuple[Array, Array | None]]
 _STAGES = 7
 _FIRST = 0.1  # of the duration
 _ROUNDING = 4.0 * np.finfo(np.float64).eps  # of the largest entry
+_SLOPE_ROUNDING = 2.0 * _ROUNDING * float(np.abs(TO_SLOPES[0]).sum())  # of a slope, times h
 _SAFETY, _SHRINK, _GROW = 0.8, 0.1, 8.0
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 
@@ -78,11 +79,12 @@ def collocated(
         length = step_end - t
         flat = values.reshape(len(values), -1)
         series = np.abs(TO_SERIES @ flat)
+        largest = np.abs(flat).max(axis=0)
         error = series[-1] + _BEFORE_LAST * series[-2]
         if rate is not None:
             defect = 2.0 * (TO_SLOPES[0] @ flat) - length * rate.ravel()
-            error += FIRST_POINT * np.abs(defect)
-        largest = np.abs(flat).max(axis=0)
+            noise = _SLOPE_ROUNDING * largest.max(initial=0.0)
+            error += FIRST_POINT * np.maximum(np.abs(defect) - noise, 0.0)
         allowed = atol + rtol * largest + _ROUNDING * largest.max(initial=0.0)
         ratio = float((error / allowed).max(initial=0.0))
         if ratio <= 1.0 or leaps:
