@@ -104,8 +104,9 @@ def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | Non
     """The transition matrix (ndx, ndx) of an arc from the compiled steps of its mode.
 
     rtol, atol: of the entries of the matrix of each step. None where the mode has no compiled step
-    of its field, where that does not hold or would have to be much shorter than those of the arc,
-    and where the input of the arc is not held.
+    of its field, or one that does not hold where the arc starts, and where the input of the arc is
+    not held. From where compiled steps do not hold later, or would have to be much shorter than
+    those of the arc, the equation is collocated.
     """
     if mode.step is None or mode.step.field != mode.field or not _held(arc):
         return None
@@ -119,12 +120,22 @@ def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | Non
         while t < end:
             moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol)
             if moved is None or h < shortest:
-                return None
+                return None if t == arc.start else _onwards(mode, arc, t, total, rtol, atol)
             if moved.error < 1.0:
                 t, x, total = t + min(h, end - t), moved.state, moved.matrix @ total
             else:
                 h *= max(_SHRINK, _SAFETY * moved.error**DOP853_TABLEAU.exponent)
     return total
+
+
+def _onwards(mode: Mode, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
+    """Perturbations start (ndx, ndx) at t, at the end of the arc."""
+
+    def equation(t: float) -> tuple[Array, Array | None]:
+        return coefficients(mode, t, *arc.state_and_input(t)).state, None
+
+    *_, last = collocated(equation, start, t, arc.end, rtol=rtol, atol=atol)
+    return np.asarray(last.states[-1].reshape(start.shape))
 
 
 def _held(arc: Arc) -> bool:
