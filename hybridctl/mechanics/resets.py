@@ -19,6 +19,7 @@ from hybridctl.mechanics.jamming import response_ratio
 from hybridctl.mechanics.phase import STANDSTILL, contact_modes
 
 _TOUCH = 2e-8  # m, a gap that is closed: above what event times leave of it
+_NEAR_JAM = 1e-4  # the response ratio of contacts that jam, with room for the event's time
 _RESTING_SPEED = 1e-4  # m/s, below which an open contact on its surface takes part in an impact
 
 
@@ -42,7 +43,7 @@ class ContactEdges:
                 hit.add(guard.contact)
             elif after[guard.contact] != OPEN and (guard.kind == "sticks" or not stops):
                 after[guard.contact] = guard.mode_after
-        if any(guard.kind == "jams" for guard in events):
+        if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes).reset())
         if hit:
             return Edge(_Impact(self.dynamics, frozenset(hit.union(self._closed))).reset())
@@ -124,13 +125,16 @@ class _Impact:
 
 @dataclass(frozen=True)
 class _Jam:
-    """Sliding contacts jam: there is nothing to go on with."""
+    """Sliding contacts jam: there is nothing to go on with.
+
+    Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
+    """
 
     dynamics: ContactDynamics
     modes: Modes
 
     def reset(self) -> Reset:
-        return Reset(self.jump)
+        return Reset(self.jump, Reset.identity(2 * self.dynamics.robot.nv).jacobian)
 
     def jump(self, t: float, x: Array, u: Array) -> Jump:
         n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
@@ -138,6 +142,8 @@ class _Jam:
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
         forces, ratio = now.forces[places], response_ratio(phase, now)
+        if ratio > _NEAR_JAM:
+            return Jump(x, self.modes, np.zeros(len(self.modes)))
         raise JammingError(
             f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "
             f"{ratio:.3g} of their normal response, so that normal forces, now {forces.tolist()} "

@@ -73,7 +73,30 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
             result[i] = STICK
         else:
             result[i] = default_slip(len(tangents), rates)
-    return tuple(result)
+    return _let_go(dynamics, q, v, u, proposed, tuple(result))
+
+
+def _let_go(
+    dynamics: ContactDynamics, q: Array, v: Array, u: Array, proposed: Modes, found: Modes
+) -> Modes:
+    """Contacts that just stick, all those at their limit sliding, where one was to slide.
+
+    Redundant contacts reach the end of what they hold together, and at that instant nothing moves:
+    accelerations do not tell yet that they slide, forces tell that none could hold more.
+    """
+    wanted = [i for i, mode in enumerate(proposed) if mode in SLIPS and found[i] == STICK]
+    if not wanted:
+        return found
+    point, result = dynamics.acceleration(q, v, u, found), list(found)
+    limits = dynamics.static_friction * point.forces
+    slack = limits - np.linalg.norm(point.friction, axis=1)
+    near = _TOLERANCE * max(dynamics.robot.weight, float(np.abs(point.forces).max()))
+    for i, mode in enumerate(found):
+        if mode == STICK and (i in wanted or slack[i] <= near):
+            tangents = len(dynamics.all.tangents[i])
+            result[i] = default_slip(tangents, -point.friction[i])
+    sliding = tuple(result)
+    return sliding if consistent(dynamics, q, v, u, sliding) else found
 
 
 def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:

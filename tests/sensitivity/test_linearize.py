@@ -219,7 +219,7 @@ def test_two_halves_make_the_whole(cut):
 @pytest.mark.parametrize("dx", [[1.0], np.zeros((0, 3)), np.zeros((1, 1, 2)), [np.nan, 0.0], 1.0])
 def test_directions_that_do_not_fit_are_refused(dx):
     lin = linearized(paddle(), "air", [1.0, 0.2], (0.0, 1.0))
-    with pytest.raises(InputError, match=r"dx0 must be (finite|of shape)"):
+    with pytest.raises(InputError, match=r"dx0 must be (finite|of shape|an array)"):
         lin(dx)
 
 
