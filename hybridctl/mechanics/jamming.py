@@ -24,6 +24,7 @@ from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.terms import Terms
 
 JAMMED = 1e-6  # of the response without friction: a flow right to 1e-9 knows p and forces to 1e-3
+_CLEAR = 1e-7  # a regularity (see `KKT`) below which determinants are those of redundant contacts
 
 
 def can_jam(phase: Phase) -> bool:
@@ -34,7 +35,7 @@ def can_jam(phase: Phase) -> bool:
 def response_ratio(phase: Phase, now: Solution) -> float:
     """p of a mode in which contacts can jam."""
     even = _without_friction(phase, now)
-    return 1.0 if even.redundant else now.kkt.determinant / even.determinant
+    return 1.0 if even.regularity < _CLEAR else now.kkt.determinant / even.determinant
 
 
 def response_ratio_derivative(
@@ -45,7 +46,7 @@ def response_ratio_derivative(
     rates_z (r, 2 nv): derivatives of the sliding velocities of all contacts.
     """
     even = _without_friction(phase, now)
-    if even.redundant:
+    if even.regularity < _CLEAR:
         return np.zeros(rates_z.shape[1])
     held = np.eye(len(phase.owner))[:, phase.constrained]
     change = np.zeros(rates_z.shape[1])

@@ -27,7 +27,8 @@ RANK = 1e-10
 class KKT:
     """The factorised equations for M (nv, nv), symmetric and positive, F (nv, k), C (k, nv).
 
-    F = C^T without sliding friction; otherwise G is not symmetric. Where contacts are `redundant`
+    F = C^T without sliding friction; otherwise G is not symmetric. `regularity` is its least pivot
+    over its largest. Where contacts are `redundant`
     G is singular. Forces are then those that satisfy G lambda = c with the least sum of
     lambda_i^2 / weights_i, where `weights` (k,) are positive, by default one.
     """
@@ -41,7 +42,8 @@ class KKT:
         self.response: Array = constraint @ self.push
         self._factors, self._pivots, _ = dgetrf(self.response)
         pivots = np.abs(self._factors.diagonal())
-        self.redundant = bool(pivots.min() <= RANK * pivots.max())
+        self.regularity = float(pivots.min() / pivots.max()) if pivots.max() > 0.0 else 0.0
+        self.redundant = self.regularity <= RANK
         self.weights: Array = np.ones(force.shape[1]) if weights is None else weights
 
     @property

@@ -10,9 +10,10 @@ from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import STICK, Modes, unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.equations import Friction, Rows, Solution, problem, solve
-from hybridctl.mechanics.phase import NO_DIRECTION, STANDSTILL, STOPPED, Phase
+from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 
 _BORDER = 1e-6
+_MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding
 _TURNS = 0.5  # relative to the deceleration: friction that turns a sliding velocity before a stop
 _AGAINST = 0.5  # cosine of an angle: an acceleration that much against a velocity stops it
 
@@ -43,7 +44,7 @@ def stops(phase: Phase, now: Solution, k: int) -> bool:
     velocity = now.rows.rates[rows]
     change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
     speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
-    return speed > NO_DIRECTION and float(velocity @ change) < -_AGAINST * speed * size
+    return speed > _MOVES and float(velocity @ change) < -_AGAINST * speed * size
 
 
 def endings(phase: Phase, now: Solution, stopping: list[int]) -> dict[int, Array]:
