@@ -6,7 +6,7 @@ import pytest
 
 from attack.impacts import WRONG, outcomes, unsolved
 
-SIZES = [240, pytest.param(4800, marks=pytest.mark.slow)]
+SIZES = [240]  # more by hand, see `attack.impacts`
 
 
 @cache

@@ -34,7 +34,7 @@ def starts(count):
     return [np.array([0.0, 0.3, 0.2 * a, *v]) for a, *v in rng.normal(size=(count, 4))]
 
 
-COUNTS = [16, pytest.param(160, marks=pytest.mark.slow)]
+COUNTS = [16]
 
 
 @pytest.mark.parametrize("count", COUNTS)
