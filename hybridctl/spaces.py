@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from hybridctl.checks import Array, count
+from hybridctl.errors import InputError
 
 
 @runtime_checkable
@@ -34,10 +35,6 @@ class Space(Protocol):
 
     def difference(self, x0: Array, x1: Array) -> Array:
         """The perturbation (ndx,) that leads from x0 to x1."""
-        ...
-
-    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
-        """Derivatives (ndx, ndx) of difference(x0, x1) by a perturbation of x0, and of x1."""
         ...
 
     def rate(self, x: Array, dx: Array) -> Array:
@@ -107,3 +104,19 @@ class VectorSpace:
 
     def check(self, name: str, x: Array) -> None:
         """Nothing to check: every vector is a point."""
+
+
+@runtime_checkable
+class DifferentiableSpace(Space, Protocol):
+    """A space whose difference has derivatives, which feedback of it needs."""
+
+    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
+        """Derivatives (ndx, ndx) of difference(x0, x1) by a perturbation of x0, and of x1."""
+        ...
+
+
+def difference_jacobians(space: Space, x0: Array, x1: Array) -> tuple[Array, Array]:
+    """Those of a `DifferentiableSpace`; `InputError` for a space that has none."""
+    if not isinstance(space, DifferentiableSpace):
+        raise InputError(f"space must have difference_jacobians for this, got {space!r}")
+    return space.difference_jacobians(x0, x1)

@@ -16,6 +16,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import DifferentiableLaw, ModeKey
 from hybridctl.hybrid.trajectory import Arc
+from hybridctl.spaces import difference_jacobians
 
 
 def tracking_law(
@@ -48,7 +49,7 @@ class _Tracking:
         arc, space = self.arc, self.arc.space
         if self.gain is None:
             return np.zeros((arc.inputs.shape[2], space.ndx))
-        by_state, _ = space.difference_jacobians(x, arc.state_and_input(t)[0])
+        by_state, _ = difference_jacobians(space, x, arc.state_and_input(t)[0])
         return self._where_free(t, x, self.gain(t) @ self._projected(by_state))
 
     def rate(self, t: float, x: Array) -> Array:
@@ -59,7 +60,7 @@ class _Tracking:
             alpha = arc.state_and_input(t)[0]
             change += self.gain.rate(t) @ self._projected(space.difference(x, alpha))
             if inside:
-                _, by_target = space.difference_jacobians(x, alpha)
+                _, by_target = difference_jacobians(space, x, alpha)
                 moved = by_target @ _tangent_rate(arc, t, alpha)
                 change += self.gain(t) @ self._projected(moved)
         return self._where_free(t, x, change)

