@@ -16,8 +16,10 @@ from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, build
 from hybridctl.robots import biped
 from hybridctl.robots.rrr_door import system
 
+from hybridctl.checks import Array
+from hybridctl.control.gains import GainCurve
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ReferenceSpreading
+from hybridctl.control.spreading import ReferenceSpreading, locate
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
@@ -143,7 +145,18 @@ def _tracked(
     plant: HybridSystem, run: HybridTrajectory, policy: ReferenceSpreading, tolerance: float
 ) -> Case:
     """The map of a run under the feedback of its policy, also in phantom modes."""
-    return Case(plant, policy, linearize(plant, run, policy=policy, rtol=tolerance, atol=tolerance))
+    reference = policy.reference
+    nothing = GainCurve.constant(np.zeros_like(policy.gains.arcs[0].values[0]))
+
+    def gain(events: tuple[Event, ...]) -> GainCurve:
+        return policy.gain(locate(reference, events)) or nothing
+
+    def phantom(k: int, fired: frozenset[int]) -> Array:
+        names = frozenset(run.events[k].guards[j] for j in fired)
+        return policy.gains.phantoms.get((k, names), nothing)(run.events[k].time)
+
+    gains = [gain(run.events[:k]) for k in range(len(run.arcs))]
+    return Case(plant, policy, _linearized(plant, run, tolerance).closed_loop(gains, phantom))
 
 
 def _reset(system: HybridSystem, event: Event) -> JumpGains:

@@ -133,27 +133,6 @@ def spread_door(phantom="pushing", **settings):
     return plant, reference, ReferenceSpreading(reference, gains, between, **settings), config
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("phantom", "held"), [("pushing", False), ("withdrawing", True)])
-def test_the_spreading_of_the_door_through_its_simultaneous_impact(phantom, held):
-    plant, reference, policy, _ = spread_door(phantom, hold_feedback=held)
-    start, span = reference.nominal(0.0), (0.0, FINAL_TIME)
-    run = hc.simulate(plant, OPEN, start, span, policy, **FINE)
-    lin = hc.linearize(plant, run, policy=policy, rtol=1e-10, atol=1e-11)
-    assert len(run.events[0].guards) == 2
-    dx, orders = np.random.default_rng(0).normal(size=8), set()
-    for way in (dx, -dx):
-        orders.add(lin.jumps[0].order(lin.arcs[0].end @ way))
-
-        def one_sided(h, way=way):
-            end = hc.simulate(plant, OPEN, start + h * way, span, policy, **FINE)
-            return (end.final_state - run.final_state) / h
-
-        found = slope(one_sided, 1e-4)
-        assert np.abs(lin(way) - found).max() < 1e-6 * np.abs(found).max()
-    assert orders == {(0, 1), (1, 0)}
-
-
 def test_the_split_impact_of_the_door():
     plant, reference, policy, config = spread_door()
     start, span = reference.nominal(0.0) + np.array(config.perturbation), (0.0, FINAL_TIME)
