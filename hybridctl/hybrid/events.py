@@ -8,9 +8,10 @@ outside, as after a bounce that stayed below the tolerance, may rise and fall ag
 began.
 
 Only guards that are not armed, or whose bound on a step (see `step`) lets them cross, are looked
-at. The root of the guard's series is where Newton's iteration with the guard itself begins; so is
-the bottom of a dip between two samples. A step on which eight samples do not resolve a guard (a
-wall that moves quickly while the flow is smooth) is halved until they do.
+at, in the order in which their samples fall below zero, and none beyond where another has fired.
+The root of the guard's series is where Newton's iteration with the guard itself begins; so is the
+bottom of a dip between two samples. A step on which eight samples do not resolve a guard (a wall
+that moves quickly while the flow is smooth) is halved until they do.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _ROOT = 1e-15  # and no better than this, s
 _ITERATIONS = 60  # of a bracketed search, which halves
 _NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
 _BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
+_SHORT = 64.0  # spacings of numbers at t: an interval in which eight samples are too close
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
 _TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
 _CREEP = 1e-6  # of a violation: how much farther outside than at its start an arc may go
@@ -176,16 +178,18 @@ class GuardWatch:
         if not open_ones:
             return None
         self._check_finite(step.times, step.guards, self._guards.names)
-        found = {}
-        for i in open_ones:
+        found: dict[int, float] = {}
+        late = math.inf
+        negative = np.vstack((step.guards < 0.0, np.ones(len(self._guards.names), dtype=bool)))
+        for i in sorted(open_ones, key=negative.argmax(axis=0).__getitem__):
             whole = Piece(step.start, step.end, step.guards[:, i])
-            time = self._first(i, whole, partial(flow.guard, step, i))
+            time = self._first(i, whole, partial(flow.guard, step, i), late)
             if time is not None:
                 found[i] = time
+                late = min(late, time + self._window)
         if not found:
             return None
         time = min(found.values())
-        late = time + self._window
         follow = self._soon(step, late - step.end) if late > step.end else ()
         together = [
             name
@@ -208,9 +212,11 @@ class GuardWatch:
         reach = (now >= 0.0) & (later <= 0.0) & (later < now)
         return [i for i in np.flatnonzero(reach).tolist() if self._armed[i]]
 
-    def _first(self, i: int, whole: Piece, guard: Value) -> float | None:
-        """The time at which guard i fires on a whole step."""
+    def _first(self, i: int, whole: Piece, guard: Value, late: float) -> float | None:
+        """The time at which guard i fires on a whole step, if it is not after `late`."""
         for piece in self._resolved(i, whole, guard, _HALVINGS):
+            if piece.left > late:
+                return None
             time = self._fires(i, piece, guard)
             if time is not None:
                 return time
@@ -220,7 +226,8 @@ class GuardWatch:
         """Pieces of a piece, in order, on which eight samples resolve guard i near zero."""
         size = [abs(c) for c in piece.series]
         vague = piece.error > max(_TAIL * max(size), self._tolerances[i])
-        if halvings == 0 or not vague or piece.values.min() >= 2.0 * sum(size[2:]):
+        short = piece.right - piece.left <= _SHORT * math.ulp(piece.right)
+        if halvings == 0 or short or not vague or piece.values.min() >= 2.0 * sum(size[2:]):
             yield piece
             return
         middle = 0.5 * (piece.left + piece.right)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contacts import Contact, checked_contacts
-from hybridctl.mechanics.coulomb.law import CoulombProblem, Modes
+from hybridctl.mechanics.coulomb.law import STICK, CoulombProblem, Modes
 from hybridctl.mechanics.equations import (
     Friction,
     Rows,
@@ -67,6 +67,10 @@ class ContactAcceleration:
     slip: Array
     gaps: Array
     solution: Solution | None
+
+    def holds(self, i: int) -> bool:
+        """Whether contact i sticks, or is to slide but held where it stands."""
+        return self.solution is not None and self.solution.phase.modes[i] == STICK
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ class ContactDynamics:
             return ContactAcceleration(a, forces, friction, slip, self.gaps(q), None)
         values = self.terms.values(q, v, u)
         now = self._solved(phase, closed_rows(phase, values, self.stabilization))
-        now = shared(phase, now, self._friction(phase))
+        now = shared(now, self._friction(phase))
         closed = list(phase.closed)
         forces[closed], friction[closed] = phase.spread(now.forces)
         if len(phase.owner) > len(closed):
@@ -225,9 +229,18 @@ class ContactDynamics:
         if stopping:
             directions |= endings(phase, now, stopping)
         if starting:
+            moving = {k: s for k, s in directions.items() if k not in starting}
             friction = self._friction(phase)
-            directions |= beginnings(phase, rows, directions, starting, self.phase, friction)
+            directions = beginnings(phase, rows, moving, starting, self.phase, friction)
+            phase = self._holding(phase, [k for k in starting if k not in directions])
         return solve(phase, rows, directions)
+
+    def _holding(self, phase: Phase, contacts: Sequence[int]) -> Phase:
+        """The phase in which some more of the closed contacts stick."""
+        modes = list(phase.modes)
+        for k in contacts:
+            modes[phase.closed[k]] = STICK
+        return self.phase(tuple(modes))
 
     def _friction(self, phase: Phase) -> Friction:
         closed = list(phase.closed)
@@ -304,7 +317,7 @@ class ContactDynamics:
             both = np.hstack([-d.equations, self.robot.actuation])
             a_z = np.asarray(np.linalg.solve(self.robot.mass_matrix(q), both))
         else:
-            a_z, m_z, own, d = self._linearised(phase, q, v, now)
+            a_z, m_z, own, d = self._linearised(q, v, now)
             closed = list(phase.closed)
             forces_z[closed], friction_z[closed] = phase.spread(now.mix @ m_z + own)
         rates_z, gaps_z = np.zeros((size, columns)), np.zeros((c, columns))
@@ -314,13 +327,13 @@ class ContactDynamics:
         return AccelerationDerivatives(point, a_z, forces_z, friction_z, slip_z, gaps_z, rates_z)
 
     def _linearised(
-        self, phase: Phase, q: Array, v: Array, now: Solution
+        self, q: Array, v: Array, now: Solution
     ) -> tuple[Array, Array, Array, Derivatives]:
         """By z: acceleration (nv, .), multipliers (m, .), forces at fixed multipliers (r, .).
 
         And the derivatives of the terms.
         """
-        nv, nu, s = self.robot.nv, self.robot.nu, self.stabilization
+        nv, nu, s, phase = self.robot.nv, self.robot.nu, self.stabilization, now.phase
         rows, jacobian, k = phase.all_rows, now.rows.jacobian, len(phase.closed)
         along = phase.scattered(now.forces, len(self.all.owner))
         d = self.terms.derivatives(q, v, now.acceleration, along)
@@ -331,16 +344,16 @@ class ContactDynamics:
         change = d.accelerations[rows] + 2.0 * s * rates_z
         change[:k, :nv] += s * s * jacobian[:k]
         lower = -np.hstack([change, no_input])[phase.constrained]
-        even = None if now.even is None else self._linearised(phase, q, v, now.even)[1]
+        even = None if now.even is None else self._linearised(q, v, now.even)[1]
         a_z, m_z = linearised(
-            phase, now, upper, lower, lambda y: self._turned(phase, q, now, rates_z, y), even
+            now, upper, lower, lambda y: self._turned(q, now, rates_z, y), even
         )
         return a_z, m_z, own, d
 
-    def _turned(self, phase: Phase, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
+    def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
         """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""
-        nv = self.robot.nv
-        rows, z = balanced(phase, now, y)
+        nv, phase = self.robot.nv, now.phase
+        rows, z = balanced(now, y)
         d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
         change[:, :nv] = now.mix.T @ d.rates[phase.all_rows] - now.kkt.push.T @ d.momentum

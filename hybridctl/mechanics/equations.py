@@ -45,13 +45,15 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """One solve: rows, sliding directions, mix E, system, acceleration, multipliers.
+    """One solve: phase, rows, sliding directions, mix E, system, acceleration, multipliers.
 
+    phase: of the mode, in which contacts that are to slide but are held where they stand stick.
     residual: what the constraints still want of C a, where they contradict each other. even: the
     solve of equal weights, whose normal forces are the weights of friction in this one. least: how
     the forces were found where those of least norm alone are not inside the cones.
     """
 
+    phase: Phase
     rows: Rows
     directions: dict[int, Array]
     mix: Array
@@ -101,7 +103,8 @@ def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
 
     def solved(kkt: KKT, even: Solution | None) -> Solution:
         a, m = kkt.solve(rows.drive, target)
-        return Solution(rows, directions, mix, kkt, a, m, target - constraint @ a, even, None)
+        left = target - constraint @ a
+        return Solution(phase, rows, directions, mix, kkt, a, m, left, even, None)
 
     now = solved(KKT(rows.mass, force, constraint), None)
     if not now.kkt.redundant:
@@ -111,21 +114,21 @@ def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
     return now
 
 
-def shared(phase: Phase, now: Solution, friction: Friction) -> Solution:
+def shared(now: Solution, friction: Friction) -> Solution:
     """A solution whose redundant contacts share loads as `sharing` says, inside their cones.
 
     Contacts whose constraints contradict each other cannot all hold, with no forces.
     """
-    if not now.kkt.redundant or _inside_cones(phase, now, friction):
+    if not now.kkt.redundant or _inside_cones(now, friction):
         return now
-    if _contradict(phase, now, _APART):
+    if _contradict(now, _APART):
         return now
-    return _drawn_inside(phase, now, friction)
+    return _drawn_inside(now, friction)
 
 
-def _inside_cones(phase: Phase, now: Solution, friction: Friction) -> bool:
+def _inside_cones(now: Solution, friction: Friction) -> bool:
     """Whether closed contacts push and sticking ones hold within static friction."""
-    forces = now.forces
+    phase, forces = now.phase, now.forces
     normal, limits = forces[: len(phase.closed)], friction.static.tolist()
     size = _OUTSIDE * float(np.abs(normal).max())
     return bool((normal >= -size).all()) and all(
@@ -134,8 +137,9 @@ def _inside_cones(phase: Phase, now: Solution, friction: Friction) -> bool:
     )
 
 
-def _drawn_inside(phase: Phase, now: Solution, friction: Friction) -> Solution:
+def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     """The solution with the smallest forces inside the cones; as it is where there are none."""
+    phase = now.phase
     weights = np.full(len(phase.owner), np.inf)
     weights[phase.constrained] = now.kkt.weights
     modes = tuple(phase.modes[i] for i in phase.closed)
@@ -174,7 +178,6 @@ def _sliding(velocity: Array) -> Array | None:
 
 
 def linearised(
-    phase: Phase,
     now: Solution,
     upper: Array,
     lower: Array,
@@ -197,7 +200,7 @@ def linearised(
 
     Raises `SimulationError` where contacts share friction but carry no load.
     """
-    kkt = now.kkt
+    phase, kkt = now.phase, now.kkt
     if not kkt.redundant:
         return kkt.solve(upper, lower)
     weights_z = None
@@ -209,19 +212,19 @@ def linearised(
         if weights_z is not None:
             change += (now.multipliers / kkt.weights)[:, None] * weights_z
         moved = kkt.indeterminate() @ change
-        if _contradict(phase, now, _CONSISTENT):
+        if _contradict(now, _CONSISTENT):
             moved += kkt.least_squares(turned(now.residual))
         return a_z + kkt.push @ moved, m_z + moved
     a_z = kkt.by_mass(upper)
     wanted = lower - now.rows.jacobian[phase.constrained] @ a_z
-    if _contradict(phase, now, _CONSISTENT):
+    if _contradict(now, _CONSISTENT):
         wanted = wanted + now.least.inverse.T @ turned(now.residual)
     of_rows = None if weights_z is None else phase.along_rows(weights_z)
     m_z = now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
     return a_z + kkt.push @ m_z, m_z
 
 
-def _contradict(phase: Phase, now: Solution, tolerance: float) -> bool:
+def _contradict(now: Solution, tolerance: float) -> bool:
     """Whether redundant constraints miss by more than this share of the terms in them."""
     rows = now.rows
     free = np.abs(now.kkt.by_mass(rows.drive))
@@ -229,7 +232,7 @@ def _contradict(phase: Phase, now: Solution, tolerance: float) -> bool:
     return bool(np.abs(now.residual).max() > tolerance * scale)
 
 
-def balanced(phase: Phase, now: Solution, y: Array) -> tuple[Array, Array]:
+def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
     """y (m,) along all rows (r,), and z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z) at fixed y."""
-    rows = phase.along_rows(y)
+    rows = now.phase.along_rows(y)
     return rows, now.kkt.by_mass(now.rows.jacobian.T @ rows)

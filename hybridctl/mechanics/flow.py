@@ -64,7 +64,7 @@ class ContactFlow:
         longest = 1.0 / dynamics.stabilization if dynamics.stabilization > 0.0 else np.inf
         if not phase.spatial:
             return Pace(longest)
-        stop, turn = sliding_times(phase, dynamics.solve(phase, *self._parts(x), u))
+        stop, turn = sliding_times(dynamics.solve(phase, *self._parts(x), u))
         return Pace(min(longest, _OF_STOP * stop), turn)
 
     def held(self) -> Held:

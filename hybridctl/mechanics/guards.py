@@ -18,7 +18,7 @@ from hybridctl.mechanics.dynamics import (
     ContactDynamics,
 )
 from hybridctl.mechanics.jamming import JAMMED, can_jam, response_ratio, response_ratio_derivative
-from hybridctl.mechanics.phase import STOPPED
+from hybridctl.mechanics.phase import STANDSTILL, STOPPED
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1
@@ -129,13 +129,15 @@ class ContactGuards:
     def _value(self, guard: ContactGuard, point: ContactAcceleration) -> float:
         i, kind, sign = guard
         if kind == "jams":
-            phase, now = self.dynamics.phase(self.modes), point.solution
-            return (1.0 if now is None else response_ratio(phase, now)) - JAMMED
+            now = point.solution
+            return (1.0 if now is None else response_ratio(now)) - JAMMED
         if kind == "closes":
             return float(point.gaps[i])
         if kind == "opens":
             return float(point.forces[i])
         if kind == "sticks":
+            if point.holds(i):
+                return -STANDSTILL
             return float(sign * point.slip[i, 0] if sign else np.hypot(*point.slip[i]) - STOPPED)
         pull = -sign * point.friction[i, 0] if sign else np.hypot(*point.friction[i])
         return float(self.dynamics.static_friction[i] * point.forces[i] - pull)
@@ -157,18 +159,16 @@ class ContactGuards:
         change = np.zeros(d.acceleration_z.shape[1])
         if d.point.solution is not None:
             columns = 2 * self.dynamics.robot.nv
-            phase, terms = self.dynamics.phase(self.modes), self.dynamics.terms
-            change[:columns] = response_ratio_derivative(
-                terms, phase, q, d.point.solution, d.rates_z[:, :columns]
-            )
+            terms, rates_z = self.dynamics.terms, d.rates_z[:, :columns]
+            change[:columns] = response_ratio_derivative(terms, q, d.point.solution, rates_z)
         return change
 
     def _direction(self, guard: ContactGuard, point: ContactAcceleration) -> Array:
         """The unit direction (2,) in which a contact slides."""
         if guard.sign or point.solution is None:
             return np.array([guard.sign, 0.0])
-        k = self.dynamics.phase(self.modes).closed.index(guard.contact)
-        return point.solution.directions[k]
+        k = point.solution.phase.closed.index(guard.contact)
+        return point.solution.directions.get(k, np.zeros(2))
 
 
 class _Changes(NamedTuple):

@@ -147,16 +147,27 @@ def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -
     """
     first = impact(dynamics, q, v, at, plastic=True)
     mass, rows = first.terms.mass, first.terms.jacobian
-    stuck = [row for i in at if first.modes[i] == STICK for row in dynamics.all.tangents[i]]
-    held = rows[np.array([*at, *stuck], dtype=np.intp)]
+    states = [OPEN] * len(dynamics.contacts)
+    for i in at:
+        states[i] = STICK if first.modes[i] == STICK else CLOSED
+    phase = dynamics.phase(tuple(states))
+    held = rows[phase.all_rows[phase.constrained]]
     after, rest = KKT(mass, held.T, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
-    impulses = first.impulses.copy()
-    impulses[list(at)] += rest[: len(at)]
+    normal, tangential = phase.spread(phase.along_rows(rest))
+    impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
+    impulses[list(at)] += normal
+    friction[list(at)] += tangential
     modes = [
         _mode_after(0.0, rows[dynamics.all.tangents[i]] @ after) if i in at else OPEN
         for i in range(len(impulses))
     ]
-    return replace(first, velocity_after=after, impulses=impulses, modes=tuple(modes))
+    return replace(
+        first,
+        velocity_after=after,
+        impulses=impulses,
+        friction_impulses=friction,
+        modes=tuple(modes),
+    )
 
 
 def _provisional(dynamics: ContactDynamics, i: int) -> str:

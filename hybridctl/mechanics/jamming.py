@@ -32,20 +32,20 @@ def can_jam(phase: Phase) -> bool:
     return any(slide.friction > 0.0 for slide in phase.sliding)
 
 
-def response_ratio(phase: Phase, now: Solution) -> float:
+def response_ratio(now: Solution) -> float:
     """p of a mode in which contacts can jam."""
-    even = _without_friction(phase, now)
+    even = _without_friction(now)
     return 1.0 if even.regularity < _CLEAR else now.kkt.determinant / even.determinant
 
 
 def response_ratio_derivative(
-    terms: Terms, phase: Phase, q: Array, now: Solution, rates_z: Array
+    terms: Terms, q: Array, now: Solution, rates_z: Array
 ) -> Array:
     """D p (2 nv,) by (q, v), from D p = p tr(R^-1 D R - G^-1 D G) with G = C M^-1 C^T.
 
     rates_z (r, 2 nv): derivatives of the sliding velocities of all contacts.
     """
-    even = _without_friction(phase, now)
+    phase, even = now.phase, _without_friction(now)
     if even.regularity < _CLEAR:
         return np.zeros(rates_z.shape[1])
     held = np.eye(len(phase.owner))[:, phase.constrained]
@@ -64,6 +64,6 @@ def response_ratio_derivative(
     return np.asarray(now.kkt.determinant / even.determinant * change)
 
 
-def _without_friction(phase: Phase, now: Solution) -> KKT:
-    held = now.rows.jacobian[phase.constrained]
+def _without_friction(now: Solution) -> KKT:
+    held = now.rows.jacobian[now.phase.constrained]
     return KKT(now.rows.mass, held.T, held)

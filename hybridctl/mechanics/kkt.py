@@ -14,23 +14,24 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dgesdd, dgetrf, dgetrs, dpotrf, dpotrs
+from scipy.linalg.lapack import dgecon, dgesdd, dgetrf, dgetrs, dpotrf, dpotrs
 
 from hybridctl.checks import Array
 
-# Pivots or singular values of G below this, relative to the largest, are those of contacts that
-# hold each other: what rounding leaves of zero is below 1e-14 times the condition of M, and
-# distinct contacts of robots have stood above 1e-6.
+# Singular values of G below this, relative to the largest, are those of contacts that hold each
+# other: what rounding leaves of zero is below 1e-14 times the condition of M, and distinct contacts
+# of robots have stood above 1e-6. Pivots do not tell: where what contacts share is almost, but not
+# quite, without the last row, the last pivot is as much larger than the singular value.
 RANK = 1e-10
 
 
 class KKT:
     """The factorised equations for M (nv, nv), symmetric and positive, F (nv, k), C (k, nv).
 
-    F = C^T without sliding friction; otherwise G is not symmetric. `regularity` is its least pivot
-    over its largest. Where contacts are `redundant`
-    G is singular. Forces are then those that satisfy G lambda = c with the least sum of
-    lambda_i^2 / weights_i, where `weights` (k,) are positive, by default one.
+    F = C^T without sliding friction; otherwise G is not symmetric. `regularity` is the inverse of
+    its condition number, as LAPACK estimates it. Where contacts are `redundant` G is singular.
+    Forces are then those that satisfy G lambda = c with the least sum of lambda_i^2 / weights_i,
+    where `weights` (k,) are positive, by default one.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class KKT:
         self.push: Array = self.by_mass(force)
         self.response: Array = constraint @ self.push
         self._factors, self._pivots, _ = dgetrf(self.response)
-        pivots = np.abs(self._factors.diagonal())
-        self.regularity = float(pivots.min() / pivots.max()) if pivots.max() > 0.0 else 0.0
+        size = float(np.abs(self.response).sum(axis=0).max())
+        self.regularity = float(dgecon(self._factors, size)[0])
         self.redundant = self.regularity <= RANK
         self.weights: Array = np.ones(force.shape[1]) if weights is None else weights
 

@@ -181,16 +181,17 @@ def _acceleration(
         torque = columns.torque(q, v, point.acceleration)
         a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
         return point, (a_p, forces, friction)
-    a_p, m_p, own = _linearised(columns, phase, q, v, now)
+    a_p, m_p, own = _linearised(columns, q, v, now)
     closed = list(phase.closed)
     forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
     return point, (a_p, forces, friction)
 
 
 def _linearised(
-    columns: _Columns, phase: Phase, q: Array, v: Array, now: Solution
+    columns: _Columns, q: Array, v: Array, now: Solution
 ) -> tuple[Array, Array, Array]:
     """D_p of acceleration (nv, np) and multipliers (m, np), and (D_p E) m (r, np)."""
+    phase = now.phase
     per_normal = columns.friction_per_normal(phase, now.directions)
     own = np.zeros((len(now.mix), columns.count))
     for slide, change in zip(phase.sliding, per_normal, strict=True):
@@ -199,14 +200,14 @@ def _linearised(
     lower = np.zeros((len(phase.constrained), columns.count))
 
     def turned(y: Array) -> Array:
-        _, z = balanced(phase, now, y)
+        _, z = balanced(now, y)
         change: Array = -now.kkt.push.T @ columns.momentum(q, z)
         for slide, by_p in zip(phase.sliding, per_normal, strict=True):
             change[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ by_p
         return change
 
-    even = None if now.even is None else _linearised(columns, phase, q, v, now.even)[1]
-    a_p, m_p = linearised(phase, now, upper, lower, turned, even)
+    even = None if now.even is None else _linearised(columns, q, v, now.even)[1]
+    a_p, m_p = linearised(now, upper, lower, turned, even)
     return a_p, m_p, own
 
 

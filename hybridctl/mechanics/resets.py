@@ -41,7 +41,7 @@ class ContactEdges:
         for guard in events:
             if guard.kind == "closes":
                 hit.add(guard.contact)
-            elif after[guard.contact] != OPEN and (guard.kind == "sticks" or not stops):
+            elif after[guard.contact] != OPEN and not stops:
                 after[guard.contact] = guard.mode_after
         if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes).reset())
@@ -141,7 +141,7 @@ class _Jam:
         now = self.dynamics.solve(phase, x[:n], x[n:], u)
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
-        forces, ratio = now.forces[places], response_ratio(phase, now)
+        forces, ratio = now.forces[places], response_ratio(now)
         if ratio > _NEAR_JAM:
             return Jump(x, self.modes, np.zeros(len(self.modes)))
         raise JammingError(
@@ -159,7 +159,7 @@ class _Jam:
 class _Change:
     """Contacts open, stick or slip without an impulse, and go on in `modes`.
 
-    Where one `stops` sliding, those that stand still with it stick too, and lose what is left of
+    Where one `stops` sliding, it and those that stand still with it stick, and lose what is left of
     their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
     beyond the stop, where friction has no direction; the selection by accelerations decides about
     them.

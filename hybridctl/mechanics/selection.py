@@ -118,6 +118,8 @@ def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: M
                 return False
         elif modes[i] in SLIPS and np.linalg.norm(slip) <= STANDSTILL:
             sign = SLIPS[modes[i]]
+            if point.holds(i):
+                return False
             if sign and sign * change[0] < -fast:
                 return False
             if sign == 0.0 and point.friction[i] @ change > fast * scale / _TOLERANCE:

@@ -77,26 +77,26 @@ def endings(phase: Phase, now: Solution, stopping: list[int]) -> dict[int, Array
 def beginnings(
     phase: Phase,
     rows: Rows,
-    directions: dict[int, Array],
+    moving: dict[int, Array],
     starting: list[int],
     phase_of: Callable[[Modes], Phase],
     friction: Friction,
 ) -> dict[int, Array]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
-    The first guess is against the friction that would hold them: at the border of breaking
-    away it is the direction itself. Where less than kinetic friction holds all, none moves.
+    moving: of contacts that do move already, which are returned too. Those that kinetic friction
+    holds where they stand are left out. The first guess is against the friction that would hold
+    them: at the border of breaking away it is the direction itself.
     """
     held = list(phase.modes)
     for k in starting:
         held[phase.closed[k]] = STICK
     sticking = phase_of(tuple(held))
-    moving = {k: s for k, s in directions.items() if k not in starting}
     forces = solve(sticking, rows, moving).forces
     limit = (1.0 - _BORDER) * friction.kinetic * forces[: len(phase.closed)]
     stays = [k for k in starting if np.linalg.norm(forces[phase.tangents[k]]) < limit[k]]
     if len(stays) == len(starting):
-        return {}
+        return moving
     guesses = [
         unit(-forces[tangents], None) if k in starting else None
         for k, tangents in enumerate(phase.tangents)
@@ -107,17 +107,18 @@ def beginnings(
         guesses = list(solution.directions)
     else:
         guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
-    return {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
+    begun = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
+    return moving | begun
 
 
-def sliding_times(phase: Phase, now: Solution) -> tuple[float, float]:
+def sliding_times(now: Solution) -> tuple[float, float]:
     r"""Least times in s of contacts that slide in a surface.
 
     When the first one stops if it goes on slowing down so, :math:`|v_t| / (-d|v_t|/dt)`;
     and the time in which friction turns a sliding velocity into its own direction,
     :math:`1 / |K J M^{-1} J^T|` with K of `Phase.turning`, from a standstill as at `STANDSTILL`.
     """
-    rows = now.rows
+    rows, phase = now.rows, now.phase
     change = rows.jacobian @ now.acceleration - rows.target
     stops, rates = [np.inf], rows.rates.copy()
     for slide in phase.spatial:
