@@ -39,7 +39,13 @@ from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.sliding import beginnings, endings, sliding_directions, stops
+from hybridctl.mechanics.sliding import (
+    beginnings,
+    endings,
+    sliding_directions,
+    steered_derivatives,
+    stops,
+)
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
@@ -47,7 +53,6 @@ _CHOICES = ("auto", "generated", "pinocchio")
 _GENERATED = 7  # velocities of a robot up to which generated functions are faster
 
 STABILIZATION = 0.0  # 1/s
-_SLOWEST = 1e-7
 _CLOSED, _PROJECTIONS = 1e-11, 20
 
 
@@ -226,14 +231,18 @@ class ContactDynamics:
             return now
         stopping = [k for k in slow if stops(phase, now, k)]
         starting = [k for k in slow if k not in stopping]
+        steered: dict[int, Array] = {}
         if stopping:
-            directions |= endings(phase, now, stopping)
+            steered = endings(now, stopping)
+            directions |= steered
         if starting:
             moving = {k: s for k, s in directions.items() if k not in starting}
             friction = self._friction(phase)
-            directions = beginnings(phase, rows, moving, starting, self.phase, friction)
-            phase = self._holding(phase, [k for k in starting if k not in directions])
-        return solve(phase, rows, directions)
+            begun, sure = beginnings(phase, rows, moving, starting, self.phase, friction)
+            phase = self._holding(phase, [k for k in starting if k not in begun])
+            directions = moving | begun
+            steered |= begun if sure else {}
+        return solve(phase, rows, directions, tuple(steered))
 
     def _holding(self, phase: Phase, contacts: Sequence[int]) -> Phase:
         """The phase in which some more of the closed contacts stick."""
@@ -304,8 +313,8 @@ class ContactDynamics:
         """Derivatives of `acceleration`, from the differentiated equations and constraints.
 
         For a contact that slides in a surface they grow as 1 / |v_t|, which makes perturbations
-        across its direction vanish as it stops or begins to slide. Below 1e-7 m/s they stay as
-        they are there: those perturbations vanish as well, and the equations remain solvable.
+        across its direction vanish as it stops or begins to slide. Where it all but stands still
+        its direction is that of its acceleration.
         """
         phase, c = self.phase(modes), len(self.contacts)
         point = self.acceleration(q, v, u, modes)
@@ -337,7 +346,7 @@ class ContactDynamics:
         rows, jacobian, k = phase.all_rows, now.rows.jacobian, len(phase.closed)
         along = phase.scattered(now.forces, len(self.all.owner))
         d = self.terms.derivatives(q, v, now.acceleration, along)
-        turning = phase.turning(now.directions, now.rows.rates, now.multipliers, _SLOWEST)
+        turning = now.turning(now.multipliers)
         rates_z, no_input = d.rates[rows], np.zeros((len(rows), nu))
         own = -turning @ np.hstack([rates_z, no_input])
         upper = jacobian.T @ own + np.hstack([-d.equations, self.robot.actuation])
@@ -345,9 +354,10 @@ class ContactDynamics:
         change[:k, :nv] += s * s * jacobian[:k]
         lower = -np.hstack([change, no_input])[phase.constrained]
         even = None if now.even is None else self._linearised(q, v, now.even)[1]
-        a_z, m_z = linearised(
-            now, upper, lower, lambda y: self._turned(q, now, rates_z, y), even
-        )
+        a_z, m_z = linearised(now, upper, lower, lambda y: self._turned(q, now, rates_z, y), even)
+        if now.steered:
+            by_rows = np.hstack([change, no_input])
+            a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, by_rows)
         return a_z, m_z, own, d
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
@@ -357,7 +367,7 @@ class ContactDynamics:
         d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
         change[:, :nv] = now.mix.T @ d.rates[phase.all_rows] - now.kkt.push.T @ d.momentum
-        along = phase.turning(now.directions, now.rows.rates, np.ones(len(phase.constrained)))
+        along = now.turning(np.ones(len(phase.constrained)))
         for slide in phase.spatial:
             pull = (now.rows.jacobian @ z @ along)[slide.rows]
             change[slide.contact, : 2 * nv] -= pull @ rates_z[slide.rows]

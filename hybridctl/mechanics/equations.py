@@ -50,7 +50,8 @@ class Solution:
     phase: of the mode, in which contacts that are to slide but are held where they stand stick.
     residual: what the constraints still want of C a, where they contradict each other. even: the
     solve of equal weights, whose normal forces are the weights of friction in this one. least: how
-    the forces were found where those of least norm alone are not inside the cones.
+    the forces were found where those of least norm alone are not inside the cones. steered: closed
+    contacts that all but stand still and slide the way they accelerate.
     """
 
     phase: Phase
@@ -63,11 +64,19 @@ class Solution:
     residual: Array
     even: Solution | None
     least: LeastForces | None
+    steered: tuple[int, ...] = ()
 
     @property
     def forces(self) -> Array:
         """Forces along all rows (r,)."""
         return np.asarray(self.mix @ self.multipliers)
+
+    def turning(self, multipliers: Array) -> Array:
+        """K (r, r) of `Phase.turning`: of contacts whose direction is that of their velocity."""
+        rates = self.rows.rates.copy()
+        for k in self.steered:
+            rates[self.phase.tangents[k]] = 0.0
+        return self.phase.turning(self.directions, rates, multipliers)
 
 
 def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
@@ -89,7 +98,9 @@ class Friction:
     kinetic: Array
 
 
-def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
+def solve(
+    phase: Phase, rows: Rows, directions: dict[int, Array], steered: tuple[int, ...] = ()
+) -> Solution:
     """The equations of a phase for given directions of contacts that slide in surfaces.
 
     The acceleration is that of `shared`; forces of redundant contacts are of least weighted norm,
@@ -104,7 +115,7 @@ def solve(phase: Phase, rows: Rows, directions: dict[int, Array]) -> Solution:
     def solved(kkt: KKT, even: Solution | None) -> Solution:
         a, m = kkt.solve(rows.drive, target)
         left = target - constraint @ a
-        return Solution(phase, rows, directions, mix, kkt, a, m, left, even, None)
+        return Solution(phase, rows, directions, mix, kkt, a, m, left, even, None, steered)
 
     now = solved(KKT(rows.mass, force, constraint), None)
     if not now.kkt.redundant:

@@ -38,9 +38,7 @@ def response_ratio(now: Solution) -> float:
     return 1.0 if even.regularity < _CLEAR else now.kkt.determinant / even.determinant
 
 
-def response_ratio_derivative(
-    terms: Terms, q: Array, now: Solution, rates_z: Array
-) -> Array:
+def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
     """D p (2 nv,) by (q, v), from D p = p tr(R^-1 D R - G^-1 D G) with G = C M^-1 C^T.
 
     rates_z (r, 2 nv): derivatives of the sliding velocities of all contacts.
@@ -56,7 +54,7 @@ def response_ratio_derivative(
             d = terms.impulse_derivatives(q, z, phase.scattered(forces, len(rates_z)))
             rates_q = d.rates[phase.all_rows][phase.constrained]
             change[: len(z)] += sign * row @ (rates_q - even.push.T @ d.momentum)
-    turning = phase.turning(now.directions, now.rows.rates, np.ones(len(phase.constrained)))
+    turning = now.turning(np.ones(len(phase.constrained)))
     turned = np.linalg.solve(now.kkt.response, even.push.T @ now.rows.jacobian.T @ turning)
     own = rates_z[phase.all_rows]
     for slide in phase.spatial:

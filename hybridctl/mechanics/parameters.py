@@ -40,6 +40,7 @@ from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearis
 from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
 from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sliding import steered_derivatives
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.sensitivity.beside import ParameterDerivatives
 
@@ -187,9 +188,7 @@ def _acceleration(
     return point, (a_p, forces, friction)
 
 
-def _linearised(
-    columns: _Columns, q: Array, v: Array, now: Solution
-) -> tuple[Array, Array, Array]:
+def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[Array, Array, Array]:
     """D_p of acceleration (nv, np) and multipliers (m, np), and (D_p E) m (r, np)."""
     phase = now.phase
     per_normal = columns.friction_per_normal(phase, now.directions)
@@ -208,6 +207,8 @@ def _linearised(
 
     even = None if now.even is None else _linearised(columns, q, v, now.even)[1]
     a_p, m_p = linearised(now, upper, lower, turned, even)
+    if now.steered:
+        return steered_derivatives(now, a_p, m_p, own, np.zeros_like(own))
     return a_p, m_p, own
 
 

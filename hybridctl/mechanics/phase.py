@@ -83,17 +83,11 @@ class Phase:
             mix[slide.rows, slide.contact] = -slide.friction * directions[slide.contact]
         return mix
 
-    def turning(
-        self,
-        directions: dict[int, Array],
-        speeds: Array,
-        multipliers: Array,
-        slowest: float = NO_DIRECTION,
-    ) -> Array:
+    def turning(self, directions: dict[int, Array], speeds: Array, multipliers: Array) -> Array:
         """K (r, r): how friction in a surface turns with the sliding velocity.
 
-        f_t changes by -mu f_n / max(|v_t|, slowest) (I - s s') dv_t, not at all at a standstill,
-        where there is no s.
+        f_t changes by -mu f_n / |v_t| (I - s s') dv_t, not at all at a standstill, where there is
+        no s.
         """
         size = len(self.owner)
         result = np.zeros((size, size))
@@ -101,7 +95,7 @@ class Phase:
             speed = float(np.linalg.norm(speeds[slide.rows]))
             if speed > NO_DIRECTION:
                 s = directions[slide.contact]
-                ratio = slide.friction * multipliers[slide.contact] / max(speed, slowest)
+                ratio = slide.friction * multipliers[slide.contact] / speed
                 result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))
         return result
 

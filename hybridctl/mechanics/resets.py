@@ -14,7 +14,13 @@ from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
-from hybridctl.mechanics.impact import ImpactResult, impact, impact_derivatives, settle
+from hybridctl.mechanics.impact import (
+    SEPARATION_SPEED,
+    ImpactResult,
+    impact,
+    impact_derivatives,
+    settle,
+)
 from hybridctl.mechanics.jamming import response_ratio
 from hybridctl.mechanics.phase import STANDSTILL, contact_modes
 
@@ -108,10 +114,12 @@ class _Impact:
     def _touching(self, q: Array, v: Array) -> tuple[int, ...]:
         """The known contacts, and all others that rest on their surface without a force.
 
-        One whose gap closes at the same instant, but that moves, has an event of its own.
+        One whose gap closes at the same instant, but that moves, has an event of its own; so has
+        one that bounces off: of its speed the law of impact would take back a part.
         """
-        near = np.abs(self.dynamics.gaps(q)) <= _TOUCH
-        resting = near & (np.abs(self.dynamics.gap_rates(q, v)) <= _RESTING_SPEED)
+        near, rates = np.abs(self.dynamics.gaps(q)) <= _TOUCH, self.dynamics.gap_rates(q, v)
+        bounces = (rates > SEPARATION_SPEED) & (self.dynamics.restitution > 0.0)
+        resting = near & (np.abs(rates) <= _RESTING_SPEED) & ~bounces
         return tuple(sorted(self.known.union(np.flatnonzero(resting).tolist())))
 
     def _parts(self, x: Array) -> tuple[Array, Array]:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import STICK, Modes, unit
 from hybridctl.mechanics.coulomb.solve import polish
-from hybridctl.mechanics.equations import Friction, Rows, Solution, problem, solve
+from hybridctl.mechanics.equations import (
+    Friction,
+    Rows,
+    Solution,
+    balanced,
+    linearised,
+    problem,
+    solve,
+)
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 
 _BORDER = 1e-6
@@ -47,7 +56,7 @@ def stops(phase: Phase, now: Solution, k: int) -> bool:
     return speed > _MOVES and float(velocity @ change) < -_AGAINST * speed * size
 
 
-def endings(phase: Phase, now: Solution, stopping: list[int]) -> dict[int, Array]:
+def endings(now: Solution, stopping: list[int]) -> dict[int, Array]:
     r"""Directions in which contacts come to a stop: those against their own acceleration.
 
     Friction turns a sliding velocity towards them the faster the slower it is, so that at the
@@ -55,23 +64,75 @@ def endings(phase: Phase, now: Solution, stopping: list[int]) -> dict[int, Array
     the present velocities whose direction rounding and integration have spoilt, finds them. Where
     friction hardly turns a contact all keep theirs.
     """
-    jacobian, count = now.rows.jacobian, len(stopping)
-    change = jacobian @ now.acceleration - now.rows.target
-    along, across = np.zeros((len(change), count)), np.zeros((len(change), count))
-    pushes = np.zeros((len(change), count))
+    turn = _turn(now, tuple(stopping))
+    change = now.rows.jacobian @ now.acceleration - now.rows.target
+    if (turn.slope.diagonal() > -_TURNS * turn.slowing).any():
+        return {}
+    angles = np.linalg.solve(turn.slope, -turn.across.T @ change)
+    found = {}
+    for k, angle in zip(stopping, angles, strict=True):
+        s = now.directions[k]
+        found[k] = s * np.cos(angle) + np.array([-s[1], s[0]]) * np.sin(angle)
+    return found
+
+
+class _Turn(NamedTuple):
+    """What changes with the angles (n,) of sliding directions.
+
+    Acceleration (nv, n), multipliers (m, n), and forces along the rows at fixed multipliers (r, n).
+    across (r, n) are the rows across the directions, slope (n, n) says how the accelerations across
+    change, slowing (n,) is the deceleration along.
+    """
+
+    acceleration: Array
+    multipliers: Array
+    forces: Array
+    across: Array
+    slope: Array
+    slowing: Array
+
+
+def _turn(now: Solution, contacts: tuple[int, ...]) -> _Turn:
+    phase, jacobian, count = now.phase, now.rows.jacobian, len(contacts)
+    along, across = np.zeros((len(jacobian), count)), np.zeros((len(jacobian), count))
     friction = {slide.contact: slide.friction for slide in phase.spatial}
-    for j, k in enumerate(stopping):
+    kinetic = np.array([friction[k] for k in contacts])
+    for j, k in enumerate(contacts):
         s = now.directions[k]
         along[phase.tangents[k], j], across[phase.tangents[k], j] = s, (-s[1], s[0])
-        pushes[:, j] = -friction[k] * now.forces[k] * across[:, j]
-    turned, _ = now.kkt.solve(jacobian.T @ pushes, np.zeros((len(phase.constrained), count)))
-    slowing = -along.T @ change
-    slope = across.T @ jacobian @ turned + np.diag(slowing)
-    if (slope.diagonal() > -_TURNS * slowing).any():
-        return {}
-    angles = np.linalg.solve(slope, -across.T @ change)
-    turned_to = along * np.cos(angles) + across * np.sin(angles)
-    return {k: turned_to[phase.tangents[k], j] for j, k in enumerate(stopping)}
+    forces = -across * kinetic * now.forces[list(contacts)]
+
+    def turned(y: Array) -> Array:
+        _, z = balanced(now, y)
+        change = np.zeros((len(y), count))
+        change[list(contacts), np.arange(count)] = -kinetic * (across.T @ jacobian @ z)
+        return change
+
+    even = None if now.even is None else _turn(now.even, contacts).multipliers
+    lower = np.zeros((len(phase.constrained), count))
+    a_s, m_s = linearised(now, jacobian.T @ forces, lower, turned, even)
+    slowing = -along.T @ (jacobian @ now.acceleration - now.rows.target)
+    slope = across.T @ jacobian @ a_s + np.diag(slowing)
+    return _Turn(a_s, m_s, forces, across, slope, slowing)
+
+
+def steered_derivatives(
+    now: Solution, a_z: Array, m_z: Array, forces_z: Array, change_z: Array
+) -> tuple[Array, Array, Array]:
+    r"""Derivatives of a solution whose `steered` contacts slide the way they accelerate.
+
+    Given are those at fixed directions: of acceleration (nv, .), multipliers (m, .), and, at fixed
+    multipliers and acceleration, of forces (r, .) and J a - target (r, .). Accelerations across
+    the directions stay zero, :math:`t \cdot (J_t a - \text{target}) = 0`, which says how they turn.
+    """
+    turn = _turn(now, now.steered)
+    across_z = turn.across.T @ (now.rows.jacobian @ a_z + change_z)
+    angles_z = -np.linalg.solve(turn.slope, across_z)
+    return (
+        a_z + turn.acceleration @ angles_z,
+        m_z + turn.multipliers @ angles_z,
+        forces_z + turn.forces @ angles_z,
+    )
 
 
 def beginnings(
@@ -81,12 +142,13 @@ def beginnings(
     starting: list[int],
     phase_of: Callable[[Modes], Phase],
     friction: Friction,
-) -> dict[int, Array]:
+) -> tuple[dict[int, Array], bool]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
-    moving: of contacts that do move already, which are returned too. Those that kinetic friction
-    holds where they stand are left out. The first guess is against the friction that would hold
-    them: at the border of breaking away it is the direction itself.
+    moving: directions of contacts that do move already. Those that kinetic friction holds where
+    they stand are left out. The first guess is against the friction that would hold them: at the
+    border of breaking away it is the direction itself. Besides, whether these are directions of
+    accelerations: where other contacts do not hold, guesses are returned.
     """
     held = list(phase.modes)
     for k in starting:
@@ -96,7 +158,7 @@ def beginnings(
     limit = (1.0 - _BORDER) * friction.kinetic * forces[: len(phase.closed)]
     stays = [k for k in starting if np.linalg.norm(forces[phase.tangents[k]]) < limit[k]]
     if len(stays) == len(starting):
-        return moving
+        return {}, True
     guesses = [
         unit(-forces[tangents], None) if k in starting else None
         for k, tangents in enumerate(phase.tangents)
@@ -107,8 +169,8 @@ def beginnings(
         guesses = list(solution.directions)
     else:
         guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
-    begun = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
-    return moving | begun
+    found = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
+    return found, solution is not None
 
 
 def sliding_times(now: Solution) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from differences import assert_derivative
+from hybridctl.robots import cube
 
 from hybridctl.mechanics.impact import impact, impact_derivatives
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
@@ -33,6 +34,38 @@ def test_acceleration_and_forces(make, modes):
     assert_derivative(lambda z: result(robot.integrate(q, z), v, u), by_q)
     assert_derivative(lambda z: result(q, v + z, u), by_v)
     assert_derivative(lambda z: result(q, v, u + z), by_u)
+
+
+@pytest.mark.parametrize(
+    ("modes", "friction", "u"),
+    [
+        ({"---": "slip"}, 0.1, [0.2, 0.1, -0.4, 0.02, 0.01, 0.03]),
+        ({"---": "slip", "-+-": "slip"}, 0.1, [0.2, 0.1, -0.4, 0.02, 0.01, 0.03]),
+        ({"---": "slip", "-+-": "stick"}, 0.5, [-1.54, -1.24, -1.76, -0.02, -0.22, 0.01]),
+    ],
+)
+def test_contacts_that_begin_to_slide(modes, friction, u):
+    """An actuated cube at rest on a corner or an edge: friction is against the acceleration.
+
+    At zero velocity a perturbed configuration moves nothing, so that the directions stay those of
+    the accelerations.
+    """
+    system = cube.system(cube.Parameters(friction=friction), actuated=True)
+    dynamics, robot = system.dynamics, system.robot
+    key = tuple(modes.get(contact.name, "open") for contact in system.contacts)
+    q, v = robot.integrate(robot.neutral(), np.array([0.0, 0.0, 0.0, 0.1, 0.5, 0.3])), np.zeros(6)
+    u = np.array(u)
+    d = dynamics.acceleration_derivatives(q, v, u, key)
+    assert d.point.solution.steered
+    assert (np.linalg.norm(d.slip_z[0, :, 6:12], axis=1) > 0.0).all()
+
+    def result(q, u):
+        r = dynamics.acceleration(q, v, u, key)
+        return np.concatenate([r.acceleration, r.forces, r.friction.ravel()])
+
+    by_z = np.vstack([d.acceleration_z, d.forces_z, d.friction_z.reshape(16, -1)])
+    assert_derivative(lambda z: result(robot.integrate(q, z), u), by_z[:, :6])
+    assert_derivative(lambda z: result(q, u + z), by_z[:, 12:])
 
 
 @pytest.mark.parametrize("make", [case[0] for case in [*CASES.values(), *ROUGH.values()]])

@@ -1,0 +1,31 @@
+"""Equations of motion and constraints: which sets of contacts hold each other."""
+
+import numpy as np
+import pytest
+
+from hybridctl.mechanics.kkt import KKT
+
+ROWS = np.array([[1.0, 0.5, 0.25], [0.0, 0.0, 0.0], [0.3, 1.0, 0.2]])
+
+
+@pytest.mark.parametrize("share", [0.0, *10.0 ** -np.arange(2.0, 15.0)])
+def test_a_row_that_is_a_sum_of_others_is_redundant_however_small_one_share(share):
+    """Pivots of G do not tell: its last one may exceed the rounding by the inverse of the share."""
+    rows = ROWS.copy()
+    rows[1] = rows[0] + share * rows[2]
+    system = KKT(np.eye(3), rows.T, rows)
+    assert system.redundant
+    acceleration, forces = system.solve(np.array([1.0, 2.0, 3.0]), np.zeros(3))
+    assert rows @ acceleration == pytest.approx(np.zeros(3), abs=1e-12)
+    # forces along the sum and against its parts do nothing: those of least norm have none of it
+    assert forces @ [1.0, -1.0, share] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("angle", [1.0, 1e-2, 1e-4])
+def test_contacts_at_an_angle_are_independent(angle):
+    rows = np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])
+    system = KKT(np.eye(2), rows.T, rows)
+    assert not system.redundant
+    acceleration, _ = system.solve(np.ones(2), np.zeros(2))
+    # two directions at this angle leave no motion, to rounding over the square of the angle
+    assert acceleration == pytest.approx(np.zeros(2), abs=1e-15 / angle**2)
