@@ -1,12 +1,13 @@
 r"""scipy's implicit steppers behind the interface of a stepper, for stretches that are stiff.
 
-With a held input their Newton iteration takes the Jacobian of the mode, in the coordinates x of a
+Their Newton iteration takes the Jacobian of the mode under its law, in the coordinates x of a
 manifold with :math:`L(x)` (nx, ndx), the map from velocities to rates of coordinates,
 
-.. math:: J = L\, D_x f\, L^+,
+.. math:: J = L (D_x f + D_u f D_x u) L^+,
 
-which leaves out how L turns with x; a rough J costs iterations, not accuracy. How a law follows the
-state nobody says, so with feedback scipy differences the closed loop.
+which leaves out how L turns with x, and D_x u for a law that does not say it (see
+`DifferentiableLaw`): a rough J costs iterations, not accuracy. Modes without derivatives leave it
+to scipy's differences.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scipy.integrate import OdeSolver
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import DifferentiableLaw, InputLaw, Mode
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
 from hybridctl.spaces import VectorSpace
@@ -47,7 +48,7 @@ class ImplicitStepper:
             t_bound=t_end,
             rtol=rtol,
             atol=atol,
-            jac=None if motion.held is None else _jacobian(motion.mode, motion.held[0]),
+            jac=_jacobian(motion.mode, motion.law),
         )
         first = None if first_step is None else min(first_step, abs(t_end - t))
         self._solver = self._make(t, x, first_step=first)
@@ -100,18 +101,21 @@ class ImplicitStepper:
         return step
 
 
-def _jacobian(mode: Mode, u: Array) -> Callable[[float, Array], Array] | None:
+def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
     """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
     space, derivatives = mode.space, mode.jacobian
     if derivatives is None:
         return None
-    if isinstance(space, VectorSpace):
-        return lambda t, x: derivatives(t, x, u).state
+
+    def of_velocities(t: float, x: Array) -> Array:
+        d = derivatives(t, x, law(t, x))
+        if isinstance(law, DifferentiableLaw):
+            return d.state + d.input @ law.jacobian(t, x)
+        return d.state
 
     def in_coordinates(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
         turn = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
-        inner = derivatives(t, x, u).state
-        return np.asarray(turn @ inner @ np.linalg.pinv(turn))
+        return np.asarray(turn @ of_velocities(t, x) @ np.linalg.pinv(turn))
 
-    return in_coordinates
+    return of_velocities if isinstance(space, VectorSpace) else in_coordinates

@@ -238,13 +238,15 @@ class Jump:
     """What a reset returns: the post-event state, and what it knows about the event.
 
     `mode` is the post-event mode where the reset decides it, `impulses` the normal impulse per
-    contact in N s, `report` whatever the solver of the reset certifies.
+    contact in N s, `report` whatever the solver of the reset certifies. `guards`: those that took
+    part in the event, where others that seemed to fire with them do not; None for all.
     """
 
     state: Array
     mode: ModeKey | None = None
     impulses: Array = field(default_factory=lambda: np.zeros(0))
     report: Any = None
+    guards: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -302,6 +302,7 @@ def _jump(
     space.check(name, after)
 
     impulses = _frozen(jump.impulses)
+    guards = crossing.guards if jump.guards is None else jump.guards
 
     def event(mode: ModeKey, u_after: Array) -> Event:
         return Event(
@@ -309,7 +310,7 @@ def _jump(
             t,
             arc.mode,
             mode,
-            crossing.guards if end is None else end.guards,
+            guards if end is None else end.guards,
             before,
             after,
             u,

@@ -278,26 +278,32 @@ class ContactDynamics:
         )
 
     def stopped(self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
-        """v without sliding velocities of some sticking contacts, by least energy.
+        """v without sliding velocities of some sticking contacts, by impulses of the phase.
 
-        The normal velocities of closed contacts, and what others that stick have, stay.
+        The normal velocities of closed contacts, and what others that stick have, stay; those that
+        slide on rub along their velocities.
         """
-        rows = self.all.jacobian(q)[phase.all_rows[phase.constrained]]
+        system, rows = self._stop(phase, q, v)
         change = -self._sliding_of(phase, contacts) * (rows @ v)
-        dv, _ = KKT(self.robot.mass_matrix(q), rows.T, rows).solve(np.zeros(len(v)), change)
-        return v + dv
+        return v + system.solve(np.zeros(len(v)), change)[0]
 
     def stopped_derivatives(
         self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]
     ) -> Array:
         """Derivatives (nv, 2 nv) of `stopped` by (q, v), where nothing is left to be taken off."""
         nv, held = len(v), phase.all_rows[phase.constrained]
-        rows = self.all.jacobian(q)[held]
+        system, rows = self._stop(phase, q, v)
         turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates[held]
         change = -self._sliding_of(phase, contacts)[:, None] * np.hstack([turned, rows])
-        system = KKT(self.robot.mass_matrix(q), rows.T, rows)
         dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
         return np.eye(nv, 2 * nv, nv) + dv
+
+    def _stop(self, phase: Phase, q: Array, v: Array) -> tuple[KKT, Array]:
+        """Impulses of a phase that change the rates of its constrained rows (m, nv), and these."""
+        rows = self.rows(phase, q, v, np.zeros(self.robot.nu))
+        directions, _ = sliding_directions(phase, rows)
+        constrained = rows.jacobian[phase.constrained]
+        return KKT(rows.mass, rows.jacobian.T @ phase.mix(directions), constrained), constrained
 
     def _sliding_of(self, phase: Phase, contacts: Sequence[int]) -> Array:
         """1 for the constrained rows (m,) that are tangents of these contacts, otherwise 0."""

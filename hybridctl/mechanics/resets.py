@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +43,11 @@ class ContactEdges:
         if events is None:
             return None
         after, hit = list(self.modes), set()
-        stops = any(guard.kind == "sticks" for guard in events)
+        stops = {
+            guard.contact: name
+            for guard, name in zip(events, fired, strict=True)
+            if guard.kind == "sticks"
+        }
         for guard in events:
             if guard.kind == "closes":
                 hit.add(guard.contact)
@@ -169,13 +173,13 @@ class _Change:
 
     Where one `stops` sliding, it and those that stand still with it stick, and lose what is left of
     their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
-    beyond the stop, where friction has no direction; the selection by accelerations decides about
-    them.
+    beyond the stop, where friction has no direction: they take no part, and the selection by
+    accelerations decides about them. stops: names of the guards of contacts that stop.
     """
 
     dynamics: ContactDynamics
     modes: Modes
-    stops: bool
+    stops: Mapping[int, str]
 
     def reset(self) -> Reset:
         if self.stops:
@@ -188,7 +192,8 @@ class _Change:
             return Jump(x, self.modes, none)
         stand, stopped = self._standing(x)
         v = self.dynamics.stopped(self.dynamics.phase(stand), x[:n], x[n:], stopped)
-        return Jump(np.concatenate((x[:n], v)), stand, none)
+        took_part = tuple(name for i, name in self.stops.items() if i in stopped)
+        return Jump(np.concatenate((x[:n], v)), stand, none, guards=took_part or None)
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
         n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv

@@ -58,7 +58,7 @@ def vertical(system, run, t):
     return float(outputs["normal_force"].sum())
 
 
-@pytest.mark.parametrize(("name", "tilt"), product(STANDING, TILTS))
+@pytest.mark.parametrize(("name", "tilt"), [*product(STANDING, TILTS)])
 def test_a_robot_lands_on_its_feet(name, tilt):
     system, run = dropped(name, tilt)
     assert run.end == END
