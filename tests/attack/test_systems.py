@@ -7,9 +7,9 @@ import pytest
 
 from attack.systems import SLOPE, judged
 
-# Of the first twelve those that land; two of 11 and 12 joints take a minute each with their
+# Of the first twelve those that land; three of 9 to 12 joints take up to a minute each with their
 # differences. More by hand, see `attack.systems`.
-SEEDS = [(1, 2, 3, 4, 6, 8, 10), pytest.param(tuple(range(12)), marks=pytest.mark.slow)]
+SEEDS = [(2, 3, 4, 6, 8, 10), pytest.param(tuple(range(12)), marks=pytest.mark.slow)]
 # A contact stops while another slides and leaves: the derivative is off by 6e-5. Known, not mended.
 STOPS_BESIDE_A_SLIDING_ONE = {5}
 
