@@ -196,10 +196,14 @@ class _Runs:
         )
 
     def difference(self, step: float) -> Array:
-        """A second-order difference quotient of the final state; one-sided at kinks."""
+        """A second-order difference quotient of the final state; one-sided at kinks.
+
+        One-sided ones start from the run of size 0: the nominal trajectory, planned arc by arc, is
+        off it by the tolerance, which they would divide by the step.
+        """
         if self._case.map.is_linear:
             return (self._final(step) - self._final(-step)) / (2.0 * step)
-        return (4.0 * self._final(0.5 * step) - self._final(step)) / step
+        return (4.0 * self._final(0.5 * step) - self._final(step) - 3.0 * self._final(0.0)) / step
 
     def _final(self, size: float) -> Array:
         """The deviation (ndx,) at the end."""

@@ -45,8 +45,9 @@ def test_the_remainder_is_of_second_order(result):
 
 def test_the_derivative_is_that_of_differences_and_resets_alone_are_not(result):
     summary = result[1]
-    # A step h errs by h^2 times third derivatives, 1e3 at most, and by tolerance / h = 1e-6.
-    assert summary["best_derivative_error"] < 5e-5
+    # A step h = 2e-4 of the door errs by 12 h^2 = 5e-7. Runs beside each other differ by a tenth of
+    # the tolerance 1e-10, and quotients take 8 / h of that: 4e-6 of derivatives of about 0.1.
+    assert summary["best_derivative_error"] < 1e-5
     assert summary["reset_only_error"] > 0.1
 
 

@@ -12,7 +12,10 @@ CORNERS = HALF * (np.indices((2, 2, 2)).reshape(3, 8).T * 2.0 - 1.0)
 
 
 def random_body(rng, planar, count, friction, restitution) -> ContactDynamics:
-    """A body of 0.1 kg to 10 kg that touches with corners of a cube or with any points in it."""
+    """A body of 0.1 kg to 10 kg that touches with corners of a cube or with any points in it.
+
+    Each is another body, for which generated functions would be made to be called once.
+    """
     mass = 10.0 ** rng.uniform(-1.0, 1.0)
     inertia = mass * HALF**2 * rng.uniform(0.4, 0.8, 3)
     urdf = free_body("body", mass, tuple(inertia))
@@ -31,7 +34,7 @@ def random_body(rng, planar, count, friction, restitution) -> ContactDynamics:
         )
         for i, point in enumerate(points)
     ]
-    return ContactDynamics(robot, contacts)
+    return ContactDynamics(robot, contacts, terms="pinocchio")
 
 
 def random_motion(rng, dynamics):

@@ -1,6 +1,7 @@
 """Robots for the tests: a pair of bodies on any base, an arm that carries a surface, the door."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from hybridctl.robots import rrr_door
@@ -28,6 +29,7 @@ HILL_IN_THE_PLANE = Sphere((0.0, 0.05, -0.4), 0.3)
 BOWL = Sphere((0.0, 0.1, 1.1), 2.0, inside=True)
 
 
+@cache
 def pair(root: str, ground, urdf: str = PAIR, mu: float = 0.0) -> ContactDynamics:
     """Two bodies that touch the ground with three points, and each other with a fourth."""
     robot = Robot.from_urdf(urdf, root=root, stiffness={} if urdf is WHEEL else {"hip": 2.0})
@@ -52,10 +54,12 @@ def pair(root: str, ground, urdf: str = PAIR, mu: float = 0.0) -> ContactDynamic
     )
 
 
+@cache
 def door() -> ContactDynamics:
     return ContactDynamics(rrr_door.robot(), rrr_door.contacts())
 
 
+@cache
 def rough_door() -> ContactDynamics:
     contacts = [replace(c, friction=0.3, static_friction=None) for c in rrr_door.contacts()]
     return ContactDynamics(rrr_door.robot(), contacts)

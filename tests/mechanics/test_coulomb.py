@@ -175,7 +175,7 @@ def planar_corner(x, z, friction, restitution):
     point = Contact(
         "point", "body", GROUND, offset=(x, 0.0, z), friction=friction, restitution=restitution
     )
-    return ContactDynamics(robot, [point])
+    return ContactDynamics(robot, [point], terms="pinocchio")
 
 
 def closed_forms(a, b, d, normal, tangential, mu):

@@ -206,7 +206,9 @@ def test_the_door_that_is_hit_corner_by_corner(name):
     lin = sensitivity.linearization
     jumps = tuple(replace(jump, kick=0.0 * jump.kick) for jump in lin.jumps)
     resets = replace(sensitivity, linearization=replace(lin, jumps=jumps)).matrix * door.scale
-    assert np.abs(resets - expected).max() > 0.05 * np.abs(expected).max()
+    # Steps of a closed contact take off what leaves its surface, also of a wrong jump. What is left
+    # is ten thousand times what the differences above allow.
+    assert np.abs(resets - expected).max() > 1e4 * 2e-7 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("rough", [False, True])

@@ -150,6 +150,7 @@ def test_the_corners_of_a_robot_hit_a_door_one_by_one(door):
     assert_v(flow_errors(lin, law, steps=(1e-3, 5e-4, 2e-4), fourth=True), 1e-9)
 
 
+@pytest.mark.slow
 def test_a_cube_lands_on_a_corner_that_sticks_and_then_slips():
     """The field of a contact that begins to slide is stiff, as 1 / speed, and has no derivative
     at the instant itself, where the run keeps about the root of its tolerance."""
