@@ -105,7 +105,7 @@ class ContactSet:
             for surface in surfaces.values()
         ]
         self._curved = any(surface.curved for surface in surfaces.values())
-        self._frames = self._tangent_frames([contact.rough for contact in contacts])
+        self._frames = self._tangent_frames(contacts)
         self.owner = np.array([*range(len(contacts)), *self._frames.owner], dtype=np.intp)
         self.tangents = tuple(
             np.flatnonzero(self.owner[len(contacts) :] == i) + len(contacts)
@@ -117,27 +117,26 @@ class ContactSet:
         flat = bool(contacts) and not self._curved
         self._flat = self._in_surfaces(np.zeros((len(contacts), 3))) if flat else None
 
-    def _tangent_frames(self, rough: Sequence[bool]) -> TangentFrames:
+    def _tangent_frames(self, contacts: Sequence[Contact]) -> TangentFrames:
         """Two tangents for each rough contact, one where it can only move in a plane.
 
         Whether it can is found by looking at its motion at three configurations.
         """
         robot, rng = self._robot, np.random.default_rng(0)
+        rough = [i for i, contact in enumerate(contacts) if contact.rough]
         moves, normals = [], []
-        for _ in range(_LOOKS if any(rough) else 0):
+        for _ in range(_LOOKS if rough else 0):
             q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
             motion = robot.motion(q, np.zeros(robot.nv), self.joints)
             p, turn, r = self._place(motion.poses)
             linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
             moves.append(turn.transpose(0, 2, 1) @ (self._sign[:, None, :] * linear))
             normals.append(self._on_surfaces("normal", r))
-        axes = [
-            plane_of_motion(np.hstack([m[i] for m in moves]), np.array([n[i] for n in normals]))
-            if is_rough
-            else None
-            for i, is_rough in enumerate(rough)
-        ]
-        return TangentFrames([i for i, is_rough in enumerate(rough) if is_rough], axes)
+        axes: list[Array | None] = [None] * len(contacts)
+        for i in rough:
+            each, across = np.hstack([m[i] for m in moves]), np.array([n[i] for n in normals])
+            axes[i] = plane_of_motion(contacts[i].name, each, across)
+        return TangentFrames(rough, axes)
 
     def gaps(self, q: Array) -> Array:
         """Signed distances (c,), positive when open."""

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.errors import InputError
 from hybridctl.mechanics.joints import skew
 
 _ZERO = 1e-9
+_CLEAR = 1e-4  # rad: axes written with five digits are off by less
 
 
 class TangentFrames:
@@ -66,21 +68,36 @@ class TangentFrames:
         return third, n + third, (self._basis * n).sum(axis=1) * scale, scale
 
 
-def plane_of_motion(moves: Array, normals: Array) -> Array | None:
-    """The axis of the plane in which a contact point moves, None if it moves in space.
+def plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
+    """The axis of the plane in which the point of a contact moves, None if it moves in space.
 
     `moves` (3, k): velocities of the point relative to the surface, in its frame, at several
     configurations; `normals` (m, 3) the normals there, which lie in the plane too.
+
+    Raises `InputError` where it all but moves in a plane: in space friction across that plane
+    could not be told from nothing, and in the plane it would be left out.
     """
     left, sizes, _ = np.linalg.svd(moves)
     rank = int((sizes > _ZERO * sizes.max(initial=_ZERO)).sum())
     if rank == 3:
+        _check_clear(contact, float(sizes[2] / sizes[0]))
         return None
     axis: Array = left[:, 2]
     if rank == 1:  # along a line: the plane that holds the line and the normal
         across = np.cross(left[:, 0], normals[0])
         length = float(np.linalg.norm(across))
         axis = across / length if length > _ZERO else axis
-    if np.abs(normals @ axis).max() > _ZERO:
+    tilt = float(np.abs(normals @ axis).max())
+    if tilt > _ZERO:
+        _check_clear(contact, tilt)
         return None
     return np.asarray(axis * np.sign(axis[np.abs(axis).argmax()]))
+
+
+def _check_clear(contact: str, tilt: float) -> None:
+    if tilt < _CLEAR:
+        raise InputError(
+            f"contact {contact!r} must move in a plane or in space, but leaves a plane by "
+            f"{tilt:.3g} rad only: give the axes of joints and the normal of the surface all their "
+            "digits (rpy of 1.5707963267948966, not 1.5708), or tilt them clearly"
+        )

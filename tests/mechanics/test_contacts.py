@@ -4,9 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
+from hybridctl.robots import ball
 
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.mechanics import Contact, Plane, Robot, Sphere
+from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
 from hybridctl.mechanics.contacts import checked_contacts
 from mechanics.models import PAIR
 
@@ -115,3 +116,20 @@ def test_what_is_fixed_in_the_world_cannot_touch_it():
         checked_contacts(robot, [Contact("a", "cube", GROUND)])
     legs = [Contact("a", "arm", GROUND), Contact("b", "arm", KNOB, body="cube")]
     assert checked_contacts(robot, iter(legs)) == tuple(legs)
+
+
+@pytest.mark.parametrize("tilt", [1e-6, 3.7e-6, 5e-5])
+def test_a_motion_that_is_almost_planar_is_refused(tilt):
+    """As with rpy="1.5708 0 0": friction across the plane could not be told from nothing."""
+    floor = Plane((0.0, 0.0, 0.0), (0.0, tilt, 1.0))
+    with pytest.raises(InputError, match=f"'foot'.*leaves a plane by {tilt:.3g} rad"):
+        contact_system(ball.robot(), [Contact("foot", "ball", floor, friction=0.5)])
+
+
+@pytest.mark.parametrize(("tilt", "modes"), [(0.0, 4), (1e-3, 3)])
+def test_a_motion_is_planar_or_clearly_not(tilt, modes):
+    floor = Plane((0.0, 0.0, 0.0), (0.0, tilt, 1.0))
+    system = contact_system(ball.robot(), [Contact("foot", "ball", floor, friction=0.5)])
+    with pytest.raises(UnknownNameError) as error:
+        system.mode(("none",))
+    assert str(error.value).count("slip") == modes - 2
