@@ -19,6 +19,7 @@ from scipy.integrate import BDF, Radau
 from hybridctl.checks import Array
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.mode import InputLaw, Mode, Pace
+from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Formula, Motion, Step, failure
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
 
@@ -104,10 +105,19 @@ class Flow:
         return f"{last:.3g} s long, limited by {why}"
 
     def steps(self) -> Iterator[Step]:
-        """Accepted steps until t_end; the caller stops early at an event."""
+        """Accepted steps until t_end; the caller stops early at an event.
+
+        One on which eight samples do not resolve the input, as where the field does not feel it, is
+        taken again once, shorter.
+        """
         while True:
             longest = min(self._settings.max_step, self._pace.longest_step)
             step = self._stepper.advance(longest)
+            missed = self._input_error(step)
+            if missed > 1.0:
+                length = max(_SHRINK, _SAFETY * missed ** (-1.0 / DEGREE)) * (step.end - step.start)
+                self._stepper = self._started(step.start, step.states[0], abs(length))
+                step = self._stepper.advance(min(longest, abs(length)))
             self._put_back(step)
             self._last = abs(step.end - step.start)
             yield step
@@ -125,6 +135,14 @@ class Flow:
         if ended is step or ended.guards is None:
             return self._motion.guard(step, i, t)
         return float(ended.guards[-1, i])
+
+    def _input_error(self, step: Step) -> float:
+        """How well the record of a step knows its inputs: their last coefficients by tolerance."""
+        if self._motion.held is not None or not step.inputs.size:
+            return 0.0
+        tail = np.abs(TO_SERIES[-2:] @ step.inputs).sum(axis=0)
+        size = np.abs(step.inputs).max(axis=0)
+        return float((tail / (self._settings.atol + self._settings.rtol * size)).max())
 
     def _put_back(self, step: Step) -> None:
         """Project the end of a step onto what its mode holds.

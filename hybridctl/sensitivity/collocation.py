@@ -12,6 +12,7 @@ the start of the step, where no stage is, whether a kink of A or b hides before 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -26,6 +27,7 @@ Equation = Callable[[float], tuple[Array, Array | None]]
 
 _STAGES = 7
 _FIRST = 0.1  # of the duration
+_SPACINGS = 16.0  # of numbers at t: a first step is no shorter
 _ROUNDING = 4.0 * np.finfo(np.float64).eps  # of the largest entry
 _SLOPE_ROUNDING = 2.0 * _ROUNDING * float(np.abs(TO_SLOPES[0]).sum())  # of a slope, times h
 _SAFETY, _SHRINK, _GROW = 0.8, 0.1, 8.0
@@ -66,7 +68,8 @@ def collocated(
     smoothly, at a rate that A is not accurate enough to follow; 0 otherwise. Raises
     `IntegrationError` where steps collapse.
     """
-    z, h, leaps = start, leap or _FIRST * (end - t), leap > 0.0
+    shortest = _SPACINGS * math.ulp(max(abs(t), abs(end)))
+    z, h, leaps = start, leap or max(_FIRST * (end - t), shortest), leap > 0.0
     rate: Array | None = None
     while t < end:
         last = t + h >= end

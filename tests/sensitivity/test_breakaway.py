@@ -78,3 +78,14 @@ def test_collocation_follows_stiff_linear_equations(rate):
     else:  # z_0 = z_1 - z_1' / rate + ...
         np.testing.assert_allclose(found[0], found[1], atol=3.0 / rate + 1e-9)
     assert len(steps) <= 240  # the slope at the start of a step counts, which is steep here
+
+
+@pytest.mark.parametrize("spacings", [1, 3, 40])
+def test_collocation_goes_over_durations_as_short_as_rounding(spacings):
+    """As between an event and a grid point that is the same number but for its last digits."""
+    end = 0.25 + spacings * np.spacing(0.25)
+    steps = list(
+        collocated(lambda t: (np.eye(1), None), np.ones((1, 1)), 0.25, end, rtol=1e-10, atol=1e-10)
+    )
+    assert steps[-1].end == end
+    assert steps[-1].states[-1, 0] == pytest.approx(1.0, abs=1e-12)
