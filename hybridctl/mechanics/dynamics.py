@@ -43,7 +43,9 @@ from hybridctl.mechanics.sliding import (
     beginnings,
     endings,
     sliding_directions,
+    staying,
     steered_derivatives,
+    stop_of,
     stops,
 )
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
@@ -229,20 +231,21 @@ class ContactDynamics:
         now = solve(phase, rows, directions)
         if not slow:
             return now
-        stopping = [k for k in slow if stops(phase, now, k)]
+        friction = self._friction(phase)
+        moving = {k: s for k, s in directions.items() if k not in slow}
+        held = solve(self._holding(phase, slow), rows, moving)
+        stays = staying(held, slow, friction)
+        begun, sure = beginnings(phase, held, slow, stays, friction)
+        stopping = [k for k in slow if stops(phase, now, k, None if k in stays else begun.get(k))]
         starting = [k for k in slow if k not in stopping]
-        steered: dict[int, Array] = {}
-        if stopping:
-            steered = endings(now, stopping)
-            directions |= steered
-        if starting:
-            moving = {k: s for k, s in directions.items() if k not in starting}
-            friction = self._friction(phase)
-            begun, sure = beginnings(phase, rows, moving, starting, self.phase, friction)
-            phase = self._holding(phase, [k for k in starting if k not in begun])
-            directions = moving | begun
-            steered |= begun if sure else {}
-        return solve(phase, rows, directions, tuple(steered))
+        steered = endings(now, stopping) if stopping else {}
+        if stopping and starting:
+            begun, sure = beginnings(phase, held, starting, stays, friction)
+        begun = {k: s for k, s in begun.items() if k in starting}
+        directions = {k: s for k, s in directions.items() if k not in starting} | steered | begun
+        steered |= begun if sure else {}
+        still = self._holding(phase, [k for k in starting if k not in begun])
+        return solve(still, rows, directions, tuple(steered))
 
     def _holding(self, phase: Phase, contacts: Sequence[int]) -> Phase:
         """The phase in which some more of the closed contacts stick."""
@@ -288,15 +291,29 @@ class ContactDynamics:
         return v + system.solve(np.zeros(len(v)), change)[0]
 
     def stopped_derivatives(
-        self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]
+        self, phase: Phase, q: Array, v: Array, contacts: Sequence[int], before: Solution
     ) -> Array:
-        """Derivatives (nv, 2 nv) of `stopped` by (q, v), where nothing is left to be taken off."""
+        """Derivatives (nv, 2 nv) of `stopped` by (q, v), where nothing is left to be taken off.
+
+        before: the solution with the contacts that stop still sliding. In a surface friction has
+        turned away what perturbations there were across, see `stop_of`.
+        """
         nv, held = len(v), phase.all_rows[phase.constrained]
-        system, rows = self._stop(phase, q, v)
-        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates[held]
-        change = -self._sliding_of(phase, contacts)[:, None] * np.hstack([turned, rows])
+        system, _ = self._stop(phase, q, v)
+        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates
+        rates_z = np.hstack([turned, self.all.jacobian(q)])
+        change = -self._sliding_of(phase, contacts)[:, None] * rates_z[held]
         dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
-        return np.eye(nv, 2 * nv, nv) + dv
+        slowed = np.eye(2 * nv)
+        spatial = tuple(
+            slide.contact
+            for slide in before.phase.spatial
+            if before.phase.closed[slide.contact] in contacts
+        )
+        if spatial:
+            response, across = stop_of(before, spatial)
+            slowed[nv:] -= response @ across.T @ rates_z[before.phase.all_rows]
+        return np.asarray((np.eye(nv, 2 * nv, nv) + dv) @ slowed)
 
     def _stop(self, phase: Phase, q: Array, v: Array) -> tuple[KKT, Array]:
         """Impulses of a phase that change the rates of its constrained rows (m, nv), and these."""

@@ -19,6 +19,7 @@ from hybridctl.mechanics.dynamics import (
 )
 from hybridctl.mechanics.jamming import JAMMED, can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED
+from hybridctl.mechanics.sliding import stop_of
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1
@@ -150,7 +151,7 @@ class ContactGuards:
         if kind == "opens":
             return np.asarray(d.forces[i])
         if kind == "sticks":
-            return np.asarray(self._direction(guard, point) @ d.slip[i])
+            return np.asarray(np.tensordot(self._slowing(guard, point), d.slip, axes=2))
         limit = self.dynamics.static_friction[i] * d.forces[i]
         return np.asarray(limit - _along(-sign, point.friction[i]) @ d.friction[i])
 
@@ -163,12 +164,27 @@ class ContactGuards:
             change[:columns] = response_ratio_derivative(terms, q, d.point.solution, rates_z)
         return change
 
-    def _direction(self, guard: ContactGuard, point: ContactAcceleration) -> Array:
-        """The unit direction (2,) in which a contact slides."""
-        if guard.sign or point.solution is None:
-            return np.array([guard.sign, 0.0])
-        k = point.solution.phase.closed.index(guard.contact)
-        return point.solution.directions.get(k, np.zeros(2))
+    def _slowing(self, guard: ContactGuard, point: ContactAcceleration) -> Array:
+        """The speed of a contact as a sum over sliding velocities, by its weights (c, 2).
+
+        At a stop in a surface friction has taken away perturbations across, and has changed the
+        speed along while it did (see `sliding.stop_of`).
+        """
+        weights = np.zeros((len(self.modes), 2))
+        if guard.sign or point.solution is None or point.holds(guard.contact):
+            weights[guard.contact, 0] = guard.sign
+            return weights
+        now = point.solution
+        phase = now.phase
+        k = phase.closed.index(guard.contact)
+        along = np.zeros(len(phase.owner))
+        s = now.directions[k]
+        along[phase.tangents[k]] = s if s @ point.slip[guard.contact] >= 0.0 else -s
+        if k in now.steered:
+            response, across = stop_of(now, now.steered)
+            along -= across @ (along @ now.rows.jacobian @ response)
+        weights[list(phase.closed)] = phase.spread(along)[1]
+        return weights
 
 
 class _Changes(NamedTuple):

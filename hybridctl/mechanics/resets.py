@@ -198,8 +198,9 @@ class _Change:
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
         n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
         stand, stopped = self._standing(x)
-        phase = self.dynamics.phase(stand)
-        velocity_z = self.dynamics.stopped_derivatives(phase, x[:n], x[n:], stopped)
+        q, v, phase = x[:n], x[n:], self.dynamics.phase(stand)
+        before = self.dynamics.solve(self.dynamics.phase(self.modes), q, v, u)
+        velocity_z = self.dynamics.stopped_derivatives(phase, q, v, stopped, before)
         state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import STICK, Modes, unit
+from hybridctl.mechanics.coulomb.law import unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.equations import (
     Friction,
@@ -17,12 +16,12 @@ from hybridctl.mechanics.equations import (
     balanced,
     linearised,
     problem,
-    solve,
 )
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 
 _BORDER = 1e-6
 _MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding
+_CLEARLY = 0.9 * STOPPED
 _TURNS = 0.5  # relative to the deceleration: friction that turns a sliding velocity before a stop
 _AGAINST = 0.5  # cosine of an angle: an acceleration that much against a velocity stops it
 
@@ -43,16 +42,20 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
     return found, starting
 
 
-def stops(phase: Phase, now: Solution, k: int) -> bool:
+def stops(phase: Phase, now: Solution, k: int, onwards: Array | None) -> bool:
     """Whether the k-th closed contact is about to stop, rather than to begin to slide.
 
     Friction that stops a contact turns its direction against the acceleration first; one that
-    begins to slide is accelerated the way it goes.
+    begins to slide is accelerated the way it goes. onwards: the direction in which it would slide
+    from the stop, if it would. Its velocity then has to be more than what integration leaves of a
+    beginning, and against that direction.
     """
     rows = phase.tangents[k]
     velocity = now.rows.rates[rows]
     change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
     speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
+    if onwards is not None and not (speed > _CLEARLY and float(velocity @ onwards) < 0.0):
+        return False
     return speed > _MOVES and float(velocity @ change) < -_AGAINST * speed * size
 
 
@@ -135,30 +138,39 @@ def steered_derivatives(
     )
 
 
+def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
+    r"""What friction does to perturbations across the directions of contacts that stop.
+
+    It turns them away the faster the slower a contact is, by accelerations B (nv, n) at a rate
+    without bound, so that none is left at the stop: perturbations of the rates r' of all rows
+    change velocities by :math:`-P C^T r'`, with C (r, n) the rows across and
+    :math:`P = B (C^T J B)^{-1}` (nv, n), which are returned.
+    """
+    turn = _turn(now, contacts)
+    response = turn.across.T @ now.rows.jacobian @ turn.acceleration
+    return turn.acceleration @ np.linalg.pinv(response), turn.across
+
+
+def staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
+    """Which slow contacts kinetic friction could hold; now: the solution in which they stick."""
+    tangents, normal = now.phase.tangents, now.forces[: len(now.phase.closed)]
+    limit = (1.0 - _BORDER) * friction.kinetic * normal
+    return [k for k in slow if np.linalg.norm(now.forces[tangents[k]]) < limit[k]]
+
+
 def beginnings(
-    phase: Phase,
-    rows: Rows,
-    moving: dict[int, Array],
-    starting: list[int],
-    phase_of: Callable[[Modes], Phase],
-    friction: Friction,
+    phase: Phase, held: Solution, starting: list[int], stays: list[int], friction: Friction
 ) -> tuple[dict[int, Array], bool]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
-    moving: directions of contacts that do move already. Those that kinetic friction holds where
-    they stand are left out. The first guess is against the friction that would hold them: at the
-    border of breaking away it is the direction itself. Besides, whether these are directions of
+    held: the solution in which they stick; those that stay in it are left out, unless others carry
+    them along. The first guess is against the friction that would hold them: at the border of
+    breaking away it is the direction itself. Besides, whether these are directions of
     accelerations: where other contacts do not hold, guesses are returned.
     """
-    held = list(phase.modes)
-    for k in starting:
-        held[phase.closed[k]] = STICK
-    sticking = phase_of(tuple(held))
-    forces = solve(sticking, rows, moving).forces
-    limit = (1.0 - _BORDER) * friction.kinetic * forces[: len(phase.closed)]
-    stays = [k for k in starting if np.linalg.norm(forces[phase.tangents[k]]) < limit[k]]
-    if len(stays) == len(starting):
+    if set(stays) >= set(starting):
         return {}, True
+    rows, forces = held.rows, held.forces
     guesses = [
         unit(-forces[tangents], None) if k in starting else None
         for k, tangents in enumerate(phase.tangents)

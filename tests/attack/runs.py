@@ -95,11 +95,14 @@ def _judge_state(machine, judge: Judge, modes, x, u, outputs, acceleration, foun
 
 
 def force_units(rows: list[Row], mass: Array, push: Array) -> Array:
-    """The force of each contact that makes the largest acceleration that contacts have to stop."""
+    """The force of each contact that makes the largest acceleration that contacts have to stop.
+
+    Where nothing accelerates, of 1 m/s^2.
+    """
     free = np.linalg.solve(mass, push)
     needed = max(np.abs(row.accelerations(free)).max() for row in rows)
     mobility = [np.diag(row.rows() @ np.linalg.solve(mass, row.rows().T)).max() for row in rows]
-    return np.asarray(needed / np.array(mobility))
+    return np.asarray((needed or 1.0) / np.array(mobility))
 
 
 def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
