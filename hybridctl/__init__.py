@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from hybridctl.hybrid.policy import History as History
     from hybridctl.hybrid.policy import Policy as Policy
     from hybridctl.hybrid.policy import SampledPolicy as SampledPolicy
+    from hybridctl.hybrid.relaxation.relax import relax as relax
     from hybridctl.hybrid.simulate import simulate as simulate
     from hybridctl.hybrid.system import HybridSystem as HybridSystem
     from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
@@ -141,6 +142,7 @@ _HOME = {
     "periodic_orbit": "hybridctl.sensitivity.return_map",
     "propagate_moments": "hybridctl.sensitivity.moments",
     "read_log": "hybridctl.logs",
+    "relax": "hybridctl.hybrid.relaxation.relax",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
     "smooth": "hybridctl.estimation.smoother",

@@ -75,6 +75,10 @@ class ZenoError(SimulationError):
     """Events accumulate: the dwell time between them has shrunk below `min_dwell`."""
 
 
+class OverlappingStripsError(SimulationError):
+    """A relaxed trajectory is behind two guards at once, where its field is not defined."""
+
+
 class GrazingError(SimulationError):
     """A guard is touched without being crossed, so the event is not transversal."""
 

@@ -1,0 +1,377 @@
+"""Relaxed systems: a strip behind every guard, as modes of an ordinary hybrid system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, instance, member, number
+from hybridctl.errors import OverlappingStripsError, SystemDefinitionError
+from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.relaxation.chart import Border, chart, on_guard
+from hybridctl.hybrid.relaxation.strip import Strip
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import VectorSpace
+
+FREE, HELD = "strip", "held strip"
+_SAMPLES = 12
+_SEED = 0
+_ARMED = 1e4  # times epsilon: guards are armed beyond 1e-8 of it by default, so at epsilon / 1e4
+_LANDS = 1e-9  # of the size of a state, or of 1: how far from a guard its image may be
+
+
+class Relaxed(HybridSystem):
+    """The relaxation of a hybrid system; see `relax`.
+
+    Its modes are those of the system, and behind each guard `name` of mode `key` the strips
+    (FREE, key, name), and (HELD, key, name) where an auxiliary state is held at zero.
+    """
+
+    def __init__(
+        self,
+        system: HybridSystem,
+        epsilon: float,
+        images: Mapping[tuple[ModeKey, str], str | None],
+        samples: Mapping[ModeKey, Array],
+    ) -> None:
+        super().__init__(self._mode_at, self._outgoing_at)
+        self.system, self.epsilon = system, epsilon
+        self._images, self._samples = dict(images), dict(samples)
+        self._strips: dict[tuple[ModeKey, str], Strip] = {}
+
+    def strip(self, key: ModeKey, name: str) -> Strip:
+        """The strip behind guard `name` of mode `key` of the system.
+
+        Raises `SystemDefinitionError` where there can be none, see `relax`.
+        """
+        known = (key, name)
+        if known not in self._strips:
+            self._strips[known] = self._made(key, name)
+        return self._strips[known]
+
+    def strip_of(self, key: ModeKey) -> Strip | None:
+        """The strip that a mode of this relaxation is; None for a mode of the system."""
+        if isinstance(key, tuple) and len(key) == 3 and key[0] in (FREE, HELD):
+            return self.strip(key[1], key[2])
+        return None
+
+    def entered(
+        self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
+    ) -> tuple[ModeKey, Array]:
+        """Mode and state (n',) of the system that a state of this relaxation stands for.
+
+        In a strip that is the chart of the mode entered: the state through the reset, no farther
+        than epsilon outside that mode. A state of any other mode stands for itself.
+        """
+        y, u, strip = array("y", y, (None,)), array("u", u, (None,)), self.strip_of(key)
+        if strip is None:
+            return key, y
+        return strip.target.key, strip.entered(t, y, u)
+
+    def _mode_at(self, key: ModeKey) -> Mode:
+        strip = self.strip_of(key)
+        if strip is None:
+            return self.system.mode(key)
+        held = key[0] == HELD  # type: ignore[index]
+        return Mode(
+            key,
+            VectorSpace(strip.size),
+            partial(strip.field, held),
+            strip.source.nu,
+            partial(strip.jacobian, held),
+            _Shown(strip),
+        )
+
+    def _outgoing_at(self, key: ModeKey) -> Outgoing:
+        strip = self.strip_of(key)
+        if strip is not None:
+            ways = _Ways(self, strip, key[0] == HELD)  # type: ignore[index]
+            return Outgoing(ways.guards(), ways.edge)
+        guards = self.system.outgoing(key).guards
+        scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
+        for name in guards.names:
+            self.strip(key, name)
+        fine = replace(guards, scales=np.minimum(scales, _ARMED * self.epsilon))
+        return Outgoing(fine, partial(self._entry, key))
+
+    def _entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+        """The way into the strip of one guard."""
+        if len(fired) != 1:
+            return None
+        entry = _Entry(self.strip(key, fired[0]))
+        return Edge(Reset(entry, entry.jacobian))
+
+    def _made(self, key: ModeKey, name: str) -> Strip:
+        source, way = self.system.mode(key), self.system.outgoing(key)
+        index = way.guards.names.index(member(f"guard of mode {key!r}", name, way.guards.names))
+        edge = way.edge((name,))
+        if edge is None or edge.target is None:
+            raise SystemDefinitionError(
+                f"the transition of guard {name!r} of mode {key!r} leaves its target to the reset; "
+                "behind such a guard no strip is defined"
+            )
+        target = self.system.mode(edge.target)
+        for mode in (source, target):
+            if not isinstance(mode.space, VectorSpace):
+                raise SystemDefinitionError(
+                    f"mode {mode.key!r} has the space {mode.space!r}; strips are defined in vector "
+                    "spaces"
+                )
+        if source.nu != target.nu:
+            raise SystemDefinitionError(
+                f"modes {key!r} and {target.key!r} have {source.nu} and {target.nu} inputs; a "
+                "strip between them needs the same"
+            )
+        guard = Border(source, way.guards, index)
+        samples = self._samples.get(key)
+        if samples is None:
+            samples = np.random.default_rng(_SEED).normal(size=(_SAMPLES, source.space.nx))
+        border = self._border(guard, edge.reset, target, samples)
+        found, basis = chart(guard, edge.reset, border, target, samples)
+        strip = Strip(guard, target, border, found, basis, np.zeros(basis.shape[1]), self.epsilon)
+        return replace(strip, push=_push(strip, samples))
+
+    def _border(self, guard: Border, reset: Reset, target: Mode, samples: Array) -> Border | None:
+        """The guard of the target that is zero on the image of the reset, if there is one."""
+        guards, named = self.system.outgoing(target.key).guards, (guard.mode.key, guard.name)
+        if named in self._images:
+            chosen = self._images[named]
+            if chosen is None:
+                return None
+            name = member(f"image of guard {guard.name!r}", chosen, guards.names)
+            return Border(target, guards, guards.names.index(name))
+        touched = np.ones(len(guards.names), dtype=bool)
+        for t, x, u in on_guard(guard, samples):
+            image = reset(t, x, u).state
+            size = max(1.0, float(np.abs(image).max(initial=0.0)))
+            touched &= np.abs(guards.values(t, image, u)) <= _LANDS * size
+        found = np.flatnonzero(touched).tolist()
+        if len(found) > 1:
+            names = [guards.names[i] for i in found]
+            raise SystemDefinitionError(
+                f"the reset of guard {guard.name!r} of mode {guard.mode.key!r} lands where guards "
+                f"{names} of mode {target.key!r} are zero; choose one by images"
+            )
+        return Border(target, guards, found[0]) if found else None
+
+
+def relax(
+    system: HybridSystem,
+    epsilon: float,
+    *,
+    images: Mapping[tuple[ModeKey, str], str | None] | None = None,
+    samples: Mapping[ModeKey, ArrayLike] | None = None,
+) -> Relaxed:
+    """The relaxation of a system, [Relax] 4 to 6 and appendix B: strips behind its guards.
+
+    A trajectory that meets a guard goes on for up to `epsilon`, in the unit of the guard, behind
+    it, under a field that leads from that of its mode to that of the next one; at the far end it is
+    reset into it. Where the fields push from both sides it stays there: it slides, or rests. So
+    trajectories exist, and depend continuously on their start, where events of the system itself
+    accumulate. They tend to its executions and to Filippov's solutions of first order in epsilon,
+    and of order 1/2 past Zeno, where they go on bouncing with speeds of order sqrt(epsilon).
+
+    The result is an ordinary system (`Relaxed`): simulate it from a mode and a state of `system`;
+    `Relaxed.entered` reads its states.
+
+    images: the guard of the target on which the reset of a guard lands, by (mode, guard); None for
+    one that lands inside. By default it is found: the one that is zero on the images of samples.
+    samples: states (m, n) of a mode, from which points on its guards are looked for; by default
+    random ones.
+
+    Raises `InputError` for bad arguments. `SystemDefinitionError`, when a mode is entered, for a
+    guard whose strip is not defined: its transition leaves the target to the reset, its modes are
+    no vector spaces or differ in their inputs, it has no Jacobian or sees the input, its reset
+    lands on several guards, or has no inverse and is no projection either. A run that meets another
+    guard within a strip ends with `OverlappingStripsError`.
+    """
+    instance("system", system, HybridSystem)
+    named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
+    return Relaxed(system, number("epsilon", epsilon, above=0.0), images or {}, named)
+
+
+def _push(strip: Strip, samples: Array) -> Array:
+    """The direction (p,) of z along which the next mode's field leaves the border.
+
+    Raises `SystemDefinitionError` where it changes, and where z would have to be held behind a
+    reset that is no projection.
+    """
+    p = strip.basis.shape[1]
+    if strip.border is None or p == 0:
+        return np.zeros(p)
+    directions, size = [], 0.0
+    for t, x, u in on_guard(strip.guard, samples):
+        image = strip.entered(t, strip.entry(x), u)
+        inwards = strip.border.derivative(t, image, u)[1]
+        along = inwards @ strip.target.jacobian(t, image, u).state @ strip.basis  # type: ignore[misc]
+        directions.append(along)
+        size = max(size, float(np.abs(along).max()))
+    if size <= _LANDS:
+        return np.zeros(p)
+    units = [d / np.linalg.norm(d) for d in directions]
+    name, key = strip.guard.name, strip.source.key
+    if min(float(unit @ units[0]) for unit in units) < 1.0 - _LANDS:
+        raise SystemDefinitionError(
+            f"what the reset of guard {name!r} of mode {key!r} forgets moves its image off the "
+            f"border in directions that change, {units[0]} and others: no auxiliary state is held"
+        )
+    for t, x, u in on_guard(strip.guard, samples):
+        reset = strip.chart.at(t, x, u).reset
+        square = reset.shape[0] == reset.shape[1]
+        if not square or np.abs(reset @ reset - reset).max() > _LANDS * np.abs(reset).max():
+            raise SystemDefinitionError(
+                f"the reset of guard {name!r} of mode {key!r} has no inverse and is no projection, "
+                f"so that what pushes back into the guard behind it is not known: D_x R = "
+                f"{reset.tolist()}"
+            )
+    return np.asarray(units[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """The outputs of a strip."""
+
+    strip: Strip
+
+    def __call__(self, t: float, y: Array, u: Array) -> dict[str, Array]:
+        return {"entered": self.strip.entered(t, y, u)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """The reset into a strip."""
+
+    strip: Strip
+
+    def __call__(self, t: float, x: Array, u: Array) -> Jump:
+        strip = self.strip
+        kind = HELD if strip.is_pushed(t, x, u) else FREE
+        return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        size = self.strip.size
+        return ResetJacobian(np.zeros(size), np.eye(size, len(x)), np.zeros((size, len(u))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """The guards of a strip, and where they lead.
+
+    Back into the mode, through to the next one, and between the two kinds of the strip where an
+    auxiliary state is held. The other guards of the mode must not fire.
+    """
+
+    relaxed: Relaxed
+    strip: Strip
+    held: bool
+
+    @property
+    def _others(self) -> list[int]:
+        names = self.strip.guard.guards.names
+        return [i for i in range(len(names)) if i != self.strip.guard.index]
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        """What this kind of strip is left by."""
+        if self.held:
+            return ("back", "released")
+        return ("back", "through", "held") if self.strip.holds else ("back", "through")
+
+    def guards(self) -> GuardSet:
+        """All of them."""
+        border, n = self.strip.guard, len(self._own)
+        scales = border.guards.scales
+        others = np.ones(len(self._others)) if scales is None else scales[self._others]
+        fine = np.full(len(others) + n, _ARMED * self.strip.epsilon)
+        fine[:n][[own in ("held", "released") for own in self._own]] = 1.0
+        fine[n:] = np.minimum(others, fine[n:])
+        own = tuple(f"{border.name}: {what}" for what in self._own)
+        names = own + tuple(border.guards.names[i] for i in self._others)
+        return GuardSet(names, self.values, self.jacobian, fine)
+
+    def values(self, t: float, y: Array, u: Array) -> Array:
+        """The values of the guards."""
+        strip = self.strip
+        depth = strip.depth(t, y, u)
+        value = {"back": depth, "through": strip.epsilon - depth}
+        if self.held:
+            value["released"] = -strip.pushing(t, y, u)
+        elif strip.holds:
+            value["held"] = float(strip.push @ y[strip.n :])
+        own = [value[what] for what in self._own]
+        if not self._others:
+            return np.array(own)
+        return np.append(own, strip.guard.guards.values(t, y[: strip.n], u)[self._others])
+
+    def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
+        """Their derivatives; those of `released` by time are taken as zero."""
+        strip, guards = self.strip, self.strip.guard.guards
+        d = guards.jacobian(t, y[: strip.n], u)  # type: ignore[misc]
+        gap = strip.guard.index
+        time = {"back": -d.time[gap], "through": d.time[gap], "held": 0.0, "released": 0.0}
+        state = {what: np.zeros(strip.size) for what in self._own}
+        by_u = {what: np.zeros(len(u)) for what in self._own}
+        state["back"][: strip.n] = -d.state[gap]
+        if "through" in state:
+            state["through"][: strip.n] = d.state[gap]
+        if self.held:
+            pushing = strip.pushing_jacobian(t, y, u)
+            state["released"], by_u["released"] = -pushing.state, -pushing.input
+        elif strip.holds:
+            state["held"][strip.n :] = strip.push
+        others = np.zeros((len(self._others), strip.size))
+        others[:, : strip.n] = d.state[self._others]
+        return GuardJacobian(
+            np.array([*(time[w] for w in self._own), *d.time[self._others]]),
+            np.vstack([*(state[w] for w in self._own), others]),
+            np.vstack([*(by_u[w] for w in self._own), d.input[self._others]]),
+        )
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """Where one of them leads."""
+        if len(fired) != 1:
+            return None
+        strip, (name,) = self.strip, fired
+        key, guard = strip.source.key, strip.guard.name
+        if name == f"{guard}: back":
+            return Edge(Reset(self._inside, self._inside_jacobian), key)
+        if name == f"{guard}: through":
+            return Edge(Reset(strip.entered, self._through_jacobian), strip.target.key)
+        if name == f"{guard}: held":
+            return Edge(Reset(self._grounded, self._grounded_jacobian), (HELD, key, guard))
+        if name == f"{guard}: released":
+            return Edge(Reset.identity(strip.size), (FREE, key, guard))
+        return Edge(Reset(partial(self._overlap, name)))
+
+    def _inside(self, t: float, y: Array, u: Array) -> Array:
+        return y[: self.strip.n]
+
+    def _inside_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        n = self.strip.n
+        return ResetJacobian(np.zeros(n), np.eye(n, len(y)), np.zeros((n, len(u))))
+
+    def _through_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        state, time = self.strip.matrix(t, y, u)
+        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
+
+    def _grounded(self, t: float, y: Array, u: Array) -> Array:
+        return self.strip.entry(y[: self.strip.n])
+
+    def _grounded_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        inside = np.diag((np.arange(len(y)) < self.strip.n).astype(np.float64))
+        return ResetJacobian(np.zeros(len(y)), inside, np.zeros((len(y), len(u))))
+
+    def _overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
+        strip = self.strip
+        raise OverlappingStripsError(
+            f"guard {other!r} of mode {strip.source.key!r} fires at t = {t:.9g} s within the strip "
+            f"of guard {strip.guard.name!r}, {strip.depth(t, y, u):.3g} behind it: the strips "
+            f"overlap at x = {y[: strip.n].tolist()}; a smaller epsilon than {strip.epsilon:.3g} "
+            "keeps them apart if the guards do not meet"
+        )
