@@ -69,4 +69,8 @@ EXPERIMENTS = {
         "filtering.study",
         "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs",
     ),
+    "zeno-ball": Experiment(
+        "relaxation.zeno_ball",
+        "a ball goes on past infinitely many bounces, by relaxation; errors over step and width",
+    ),
 }

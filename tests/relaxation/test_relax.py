@@ -98,9 +98,9 @@ def test_past_zeno_the_error_is_of_order_one_half():
     """The strip is conservative: it bounces for ever with speeds between c v and v.
 
     Which of these is a matter of chance, so that the slope scatters by the logarithm of 1 / c over
-    that of the range: log 2 / log 1000 / sqrt(8) = 0.04.
+    that of the range: log 2 / log 300 / sqrt(8) = 0.04.
     """
-    sizes = np.geomspace(1e-2, 1e-5, 8)
+    sizes = np.geomspace(1e-2, 3e-5, 8)
     errors = [resting_error(0.5, epsilon) for epsilon in sizes]
     assert (np.array(errors) <= 1.5 * np.sqrt(sizes)).all()  # K(0.5) = 1.46
     assert order(errors, sizes) == pytest.approx(0.5, abs=0.1)
@@ -111,11 +111,11 @@ def test_a_ball_at_rest_is_lifted_off_by_an_input(c):
     """After 2 s of rest: behind u = 1.5 g the height is that of the closed form."""
     lift = np.ceil(accumulation(c)) + 2.0
     law = hc.SampledPolicy(lambda t, x: np.array([1.5 if t >= lift else 0.0]), lift)
-    relaxed = hc.relax(ball(c), 1e-6)
+    relaxed = hc.relax(ball(c), 1e-5)
     run = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, lift + 1.0), law, **MANY)
     _, x = relaxed.entered(run.final_mode, lift + 1.0, run.final_state)
-    # A delay of 1 ms costs 0.5 mm/s; what is left of the bounces, 1.5 sqrt(epsilon), is more.
-    assert x[1] == pytest.approx(0.5, abs=5e-4 + (1.5e-3 if c else 0.0))
+    # A delay of 1 ms costs 0.5 mm/s; what is left of the bounces, up to 1.46 sqrt(epsilon), is more.
+    assert x[1] == pytest.approx(0.5, abs=5e-4 + (4.7e-3 if c else 0.0))
 
 
 def test_what_a_plastic_reset_forgets_is_held_until_it_is_pulled():

@@ -1,0 +1,71 @@
+"""Figures of the relaxation experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hybridctl.checks import Array
+from hybridctl.files import atomic
+from hybridctl.plots import REFERENCE, TRACKING
+
+MARKS = ("o-", "s--", "^--", "v--", "D:", "x:")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure."""
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def draw_errors(
+    path: Path, curves: Mapping[str, tuple[Array, Array]], flow: tuple[Array, Array]
+) -> None:
+    """Errors of the ball after its last bounce: of schemes over the step, of the flow."""
+    figure = new_figure(10.0, 4.4)
+    left, right = figure.subplots(1, 2)
+    for (name, (steps, errors)), mark in zip(curves.items(), MARKS, strict=False):
+        left.loglog(steps, errors, mark, ms=3, lw=1.2, label=name)
+    steps, errors = next(iter(curves.values()))
+    left.loglog(steps, errors[0] * steps / steps[0], ":", color="black", lw=1.0, label="slope 1")
+    left.set_xlabel("step h [s], epsilon = 0.01 h")
+    left.set_title("Discrete scheme", fontsize=10)
+    widths, found = flow
+    right.loglog(widths, found, "o-", ms=3, color=TRACKING, label="relaxed flow")
+    right.loglog(
+        widths, found[0] * np.sqrt(widths / widths[0]), ":", color="black", label="slope 1/2"
+    )
+    right.set_xlabel("epsilon [m]")
+    right.set_title("Relaxed flow, integrated exactly", fontsize=10)
+    for axes in (left, right):
+        axes.set_ylabel("largest |x| after the last bounce [m, m/s]")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    save(figure, path)
+
+
+def draw_ball(path: Path, times: Array, states: Array, last: float) -> None:
+    """Height and velocity of the relaxed ball over time."""
+    figure = new_figure(7.0, 4.6)
+    for axes, values, label in zip(
+        figure.subplots(2, 1, sharex=True), states.T, ("height [m]", "velocity [m/s]"), strict=True
+    ):
+        axes.plot(times, values, color=TRACKING, lw=1.2)
+        axes.axvline(last, color=REFERENCE, lw=1.0, ls="--", label="last bounce, closed form")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    axes.set_xlabel("t [s]")
+    figure.suptitle("Relaxed ball, epsilon = 1 mm, in the chart of the mode entered", fontsize=10)
+    save(figure, path)

@@ -1,0 +1,28 @@
+"""The relaxation experiments show what their docstrings claim."""
+
+import json
+
+import pytest
+from hybridctl.experiments.relaxation import zeno_ball
+from rich.console import Console
+
+from hybridctl.report import RunFolder
+
+
+def result(module, tmp_path):
+    folder = RunFolder(module.__name__.split(".")[-1], tmp_path)
+    summary = module.run(module.quick(module.Config()), folder, Console(quiet=True))
+    assert json.loads((folder / "summary.json").read_text()).keys() == summary.keys()
+    assert all(path.stat().st_size > 5000 for path in (folder / "figures").iterdir())
+    return summary
+
+
+def test_zeno_ball(tmp_path):
+    """Nine steps scatter more than the 25 of the whole run, whose slope is 0.79."""
+    summary = result(zeno_ball, tmp_path)
+    assert summary["stop_time"] == pytest.approx(summary["stop_time_exact"], abs=1e-9)
+    for c, found, exact in summary["stop_times"]:
+        assert found == pytest.approx(exact, abs=2e-8), c
+    assert 0.65 <= summary["error_slope"] <= 0.95
+    assert summary["flow_slope"] == pytest.approx(0.5, abs=0.1)
+    assert max(summary["lift_off"].values()) < 1e-2  # at epsilon = 1e-5; 1e-3 at 1e-7
