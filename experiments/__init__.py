@@ -73,4 +73,8 @@ EXPERIMENTS = {
         "relaxation.zeno_ball",
         "a ball goes on past infinitely many bounces, by relaxation; errors over step and width",
     ),
+    "relay": Experiment(
+        "relaxation.relay",
+        "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems",
+    ),
 }

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hybridctl.hybrid.policy import Policy as Policy
     from hybridctl.hybrid.policy import SampledPolicy as SampledPolicy
     from hybridctl.hybrid.relaxation.relax import relax as relax
+    from hybridctl.hybrid.relaxation.sliding import filippov as filippov
     from hybridctl.hybrid.simulate import simulate as simulate
     from hybridctl.hybrid.system import HybridSystem as HybridSystem
     from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
@@ -129,6 +130,7 @@ _HOME = {
     "extend": "hybridctl.control.reference",
     "extend_by_rule": "hybridctl.control.extension",
     "feasibility": "hybridctl.control.feasibility",
+    "filippov": "hybridctl.hybrid.relaxation.sliding",
     "fit_noise": "hybridctl.estimation.likelihood",
     "floquet_multipliers": "hybridctl.sensitivity.orbits",
     "hybrid_lqr": "hybridctl.control.lqr.continuous",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,7 +12,10 @@ from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
 from hybridctl.files import atomic
-from hybridctl.plots import REFERENCE, TRACKING
+from hybridctl.plots import BANDS, REFERENCE, TRACKING
+
+if TYPE_CHECKING:
+    from hybridctl.experiments.relaxation.relay import Study
 
 MARKS = ("o-", "s--", "^--", "v--", "D:", "x:")
 
@@ -68,4 +72,39 @@ def draw_ball(path: Path, times: Array, states: Array, last: float) -> None:
         axes.legend(fontsize=8)
     axes.set_xlabel("t [s]")
     figure.suptitle("Relaxed ball, epsilon = 1 mm, in the chart of the mode entered", fontsize=10)
+    save(figure, path)
+
+
+def draw_sliding(path: Path, studies: Mapping[str, Study]) -> None:
+    """Velocities over time, with the phases of sliding shaded."""
+    figure = new_figure(8.0, 5.2)
+    rows = figure.subplots(len(studies), 1, sharex=True)
+    for axes, (name, found) in zip(rows, studies.items(), strict=True):
+        for k, (start, end) in enumerate(found.phases):
+            label = "slides" if k == 0 else None
+            axes.axvspan(start, end, color=BANDS[1], label=label)
+        axes.plot(found.times, found.states[:, 1], color=TRACKING, lw=1.4, label="Filippov")
+        axes.plot(
+            found.times, found.relaxed[:, 1], "--", color=REFERENCE, lw=1.0, label="widest strip"
+        )
+        axes.set_ylabel("velocity [m/s]")
+        axes.set_title(name, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, loc="upper right")
+    rows[-1].set_xlabel("t [s]")
+    save(figure, path)
+
+
+def draw_orders(path: Path, widths: Array, errors: Mapping[str, Array]) -> None:
+    """Errors over epsilon."""
+    figure = new_figure(5.6, 4.2)
+    axes = figure.subplots()
+    for (name, found), mark in zip(errors.items(), MARKS, strict=False):
+        axes.loglog(widths, found, mark, ms=4, lw=1.4, label=name)
+    first = next(iter(errors.values()))
+    axes.loglog(widths, first[0] * widths / widths[0], ":", color="black", lw=1.0, label="slope 1")
+    axes.set_xlabel("epsilon [m/s]")
+    axes.set_ylabel("largest difference to Filippov's solution")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
     save(figure, path)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hybridctl.experiments.relaxation import zeno_ball
+from hybridctl.experiments.relaxation import relay, zeno_ball
 from rich.console import Console
 
 from hybridctl.report import RunFolder
@@ -26,3 +26,15 @@ def test_zeno_ball(tmp_path):
     assert 0.65 <= summary["error_slope"] <= 0.95
     assert summary["flow_slope"] == pytest.approx(0.5, abs=0.1)
     assert max(summary["lift_off"].values()) < 1e-2  # at epsilon = 1e-5; 1e-3 at 1e-7
+
+
+def test_relay(tmp_path):
+    summary = result(relay, tmp_path)
+    assert summary["order"] == pytest.approx(1.0, abs=0.1)
+    assert summary["friction_order"] == pytest.approx(1.0, abs=0.1)
+    assert len(summary["sliding"]) >= 3
+    # Both are integrated to 1e-9 for 15 s, over which a body under friction forgets nothing.
+    assert summary["difference_to_mechanics"] < 1e-7
+    pairs = zip(summary["sticking"], summary["sticking_by_mechanics"], strict=True)
+    for found, wanted in pairs:
+        assert found == pytest.approx(wanted, abs=1e-7)

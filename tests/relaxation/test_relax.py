@@ -114,7 +114,7 @@ def test_a_ball_at_rest_is_lifted_off_by_an_input(c):
     relaxed = hc.relax(ball(c), 1e-5)
     run = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, lift + 1.0), law, **MANY)
     _, x = relaxed.entered(run.final_mode, lift + 1.0, run.final_state)
-    # A delay of 1 ms costs 0.5 mm/s; what is left of the bounces, up to 1.46 sqrt(epsilon), is more.
+    # A delay of 1 ms costs 0.5 mm/s; what is left of bounces, 1.46 sqrt(epsilon), is more.
     assert x[1] == pytest.approx(0.5, abs=5e-4 + (4.7e-3 if c else 0.0))
 
 

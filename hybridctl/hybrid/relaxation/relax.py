@@ -10,27 +10,26 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, member, number
-from hybridctl.errors import OverlappingStripsError, SystemDefinitionError
+from hybridctl.checks import Array, array, instance, number
+from hybridctl.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
-from hybridctl.hybrid.relaxation.chart import Border, chart, on_guard
+from hybridctl.hybrid.relaxation.regions import NoEscape
 from hybridctl.hybrid.relaxation.strip import Strip
+from hybridctl.hybrid.relaxation.strips import Strips
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import VectorSpace
 
 FREE, HELD = "strip", "held strip"
-_SAMPLES = 12
-_SEED = 0
 _ARMED = 1e4  # times epsilon: guards are armed beyond 1e-8 of it by default, so at epsilon / 1e4
-_LANDS = 1e-9  # of the size of a state, or of 1: how far from a guard its image may be
 
 
 class Relaxed(HybridSystem):
     """The relaxation of a hybrid system; see `relax`.
 
     Its modes are those of the system, and behind each guard `name` of mode `key` the strips
-    (FREE, key, name), and (HELD, key, name) where an auxiliary state is held at zero.
+    (FREE, key, name), and (HELD, key, name) where an auxiliary state is held at zero. `strip` is
+    the strip behind guard `name` of mode `key`.
     """
 
     def __init__(
@@ -42,18 +41,7 @@ class Relaxed(HybridSystem):
     ) -> None:
         super().__init__(self._mode_at, self._outgoing_at)
         self.system, self.epsilon = system, epsilon
-        self._images, self._samples = dict(images), dict(samples)
-        self._strips: dict[tuple[ModeKey, str], Strip] = {}
-
-    def strip(self, key: ModeKey, name: str) -> Strip:
-        """The strip behind guard `name` of mode `key` of the system.
-
-        Raises `SystemDefinitionError` where there can be none, see `relax`.
-        """
-        known = (key, name)
-        if known not in self._strips:
-            self._strips[known] = self._made(key, name)
-        return self._strips[known]
+        self.strip = Strips(system, epsilon, images, samples).of
 
     def strip_of(self, key: ModeKey) -> Strip | None:
         """The strip that a mode of this relaxation is; None for a mode of the system."""
@@ -77,7 +65,9 @@ class Relaxed(HybridSystem):
     def _mode_at(self, key: ModeKey) -> Mode:
         strip = self.strip_of(key)
         if strip is None:
-            return self.system.mode(key)
+            mode = self.system.mode(key)
+            strips = [self.strip(key, name) for name in self.system.outgoing(key).guards.names]
+            return mode if mode.held is not None else replace(mode, held=NoEscape.of(strips))
         held = key[0] == HELD  # type: ignore[index]
         return Mode(
             key,
@@ -86,6 +76,7 @@ class Relaxed(HybridSystem):
             strip.source.nu,
             partial(strip.jacobian, held),
             _Shown(strip),
+            pace=partial(strip.pace, held),
         )
 
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
@@ -95,8 +86,6 @@ class Relaxed(HybridSystem):
             return Outgoing(ways.guards(), ways.edge)
         guards = self.system.outgoing(key).guards
         scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
-        for name in guards.names:
-            self.strip(key, name)
         fine = replace(guards, scales=np.minimum(scales, _ARMED * self.epsilon))
         return Outgoing(fine, partial(self._entry, key))
 
@@ -106,59 +95,6 @@ class Relaxed(HybridSystem):
             return None
         entry = _Entry(self.strip(key, fired[0]))
         return Edge(Reset(entry, entry.jacobian))
-
-    def _made(self, key: ModeKey, name: str) -> Strip:
-        source, way = self.system.mode(key), self.system.outgoing(key)
-        index = way.guards.names.index(member(f"guard of mode {key!r}", name, way.guards.names))
-        edge = way.edge((name,))
-        if edge is None or edge.target is None:
-            raise SystemDefinitionError(
-                f"the transition of guard {name!r} of mode {key!r} leaves its target to the reset; "
-                "behind such a guard no strip is defined"
-            )
-        target = self.system.mode(edge.target)
-        for mode in (source, target):
-            if not isinstance(mode.space, VectorSpace):
-                raise SystemDefinitionError(
-                    f"mode {mode.key!r} has the space {mode.space!r}; strips are defined in vector "
-                    "spaces"
-                )
-        if source.nu != target.nu:
-            raise SystemDefinitionError(
-                f"modes {key!r} and {target.key!r} have {source.nu} and {target.nu} inputs; a "
-                "strip between them needs the same"
-            )
-        guard = Border(source, way.guards, index)
-        samples = self._samples.get(key)
-        if samples is None:
-            samples = np.random.default_rng(_SEED).normal(size=(_SAMPLES, source.space.nx))
-        border = self._border(guard, edge.reset, target, samples)
-        found, basis = chart(guard, edge.reset, border, target, samples)
-        strip = Strip(guard, target, border, found, basis, np.zeros(basis.shape[1]), self.epsilon)
-        return replace(strip, push=_push(strip, samples))
-
-    def _border(self, guard: Border, reset: Reset, target: Mode, samples: Array) -> Border | None:
-        """The guard of the target that is zero on the image of the reset, if there is one."""
-        guards, named = self.system.outgoing(target.key).guards, (guard.mode.key, guard.name)
-        if named in self._images:
-            chosen = self._images[named]
-            if chosen is None:
-                return None
-            name = member(f"image of guard {guard.name!r}", chosen, guards.names)
-            return Border(target, guards, guards.names.index(name))
-        touched = np.ones(len(guards.names), dtype=bool)
-        for t, x, u in on_guard(guard, samples):
-            image = reset(t, x, u).state
-            size = max(1.0, float(np.abs(image).max(initial=0.0)))
-            touched &= np.abs(guards.values(t, image, u)) <= _LANDS * size
-        found = np.flatnonzero(touched).tolist()
-        if len(found) > 1:
-            names = [guards.names[i] for i in found]
-            raise SystemDefinitionError(
-                f"the reset of guard {guard.name!r} of mode {guard.mode.key!r} lands where guards "
-                f"{names} of mode {target.key!r} are zero; choose one by images"
-            )
-        return Border(target, guards, found[0]) if found else None
 
 
 def relax(
@@ -189,48 +125,12 @@ def relax(
     guard whose strip is not defined: its transition leaves the target to the reset, its modes are
     no vector spaces or differ in their inputs, it has no Jacobian or sees the input, its reset
     lands on several guards, or has no inverse and is no projection either. A run that meets another
-    guard within a strip ends with `OverlappingStripsError`.
+    guard within a strip ends with `OverlappingStripsError`. A start on a guard from which both
+    fields lead away is an `EscapingError`: the limit depends on where in the strip it is.
     """
     instance("system", system, HybridSystem)
     named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
     return Relaxed(system, number("epsilon", epsilon, above=0.0), images or {}, named)
-
-
-def _push(strip: Strip, samples: Array) -> Array:
-    """The direction (p,) of z along which the next mode's field leaves the border.
-
-    Raises `SystemDefinitionError` where it changes, and where z would have to be held behind a
-    reset that is no projection.
-    """
-    p = strip.basis.shape[1]
-    if strip.border is None or p == 0:
-        return np.zeros(p)
-    directions, size = [], 0.0
-    for t, x, u in on_guard(strip.guard, samples):
-        image = strip.entered(t, strip.entry(x), u)
-        inwards = strip.border.derivative(t, image, u)[1]
-        along = inwards @ strip.target.jacobian(t, image, u).state @ strip.basis  # type: ignore[misc]
-        directions.append(along)
-        size = max(size, float(np.abs(along).max()))
-    if size <= _LANDS:
-        return np.zeros(p)
-    units = [d / np.linalg.norm(d) for d in directions]
-    name, key = strip.guard.name, strip.source.key
-    if min(float(unit @ units[0]) for unit in units) < 1.0 - _LANDS:
-        raise SystemDefinitionError(
-            f"what the reset of guard {name!r} of mode {key!r} forgets moves its image off the "
-            f"border in directions that change, {units[0]} and others: no auxiliary state is held"
-        )
-    for t, x, u in on_guard(strip.guard, samples):
-        reset = strip.chart.at(t, x, u).reset
-        square = reset.shape[0] == reset.shape[1]
-        if not square or np.abs(reset @ reset - reset).max() > _LANDS * np.abs(reset).max():
-            raise SystemDefinitionError(
-                f"the reset of guard {name!r} of mode {key!r} has no inverse and is no projection, "
-                f"so that what pushes back into the guard behind it is not known: D_x R = "
-                f"{reset.tolist()}"
-            )
-    return np.asarray(units[0])
 
 
 @dataclass(frozen=True, eq=False)

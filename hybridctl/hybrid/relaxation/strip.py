@@ -23,7 +23,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import FieldJacobian, Mode
+from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
 from hybridctl.hybrid.relaxation.chart import Border, Chart, Local
 
 _STEP = 6e-6  # of a coordinate, or of 1: for central differences, which then err by 1e-10
@@ -113,6 +113,27 @@ class Strip:
         gradient = self.guard.derivative(t, x, u)[1]
         total[:, :n] -= np.outer(change, gradient * (slope / self.epsilon))
         return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
+
+    def pace(self, held: bool, t: float, y: Array, u: Array) -> Pace:
+        """How fast the depth settles where both fields push onto the guard."""
+        x = y[: self.n]
+        local = self.chart.at(t, x, u)
+        slope = blend(-local.gap / self.epsilon)[1]
+        if held or self.border is None or slope == 0.0:
+            return Pace()
+        change = self._pulled(local, False, t, y, u) - self._own(t, x, u)
+        rate = slope / self.epsilon * float(local.slope @ change[: self.n])
+        return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
+
+    def pulled(self, t: float, x: Array, u: Array) -> Array:
+        """The next mode's field, pulled back to x (n,): a velocity (n + p,)."""
+        return self._pulled(self.chart.at(t, x, u), False, t, self.entry(x), u)
+
+    def pulled_jacobian(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+        """Its derivatives by x (n + p, n) and u."""
+        y = self.entry(x)
+        by_state, by_u = self._pulled_jacobian(self.chart.at(t, x, u), False, t, y, u)
+        return by_state[:, : self.n], by_u
 
     def pushing(self, t: float, y: Array, u: Array) -> float:
         """The rate at which z would move the image off the border, if it were free."""
