@@ -77,4 +77,8 @@ EXPERIMENTS = {
         "relaxation.relay",
         "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems",
     ),
+    "double-pendulum-stop": Experiment(
+        "relaxation.double_pendulum",
+        "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation",
+    ),
 }

@@ -15,7 +15,10 @@ from hybridctl.files import atomic
 from hybridctl.plots import BANDS, REFERENCE, TRACKING
 
 if TYPE_CHECKING:
+    from hybridctl.experiments.relaxation.double_pendulum import Relaxation
     from hybridctl.experiments.relaxation.relay import Study
+
+    from hybridctl.hybrid.trajectory import HybridTrajectory
 
 MARKS = ("o-", "s--", "^--", "v--", "D:", "x:")
 
@@ -105,6 +108,64 @@ def draw_orders(path: Path, widths: Array, errors: Mapping[str, Array]) -> None:
     axes.loglog(widths, first[0] * widths / widths[0], ":", color="black", lw=1.0, label="slope 1")
     axes.set_xlabel("epsilon [m/s]")
     axes.set_ylabel("largest difference to Filippov's solution")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    save(figure, path)
+
+
+def draw_locked(
+    path: Path, found: Relaxation, locks: list[tuple[float, float]], title: str
+) -> None:
+    """Angles and velocities; what is behind the stop in black, locks by events shaded."""
+    figure = new_figure(8.0, 6.4)
+    rows = figure.subplots(2, 1, sharex=True)
+    degrees = np.degrees(found.states)
+    for axes, entries, label in zip(
+        rows, ((0, 2), (1, 3)), ("angle [deg]", "velocity [deg/s]"), strict=True
+    ):
+        for k, (start, end) in enumerate(locks):
+            shown = "locked, by events" if k == 0 else None
+            axes.axvspan(start, end, color=BANDS[1], label=shown)
+        for entry, color, link in zip(entries, (TRACKING, REFERENCE), (1, 2), strict=True):
+            axes.plot(found.times, degrees[:, entry], color=color, lw=1.2, label=f"link {link}")
+            black = np.where(found.behind, degrees[:, entry], np.nan)
+            axes.plot(found.times, black, color="black", lw=2.2)
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, loc="upper right")
+    rows[-1].set_xlabel("t [s]")
+    figure.suptitle(f"Relaxed double pendulum, {title}; black: in the strip", fontsize=10)
+    save(figure, path)
+
+
+def draw_variations(path: Path, sizes: Array, remainders: Array) -> None:
+    """Remainders of the first-order variation over the size of the perturbation."""
+    figure = new_figure(5.6, 4.2)
+    axes = figure.subplots()
+    axes.loglog(sizes, remainders, "o-", color=TRACKING, ms=4, lw=1.4, label="remainder")
+    axes.loglog(sizes, remainders[0] * (sizes / sizes[0]) ** 2, ":", color="black", label="slope 2")
+    axes.set_xlabel("perturbation of theta_2 [deg]")
+    axes.set_ylabel("largest entry [rad, rad/s]")
+    axes.set_title("Variation through the strip, in the chart of the mode entered", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    save(figure, path)
+
+
+def draw_printed(
+    path: Path, exact: HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
+) -> None:
+    """theta_2 of a plastic stop, by events and under the field as printed."""
+    figure = new_figure(7.0, 4.2)
+    axes = figure.subplots()
+    times = next(iter(printed.values()))[0]
+    truth = np.array([exact(t)[2] for t in times.tolist()])
+    axes.plot(times, np.degrees(truth), color="black", lw=2.0, label="by events")
+    for (epsilon, (t, angle)), style in zip(printed.items(), ("-", "--", ":"), strict=False):
+        axes.plot(t, np.degrees(angle), style, lw=1.3, label=f"as printed, epsilon = {epsilon:g}")
+    axes.set_xlabel("t [s]")
+    axes.set_ylabel("angle of link 2 [deg]")
+    axes.set_title("The field of appendix B as printed lets go too late", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     save(figure, path)

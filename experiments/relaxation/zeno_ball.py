@@ -168,8 +168,8 @@ def relaxed_run(
     relaxed: Relaxed, end: float, policy: SampledPolicy | None = None
 ) -> HybridTrajectory:
     """The relaxed ball from its start until `end`."""
-    limits = {"max_events": 10**6, "max_steps": 10**7}
-    return simulate(relaxed, "air", START, (0.0, end), policy, **limits)
+    span, many = (0.0, end), 10**7
+    return simulate(relaxed, "air", START, span, policy, max_events=many, max_steps=many)
 
 
 def entered(relaxed: Relaxed, run: HybridTrajectory, start: float) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hybridctl.experiments.relaxation import relay, zeno_ball
+from hybridctl.experiments.relaxation import double_pendulum, relay, zeno_ball
 from rich.console import Console
 
 from hybridctl.report import RunFolder
@@ -38,3 +38,15 @@ def test_relay(tmp_path):
     pairs = zip(summary["sticking"], summary["sticking_by_mechanics"], strict=True)
     for found, wanted in pairs:
         assert found == pytest.approx(wanted, abs=1e-7)
+
+
+def test_double_pendulum(tmp_path):
+    """Up to 6.5 s and at epsilon = 1e-4: one lock each."""
+    summary = result(double_pendulum, tmp_path)
+    for kind in ("", "_plastic"):
+        (found,), (wanted,) = summary[f"locked{kind}"], summary[f"locked_by_events{kind}"]
+        assert found[0] == pytest.approx(wanted[0], abs=20.0 * 1e-2)  # 20 sqrt(epsilon)
+        assert found[1] == pytest.approx(wanted[1], abs=1e-4)
+    assert summary["locked_by_events_plastic"][0] == pytest.approx([2.4667, 5.6210], abs=1e-4)
+    assert summary["locked_by_events"][0][1] == pytest.approx(5.6104, abs=1e-4)
+    assert summary["variation_slope"] == pytest.approx(2.0, abs=0.1)
