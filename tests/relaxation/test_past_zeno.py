@@ -68,6 +68,11 @@ def test_rest_stays_at_rest(system, mode, name, x):
     np.testing.assert_allclose(resting.held.residuals(on), [0.0, 0.0], atol=1e-12)
     moved = central(lambda dx: resting.held.residuals(on + dx), len(on), 1e-6)
     np.testing.assert_allclose(moved @ resting.field(0.0, on, u), [0.0, 0.0], atol=1e-8)
+    wanted = central(lambda dx: resting.field(0.0, on + dx, u), len(on), 1e-6)
+    np.testing.assert_allclose(resting.jacobian(0.0, on, u).state, wanted, atol=1e-7)
+    guards = past.outgoing((RESTING, mode, name)).guards
+    rows = central(lambda dx: guards.values(0.0, on + dx, u), len(on), 1e-6)
+    np.testing.assert_allclose(guards.jacobian(0.0, on, u).state, rows, atol=1e-7)
 
 
 def test_guards_that_meet_have_no_rest():

@@ -134,11 +134,31 @@ class _Resting:
         return own + first / (first - second) * (self.strip.pulled(t, x, u) - own)
 
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
-        """Derivatives of the field, by central differences: they contain second ones."""
-        return FieldJacobian(
-            _differences(lambda y: self.field(t, y, u), x),
-            _differences(lambda v: self.field(t, x, v), u),
-        )
+        """Derivatives of the field; second ones that it contains by central differences."""
+        own, state = self.strip.source.field(t, x, u), self.strip.source.jacobian(t, x, u)  # type: ignore[misc]
+        if self.strip.size > self.strip.n:
+            reset = self.strip.chart.at(t, x, u).reset
+            turns = _differences(lambda y: self.strip.chart.at(t, y, u).reset @ own, x)
+            return FieldJacobian(reset @ state.state + turns, reset @ state.input)
+        pulled = self.strip.pulled(t, x, u)
+        first, second = self.accelerations(t, x, u)
+        weight, parts = first / (first - second), []
+        sides = (own, (state.state, state.input)), (pulled, self.strip.pulled_jacobian(t, x, u))
+        slopes = [self._slopes(f, by, t, x, u) for f, by in sides]
+        for k in range(2):  # by state and by input
+            change = (first * slopes[1][k] - second * slopes[0][k]) / (first - second) ** 2
+            blended = (1.0 - weight) * sides[0][1][k] + weight * sides[1][1][k]
+            parts.append(blended + np.outer(pulled - own, change))
+        return FieldJacobian(parts[0], parts[1])
+
+    def _slopes(
+        self, f: Array, by: tuple[Array, Array], t: float, x: Array, u: Array
+    ) -> tuple[Array, Array]:
+        """Derivatives of the second derivative of the guard under a field f, by state and input."""
+        across = self._across(t, x, u)
+        turns = _differences(lambda y: self._across(t, y, u), x)
+        turns_u = _differences(lambda v: self._across(t, x, v), u)
+        return across @ by[0] + f @ turns, across @ by[1] + f @ turns_u
 
     def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
         """What the guard has to make up for: -a_1, as a force does."""
@@ -166,15 +186,15 @@ class _Resting:
         return np.append(-self.accelerations(t, x, u)[0], others)
 
     def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Their derivatives; those of the end by central differences."""
+        """Their derivatives; that of the end by time is taken as zero."""
         d = self.strip.guard.guards.jacobian(t, x, u)  # type: ignore[misc]
-        by_x = _differences(lambda y: self.values(t, y, u)[:1], x)
-        by_u = _differences(lambda v: self.values(t, x, v)[:1], u)
-        by_t = _differences(lambda s: self.values(float(s[0]), x, u)[:1], np.array([t]))
+        own, source = self.strip.source.jacobian(t, x, u), self.strip.source  # type: ignore[misc]
+        by = own.state, own.input
+        by_x, by_u = self._slopes(source.field(t, x, u), by, t, x, u)
         return GuardJacobian(
-            np.append(by_t[:, 0], d.time[self._others]),
-            np.vstack([by_x, d.state[self._others]]),
-            np.vstack([by_u, d.input[self._others]]),
+            np.append(0.0, d.time[self._others]),
+            np.vstack([-by_x, d.state[self._others]]),
+            np.vstack([-by_u, d.input[self._others]]),
         )
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
