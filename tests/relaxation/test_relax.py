@@ -190,7 +190,7 @@ def test_what_cannot_be_relaxed_is_refused():
     }
     for message, relaxed in cases.items():
         with pytest.raises(SystemDefinitionError, match=message):
-            relaxed.outgoing("a")
+            relaxed.mode("a")
     for epsilon in (0.0, -1.0, "a"):
         with pytest.raises(InputError, match="epsilon"):
             hc.relax(ball(0.5), epsilon)
@@ -218,7 +218,7 @@ def test_the_target_must_be_named_and_the_guard_blind_to_the_input():
     )
     given = hc.HybridSystem([mode], [hc.Transition("a", blind, hc.Reset.identity(), "a")])
     with pytest.raises(SystemDefinitionError, match="depends on the input"):
-        hc.relax(given, 0.1).outgoing("a")
+        hc.relax(given, 0.1).mode("a")
     open_end = hc.HybridSystem([mode], [hc.Transition("a", blind, hc.Reset.identity())])
     with pytest.raises(SystemDefinitionError, match="leaves its target to the reset"):
-        hc.relax(open_end, 0.1).outgoing("a")
+        hc.relax(open_end, 0.1).mode("a")

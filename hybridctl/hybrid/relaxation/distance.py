@@ -25,15 +25,12 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from hybridctl.checks import Array, count, instance, number, vector
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.relaxation.chart import Border, on_guard
+from hybridctl.hybrid.relaxation.gates import Gate, gates_of
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.spaces import VectorSpace
 
-_AFFINE = 1e-10  # of the largest entry, or of 1: by how much an affine map may differ from its fit
-_SAMPLES, _SEED = 12, 0
 _IDLE = 2  # further jumps without a shorter path, after which no more are tried
 _NEWTON = 100
 _SETTLED = 1e-15  # of the size of the unknown, or of 1
@@ -44,33 +41,6 @@ class Jump(NamedTuple):
 
     gate: int
     backwards: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Gate:
-    """The part of a guard that is fallen through, and its image.
-
-    Points are origin + basis s, those with slope . s <= level; their images are image + turn s.
-    basis (n, n - 1), turn (n', n - 1), slope (n - 1,).
-    """
-
-    source: ModeKey
-    target: ModeKey
-    origin: Array
-    basis: Array
-    image: Array
-    turn: Array
-    slope: Array
-    level: float
-
-    def points(self, s: Array) -> tuple[Array, Array]:
-        """The point s of the guard, and its image."""
-        return self.origin + self.basis @ s, self.image + self.turn @ s
-
-    def sides(self, backwards: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Offset and matrix of where a path arrives and of where it goes on."""
-        here, there = (self.origin, self.basis), (self.image, self.turn)
-        return (there, here) if backwards else (here, there)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +70,7 @@ class GluedSpace:
         pending, known = list(modes), set(modes)
         while pending:
             key = pending.pop()
-            for gate in _gates(system, key):
+            for gate in gates_of(system, key):
                 self.gates.append(gate)
                 if gate.target not in known:
                     known.add(gate.target)
@@ -233,49 +203,6 @@ def _apart(offset: Array, directions: Array, point: Array) -> float:
     return float(np.linalg.norm(away - nearest))
 
 
-def _gates(system: HybridSystem, key: ModeKey) -> Iterator[Gate]:
-    """The glued guards of a mode."""
-    mode, way = system.mode(key), system.outgoing(key)
-    if not isinstance(mode.space, VectorSpace):
-        raise SystemDefinitionError(f"mode {key!r} has the space {mode.space!r}, not a vector one")
-    for index, name in enumerate(way.guards.names):
-        edge = way.edge((name,))
-        if edge is None or edge.target is None:
-            raise SystemDefinitionError(
-                f"the transition of guard {name!r} of mode {key!r} leaves its target to the reset"
-            )
-        samples = np.random.default_rng(_SEED).normal(size=(_SAMPLES, mode.space.nx))
-        border = Border(mode, way.guards, index)
-        points = list(on_guard(border, samples))
-        feet = np.array([x for _, x, _ in points])
-        images = np.array([edge.reset(t, x, u).state for t, x, u in points])
-        rates = []
-        for t, x, u in points:
-            rate, slope = border.derivative(t, x, u)
-            rates.append(rate + float(slope @ mode.field(t, x, u)))
-        slope = border.derivative(*points[0])[1]
-        basis = np.linalg.svd(slope[None])[2][1:].T
-        origin = slope * (float(slope @ feet[0]) / float(slope @ slope))
-        s = (feet - origin) @ basis
-        flat = _fit(s, feet, f"guard {name!r} of mode {key!r}")
-        image = _fit(s, images, f"the reset of guard {name!r} of mode {key!r}")
-        speed = _fit(s, np.array(rates)[:, None], f"the rate of guard {name!r} of mode {key!r}")
-        yield Gate(
-            key, edge.target, flat[0], flat[1:].T, image[0], image[1:].T, speed[1:, 0],
-            -float(speed[0, 0]),
-        )  # fmt: skip
-
-
-def _fit(s: Array, values: Array, what: str) -> Array:
-    """Offset and slopes (1 + n, m) of an affine map of s; `SystemDefinitionError` for another."""
-    known = np.hstack([np.ones((len(s), 1)), s])
-    found = np.linalg.lstsq(known, values, rcond=None)[0]
-    if np.abs(known @ found - values).max() > _AFFINE * max(1.0, float(np.abs(values).max())):
-        raise SystemDefinitionError(f"{what} is not affine, so that its distance is not known")
-    found[np.abs(found) < 1e-15 * np.abs(found).max(initial=1.0)] = 0.0
-    return np.asarray(found)
-
-
 class _Leg(NamedTuple):
     """A leg from a fixed point to a line: its length is hypot(speed (s - nearest), height)."""
 
@@ -404,10 +331,4 @@ def _programme(gates: Sequence[Gate], backwards: Sequence[bool], x: Array, y: Ar
         settings,
     )
     s = np.array(solver.solve().x)[legs:]
-    return [_fallen(gate, s[starts[k] : starts[k + 1]]) for k, gate in enumerate(gates)]
-
-
-def _fallen(gate: Gate, s: Array) -> Array:
-    """s, put back onto the part of its guard that is fallen through."""
-    excess = float(gate.slope @ s) - gate.level
-    return s - gate.slope * (excess / float(gate.slope @ gate.slope)) if excess > 0.0 else s
+    return [gate.fallen(s[starts[k] : starts[k + 1]]) for k, gate in enumerate(gates)]

@@ -10,7 +10,7 @@ solution slides on it with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +21,7 @@ from hybridctl.errors import EscapingError
 from hybridctl.hybrid.mode import Held, ModeKey
 from hybridctl.hybrid.relaxation.strip import Strip
 
+_UNDONE = 1e-6  # of a coordinate, or of 1: how near a jump and the next one lead back
 _ON = 1e-9  # of the size of a state, or of 1: how near to a guard a start is on it
 
 
@@ -78,22 +79,37 @@ def slides(strip: Strip) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class NoEscape(Held):
-    """Refuses states on a guard from which both fields lead away, under no input."""
+    """Refuses states on a guard from which both fields lead away, under no input.
 
-    strips: tuple[Strip, ...] = ()
+    strips: of the guards of the mode, by `of(mode, guard)`. Only guards whose jump is undone by the
+    next mode have a state on both sides; a ball that has just bounced is on one.
+    """
+
+    guards: tuple[str, ...] = ()
+    of: Callable[[ModeKey, str], Strip] | None = None
 
     @staticmethod
-    def of(strips: Sequence[Strip]) -> NoEscape:
-        """Of these guards of one mode."""
-        return NoEscape((), lambda x: np.zeros(0), np.zeros(0), (), tuple(strips))
+    def on(guards: tuple[str, ...], of: Callable[[ModeKey, str], Strip]) -> NoEscape:
+        """For these guards of a mode."""
+        return NoEscape((), lambda x: np.zeros(0), np.zeros(0), (), guards, of)
 
     def check(self, what: str, key: ModeKey, x: Array) -> None:
         """Raise `EscapingError` if `what`, the state x of mode `key`, is such a state."""
         super().check(what, key, x)
-        for strip in filter(slides, self.strips):
+        if self.of is None:
+            return
+        for strip in (self.of(key, name) for name in self.guards):
             u = np.zeros(strip.source.nu)
-            if abs(strip.guard.value(0.0, x, u)) <= _ON * max(1.0, float(np.abs(x).max())):
+            near = abs(strip.guard.value(0.0, x, u)) <= _ON * max(1.0, float(np.abs(x).max()))
+            if near and slides(strip) and self._is_undone(strip, x, u):
                 refuse_escape(what, strip, sides(strip, 0.0, x, u))
+
+    def _is_undone(self, strip: Strip, x: Array, u: Array) -> bool:
+        if self.of is None or strip.border is None:
+            return False
+        image = strip.chart.at(0.0, x, u).landed
+        back = self.of(strip.target.key, strip.border.name).chart.at(0.0, image, u).landed
+        return back.shape == x.shape and bool(np.allclose(back, x, rtol=_UNDONE, atol=_UNDONE))
 
 
 def refuse_escape(what: str, strip: Strip, found: Sides) -> None:

@@ -65,9 +65,10 @@ class Relaxed(HybridSystem):
     def _mode_at(self, key: ModeKey) -> Mode:
         strip = self.strip_of(key)
         if strip is None:
-            mode = self.system.mode(key)
-            strips = [self.strip(key, name) for name in self.system.outgoing(key).guards.names]
-            return mode if mode.held is not None else replace(mode, held=NoEscape.of(strips))
+            mode, names = self.system.mode(key), self.system.outgoing(key).guards.names
+            for name in names:
+                self.strip(key, name)
+            return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
         held = key[0] == HELD  # type: ignore[index]
         return Mode(
             key,

@@ -91,9 +91,8 @@ class Filippov(HybridSystem):
                 held=_OnGuard.of(strip),
             )
         mode = self.system.mode(key)
-        strips = [self.strip(key, name) for name in self.system.outgoing(key).guards.names]
-        held = NoEscape.of(strips) if mode.held is None else mode.held
-        return replace(mode, held=held)
+        names = self.system.outgoing(key).guards.names
+        return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
 
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
         strip = self.strip_of(key)
