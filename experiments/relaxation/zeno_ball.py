@@ -58,8 +58,8 @@ class Config:
     """What is varied.
 
     restitution: of the main case. restitutions: for which the time of the last bounce is looked at;
-    others: for which the scheme is. steps: how many between 1e-4 and 1e-1 s; other_steps: as many
-    down to 1e-3 s for other restitutions and integrators. ratio: epsilon by the step, m/s.
+    others: for which the scheme is. steps: how many between `shortest` and 1e-1 s; other_steps: as
+    many down to 1e-3 s for other restitutions and integrators. ratio: epsilon by the step, m/s.
     widths: epsilon in m of the exact flows. lift_width: epsilon where an input pulls, by
     `pull` m/s^2, after `rest` s.
     """
@@ -68,6 +68,7 @@ class Config:
     restitutions: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
     others: tuple[float, ...] = (0.1, 0.7, 0.8)
     steps: int = 25
+    shortest: float = 1e-4
     other_steps: int = 13
     ratio: float = 0.01
     widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
@@ -81,6 +82,7 @@ class Config:
             for k, c in enumerate(vector(name, getattr(self, name))):
                 number(f"{name}[{k}]", c, at_least=0.0, at_most=0.95)
         count("steps", self.steps, at_least=3)
+        number("shortest", self.shortest, above=0.0, at_most=0.05)
         count("other_steps", self.other_steps, at_least=3)
         number("ratio", self.ratio, above=0.0)
         for k, width in enumerate(vector("widths", self.widths)):
@@ -97,6 +99,7 @@ def quick(config: Config) -> Config:
         restitutions=config.restitutions[::3],
         others=config.others[:1],
         steps=9,
+        shortest=5e-4,
         other_steps=5,
         widths=config.widths[::3],
         lift_width=1e-5,
@@ -215,7 +218,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
             [(f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in times],
         )
     )
-    steps = np.geomspace(1e-1, 1e-4, config.steps)
+    steps = np.geomspace(1e-1, config.shortest, config.steps)
     with console.status("discrete schemes"):
         errors = scheme_errors(c, euler, steps, config.ratio)
         others = _other_errors(config)

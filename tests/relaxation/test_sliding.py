@@ -84,14 +84,14 @@ def test_derivatives_of_sliding_motions():
 
 
 def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
-    system, x0, sizes = around(1.0), [1.2, 0.3, 0.4], [1e-2, 5e-3, 2.5e-3]
+    system, x0, sizes = around(1.0), [1.2, 0.3, 0.4], [1e-2, 5e-3]
     exact = hc.filippov(system)
     run = hc.simulate(exact, "plus", x0, (0.0, 2.0))
     wanted = hc.linearize(exact, run).state_transition
     errors = []
     for epsilon in sizes:
         relaxed = hc.relax(system, epsilon)
-        again = hc.simulate(relaxed, "plus", x0, (0.0, 2.0), rtol=1e-11, atol=1e-11)
+        again = hc.simulate(relaxed, "plus", x0, (0.0, 2.0), rtol=1e-9, atol=1e-9)
         matrix = hc.linearize(relaxed, again).state_transition
         strip = relaxed.strip("plus", "down")
         reading = strip.matrix(2.0, again.final_state, np.zeros(0))[0]
