@@ -19,7 +19,12 @@ from typing import Any, TypeAlias
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.relaxation.figures import draw_locked, draw_printed, draw_variations
+from hybridctl.experiments.relaxation.figures import (
+    draw_locked,
+    draw_printed,
+    draw_reference,
+    draw_variations,
+)
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -238,6 +243,14 @@ class _Printed(HybridSystem):
         return replace(way, guards=guards)
 
 
+def reference(config: Config) -> Relaxation:
+    """The nominal motion of the variations, which ends on the stop, c = 0."""
+    relaxed, epsilon = relax(pendulum(0.0), config.variation_epsilon), config.variation_epsilon
+    span = (0.0, config.variation_duration)
+    run = simulate(relaxed, "free", at_rest(config.variation_start), span)
+    return sampled(relaxed, run, CALM * np.sqrt(epsilon))
+
+
 def variations(config: Config) -> tuple[Array, Array]:
     """Sizes (deg) and remainders of the variation by theta_2 through the strip, c = 0."""
     relaxed = relax(pendulum(0.0), config.variation_epsilon)
@@ -301,6 +314,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         for c, (_, locks, relaxed) in cases.items():
             name = "plastic" if c == 0.0 else "elastic"
             draw_locked(folder / f"figures/{name}.png", relaxed, locks, f"c = {c:g}")
+        draw_reference(folder / "figures/reference.png", at_rest(config.start), reference(config))
         draw_variations(folder / "figures/variations.png", sizes, remainders)
         draw_printed(folder / "figures/printed.png", plastic[0], printed)
     return summary

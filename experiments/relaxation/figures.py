@@ -138,6 +138,34 @@ def draw_locked(
     save(figure, path)
 
 
+def draw_reference(path: Path, pose: Array, found: Relaxation) -> None:
+    """The pendulum in a pose (4,), and the angles of the reference of the variations."""
+    figure = new_figure(9.0, 3.8)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 2))
+    first, second = pose[0], pose[0] + pose[2]
+    joints = np.array([[0.0, 0.0], [np.sin(first), -np.cos(first)]])
+    ends = joints[1] + np.array([[0.0, 0.0], [np.sin(second), -np.cos(second)]])
+    stop = joints[1] + 0.45 * np.array([[0.0, 0.0], [np.sin(first), -np.cos(first)]])
+    left.plot(*joints.T, "o-", color=TRACKING, lw=4, label="link 1")
+    left.plot(*ends.T, "o-", color=REFERENCE, lw=4, label="link 2")
+    left.plot(*stop.T, color="black", lw=2, label="stop, on link 1")
+    left.set_aspect("equal")
+    left.set_xlim(-0.6, 1.8)
+    left.set_axis_off()
+    left.legend(fontsize=8, loc="upper right")
+    degrees = np.degrees(found.states)
+    for entry, color, name in ((0, TRACKING, "link 1"), (2, REFERENCE, "link 2")):
+        right.plot(found.times, degrees[:, entry], color=color, lw=1.4, label=name)
+        black = np.where(found.behind, degrees[:, entry], np.nan)
+        right.plot(found.times, black, color="black", lw=2.4)
+    right.set_xlabel("t [s]")
+    right.set_ylabel("angle [deg]")
+    right.set_title("Reference of the variations; black: in the strip", fontsize=10)
+    right.grid(alpha=0.3)
+    right.legend(fontsize=8)
+    save(figure, path)
+
+
 def draw_variations(path: Path, sizes: Array, remainders: Array) -> None:
     """Remainders of the first-order variation over the size of the perturbation."""
     figure = new_figure(5.6, 4.2)

@@ -10,7 +10,7 @@ import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.relaxation.distance import GluedSpace, _programme
 
-STATES = [0.0, -2.0], [1.0, 2.0]  # height and velocity of the random states
+STATES = [0.0, -2.0], [0.4, 2.0]  # height and velocity of the random states
 
 
 def random_states(count, seed=0):
@@ -29,12 +29,12 @@ def check_metric(count):
 
 
 def test_it_is_symmetric_and_obeys_the_triangle_inequality():
-    assert 0.01 < check_metric(150) < 0.2
+    assert 0.03 < check_metric(150) < 0.2
 
 
 @pytest.mark.slow
 def test_it_is_a_metric_on_three_thousand_triples():
-    assert 0.01 < check_metric(3000) < 0.2
+    assert 0.05 < check_metric(3000) < 0.2
 
 
 def grid_distance(x, y, c, points=601):

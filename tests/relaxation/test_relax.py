@@ -8,6 +8,7 @@ from relaxation.systems import accumulation, ball, bowl, carrier, order, slimmed
 
 import hybridctl as hc
 from hybridctl.errors import InputError, OverlappingStripsError, SystemDefinitionError
+from hybridctl.estimation.measurement import coordinates
 from hybridctl.hybrid.relaxation.relax import FREE, HELD
 
 SIZES = [4e-4, 2e-4, 1e-4, 5e-5]
@@ -152,6 +153,21 @@ def test_jacobians_of_strips_are_their_differences(system, key, name, y, kind):
     np.testing.assert_allclose(found, wanted, atol=1e-7 * max(1.0, np.abs(wanted).max()))
     rows = central(lambda dx: guards.values(0.0, y + dx, u), len(y), 1e-6)
     np.testing.assert_allclose(guards.jacobian(0.0, y, u).state, rows, atol=1e-7)
+
+
+def test_a_filter_runs_on_a_relaxed_system():
+    """Through strips of 1e-4 it estimates as on the system itself, to that order."""
+    system, times = ball(0.5), np.linspace(0.1, 2.6, 26)
+    truth = hc.simulate(system, "air", [1.0, 0.0], (0.0, 3.0))
+    noise = np.random.default_rng(0).normal(scale=0.01, size=len(times))
+    seen = hc.Record({"height": hc.Series(times, [truth(t)[0] for t in times] + noise)})
+    height = coordinates("height", [0], 1e-4 * np.eye(1))
+    start = hc.Estimate("air", 0.0, np.array([1.02, 0.05]), 0.01 * np.eye(2))
+    means = [
+        hc.SaltedKalmanFilter(made, 1e-6 * np.eye(2), height).run(seen, start).means[-1]
+        for made in (system, hc.relax(system, 1e-4))
+    ]
+    np.testing.assert_allclose(*means, atol=1e-2)
 
 
 def corner():
