@@ -138,10 +138,48 @@ def test_sliding_goes_on_across_a_guard_that_all_fields_cross():
     np.testing.assert_allclose(run.final_state, [-2.0, 0.0], atol=1e-8)
 
 
-def test_an_intersection_that_attracts_is_refused_with_its_fields():
-    fields = {"++": [-1, -1], "+-": [-1, 2], "-+": [2, -1], "--": [1, 1]}
-    with pytest.raises(IntersectionError, match=r"x2.* meets guard 'x1'") as caught:
+def test_sliding_on_two_guards_at_once():
+    """Bilinear weights (1/3, 1/4) of fields that differ by sign only: they sum to nothing."""
+    fields = {"++": [-1, -1], "+-": [-1, 3], "-+": [2, -1], "--": [2, 3]}
+    run = hc.simulate(hc.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+    modes = [arc.mode for arc in run.arcs]
+    assert modes == ["++", (SLIDING, "++", "x2"), (SLIDING, "++", "x2", "x1")]
+    np.testing.assert_allclose(run.final_state, [0.0, 0.0], atol=1e-8)
+
+
+def leaving():
+    """Four fields in space that attract to the axis, until x3 = 1, where x2 lets go downwards."""
+    x = ca.SX.sym("x", 3)
+    modes, edges = [], []
+    for signs in ("++", "+-", "-+", "--"):
+        down = -1.0 if signs[1] == "+" else 1.0 - x[2]
+        across = -1.0 if signs[0] == "+" else 1.0
+        modes.append(hc.symbolic.Mode(signs, x, [across, down, 1.0]))
+        for i in range(2):
+            turned = "-" if signs[i] == "+" else "+"
+            other = signs[:i] + turned + signs[i + 1 :]
+            value = x[i] if signs[i] == "+" else -x[i]
+            edges.append(hc.symbolic.Transition(signs, f"x{i + 1}", value, other))
+    return hc.symbolic.hybrid_system(modes, edges)
+
+
+def test_one_of_two_guards_lets_go():
+    """Behind x2 = 0 the field is 1 - x3: from there on x2 = -(t - 1)^2 / 2, still on x1 = 0."""
+    run = hc.simulate(hc.filippov(leaving()), "++", [0.3, 0.1, 0.0], (0.0, 2.0))
+    assert [arc.mode for arc in run.arcs][-2:] == [
+        (SLIDING, "++", "x2", "x1"),
+        (SLIDING, "+-", "x1"),
+    ]
+    assert run.events[-1].time == pytest.approx(1.0, abs=1e-8)
+    np.testing.assert_allclose(run.final_state, [0.0, -0.5, 2.0], atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("others", "found"), [([[-1, -1], [0.1, -2]], 0), ([[-1, 1.88], [1, -1.52]], 2)]
+)
+def test_an_intersection_without_one_combination_is_refused_with_its_fields(others, found):
+    """With a b = 1 / 1.1 and 3 a - 4 a b = 1: no; with a b = 1/2: a is 0.6 or 0.8."""
+    fields = dict(zip(("++", "+-", "-+", "--"), [[-1, -1], [-1, 2], *others], strict=True))
+    with pytest.raises(IntersectionError, match=rf"meets guard 'x1'.* {found} convex") as caught:
         hc.simulate(hc.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
-    np.testing.assert_array_equal(
-        caught.value.fields, [fields[k] for k in ("++", "+-", "-+", "--")]
-    )
+    np.testing.assert_allclose(caught.value.fields, list(fields.values()), atol=1e-12)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, instance
-from hybridctl.errors import IntersectionError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import (
     Edge,
@@ -23,6 +22,7 @@ from hybridctl.hybrid.mode import (
     Reset,
     ResetJacobian,
 )
+from hybridctl.hybrid.relaxation.intersections import Intersection
 from hybridctl.hybrid.relaxation.regions import (
     NoEscape,
     Region,
@@ -38,7 +38,6 @@ from hybridctl.hybrid.system import HybridSystem
 SLIDING = "sliding"
 _STEP = 6e-6  # of a coordinate, or of 1: for central differences where guards are curved
 _HELD = 1e-8  # of a guard, in its own unit: how far from it a sliding state may be
-_MEETS = 1e-6  # of a guard: one this near to zero takes part in an intersection
 
 
 def filippov(
@@ -54,9 +53,12 @@ def filippov(
     it came from; for the next mode it is at the image of the reset. Guards whose reset has no
     inverse, or leads inside the next mode, have one side only, and are crossed.
 
+    A sliding motion that meets a second guard goes on beyond it where all four fields around cross
+    it, and on both, in the mode (SLIDING, key, name, other), where one convex combination of them
+    stays there, see `intersections`; that mode has no Jacobian.
+
     images, samples: see `relax`. Raises what `relax` raises; starts from which both fields lead
-    away are an `EscapingError`, and sliding motions that meet a guard which not all four fields
-    around cross are an `IntersectionError`, with the fields.
+    away are an `EscapingError`, and other intersections an `IntersectionError`, with the fields.
     """
     instance("system", system, HybridSystem)
     named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
@@ -76,8 +78,17 @@ class Filippov(HybridSystem):
             return self.strip(key[1], key[2])
         return None
 
+    def _both(self, key: ModeKey) -> _Both | None:
+        """Sliding on two guards at once, if that is what a mode is."""
+        if isinstance(key, tuple) and len(key) == 4 and key[0] == SLIDING:
+            first, second = (self.strip(key[1], name) for name in key[2:])
+            return _Both(Intersection(self.system, self.strip, first, second))
+        return None
+
     def _mode_at(self, key: ModeKey) -> Mode:
-        strip = self.strip_of(key)
+        strip, both = self.strip_of(key), self._both(key)
+        if both is not None:
+            return both.mode(key)
         if strip is not None:
             slide = _Slide(self, strip)
             return Mode(
@@ -95,7 +106,9 @@ class Filippov(HybridSystem):
         return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
 
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
-        strip = self.strip_of(key)
+        strip, both = self.strip_of(key), self._both(key)
+        if both is not None:
+            return Outgoing(both.guards(), both.edge)
         if strip is not None:
             slide = _Slide(self, strip)
             return Outgoing(slide.guards(), slide.edge)
@@ -263,27 +276,20 @@ class _Slide:
         return ResetJacobian(time, state, np.zeros((len(time), len(u))))
 
     def _meets(self, name: str, t: float, x: Array, u: Array) -> Jump:
-        """Slide on beyond another guard that all four fields around cross."""
-        other = self.system.strip(self.strip.source.key, name)
+        """Slide on beyond another guard that all four fields around cross, or on both."""
+        key, find = self.strip.source.key, self.system.strip
+        other = find(key, name)
+        corner = Intersection(self.system.system, find, self.strip, other)
+        partner = corner.beyond(t, x, u, other)
+        if partner is None or not corner.is_crossed(t, x, u):
+            if len(corner.inside(t, x, u)) != 1:
+                raise corner.refused(t, x, u)
+            return Jump(other.guard.foot(t, x, u), (SLIDING, key, self.strip.guard.name, name))
         beyond = other.entered(t, x, u)
-        partner = self._partner(other, t, beyond, u)
-        rate, slope = other.guard.derivative(t, x, u)
-        fields = [*_pair(self.at(t, x, u))]
-        if partner is not None:
-            back = other.chart.at(t, x, u).inverse[: other.n]
-            fields += [back @ f for f in _pair(sides(partner, t, beyond, u))]
-        if partner is None or max(rate + float(slope @ f) for f in fields) >= 0.0:
-            shown = "; ".join(str(np.round(f, 9).tolist()) for f in fields)
-            raise IntersectionError(
-                f"sliding on guard {self.strip.guard.name!r} of mode {self.strip.source.key!r} "
-                f"meets guard {name!r} at t = {t:.9g} s, x = {x.tolist()}, and not all fields "
-                f"around cross it: {shown}",
-                fields=tuple(fields),
-            )
-        if sides(partner, t, beyond, u).region is Region.SLIDING:
+        found = sides(partner, t, beyond, u)
+        if found.region is Region.SLIDING:
             return Jump(beyond, (SLIDING, partner.source.key, partner.guard.name))
-        before = sides(partner, t, beyond, u).speeds[0] > 0.0
-        if before:
+        if found.speeds[0] > 0.0:
             return Jump(beyond, partner.source.key)
         return Jump(partner.entered(t, beyond, u), partner.target.key)
 
@@ -292,19 +298,59 @@ class _Slide:
         state, time = other.matrix(t, x, u)
         return ResetJacobian(time, state, np.zeros((len(time), len(u))))
 
-    def _partner(self, other: Strip, t: float, x: Array, u: Array) -> Strip | None:
-        """The guard that is slid on, as the mode beyond `other` has it; x (n',) is there."""
-        if other.border is None or other.size != other.n:
-            return None
-        guards = self.system.system.outgoing(other.target.key).guards
-        near = np.abs(guards.values(t, x, u)) <= _MEETS
-        near[other.border.index] = False
-        found = np.flatnonzero(near)
-        if len(found) != 1:
-            return None
-        strip = self.system.strip(other.target.key, guards.names[found[0]])
-        return strip if slides(strip) else None
 
+@dataclass(frozen=True, eq=False)
+class _Both:
+    """Sliding on two guards at once, while the weights of one combination of fields are convex."""
 
-def _pair(found: Sides) -> tuple[Array, Array]:
-    return found.before, found.behind
+    corner: Intersection
+
+    def mode(self, key: ModeKey) -> Mode:
+        """The mode; it has no Jacobian."""
+        strips = self.corner.first, self.corner.second
+        source = strips[0].source
+        names = tuple(strip.guard.name for strip in strips)
+        held = Held(names, self._residuals, np.full(2, _HELD), ("", ""))
+        field = self.corner.sliding
+        return Mode(key, source.space, field, source.nu, project=self._project, held=held)
+
+    def _residuals(self, x: Array) -> Array:
+        u = np.zeros(self.corner.first.source.nu)
+        strips = self.corner.first, self.corner.second
+        return np.array([strip.guard.value(0.0, x, u) for strip in strips])
+
+    def _project(self, x: Array) -> Array:
+        u = np.zeros(self.corner.first.source.nu)
+        slopes = [s.guard.derivative(0.0, x, u)[1] for s in (self.corner.first, self.corner.second)]
+        return np.asarray(x - np.linalg.pinv(np.array(slopes)) @ self._residuals(x))
+
+    def guards(self) -> GuardSet:
+        """Where one of the weights reaches zero or one."""
+        first, second = self.corner.first.guard.name, self.corner.second.guard.name
+        names = [f"{name}: {what}" for name in (first, second) for what in ("leaves", "passes")]
+        return GuardSet(tuple(names), self.values)
+
+    def values(self, t: float, x: Array, u: Array) -> Array:
+        """a, 1 - a, b, 1 - b."""
+        a, b = self.corner.nearest(t, x, u)
+        return np.array([a, 1.0 - a, b, 1.0 - b])
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """On along the other guard: of this mode, or of the one behind the guard passed."""
+        if len(fired) != 1:
+            return None
+        for strip, other in (
+            (self.corner.first, self.corner.second),
+            (self.corner.second, self.corner.first),
+        ):
+            if fired[0] == f"{strip.guard.name}: leaves":
+                return Edge(Reset.identity(), (SLIDING, strip.source.key, other.guard.name))
+            if fired[0] == f"{strip.guard.name}: passes":
+                return Edge(Reset(partial(self._passes, strip)))
+        return None
+
+    def _passes(self, strip: Strip, t: float, x: Array, u: Array) -> Jump:
+        along = self.corner.beyond(t, x, u, strip)
+        if along is None:
+            raise self.corner.refused(t, x, u)
+        return Jump(strip.entered(t, x, u), (SLIDING, along.source.key, along.guard.name))
