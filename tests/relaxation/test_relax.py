@@ -224,6 +224,15 @@ def corner_twice():
     return hc.symbolic.hybrid_system([mode], edges)
 
 
+def test_a_reset_must_not_see_the_input():
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    mode = hc.symbolic.Mode("a", x, [x[1], u], u)
+    edge = hc.symbolic.Transition("a", "g", x[0], "a", [x[0], u - x[1]])
+    relaxed = hc.relax(hc.symbolic.hybrid_system([mode], [edge]), 0.1)
+    with pytest.raises(SystemDefinitionError, match=r"reset of guard 'g' .* depends on the input"):
+        relaxed.mode("a")
+
+
 def test_the_target_must_be_named_and_the_guard_blind_to_the_input():
     space = hc.VectorSpace(1)
     mode = hc.Mode("a", space, lambda t, x, u: np.ones(1), 1)

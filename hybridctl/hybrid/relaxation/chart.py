@@ -23,7 +23,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardSet
-from hybridctl.hybrid.mode import Mode, Reset
+from hybridctl.hybrid.mode import Mode, Reset, ResetJacobian
 
 _ITERATIONS = 20
 _CLOSE = 1e-13  # of the size of the state, or of 1: how far from its guard a projected point may be
@@ -116,13 +116,7 @@ class Curved:
         """See `Chart`."""
         g, foot = self.guard.value(t, x, u), self.guard.foot(t, x, u)
         rate, slope = self.guard.derivative(t, foot, u)
-        landed = self.reset(t, foot, u).state
-        if self.reset.jacobian is None:
-            raise SystemDefinitionError(
-                f"the reset of guard {self.guard.name!r} of mode {self.guard.mode.key!r} has no "
-                "Jacobian"
-            )
-        d = self.reset.jacobian(t, foot, u)
+        landed, d = self.reset(t, foot, u).state, self._derivative(t, foot, u)
         unit = slope / float(slope @ slope)
         matrix = d.state - np.outer(d.state @ unit, slope)
         drift = d.time - (d.state @ unit) * rate
@@ -133,6 +127,17 @@ class Curved:
         matrix, drift = matrix - np.outer(normal, slope), drift - normal * rate
         inverse = np.linalg.pinv(np.hstack([matrix, self.basis]))
         return Local(g, rate, slope, landed - normal * g, normal, matrix, drift, d.state, inverse)
+
+    def _derivative(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        where = f"the reset of guard {self.guard.name!r} of mode {self.guard.mode.key!r}"
+        if self.reset.jacobian is None:
+            raise SystemDefinitionError(f"{where} has no Jacobian")
+        d = self.reset.jacobian(t, x, u)
+        if np.any(d.input):
+            raise SystemDefinitionError(
+                f"{where} depends on the input, behind such a guard no strip is defined"
+            )
+        return d
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,10 +124,11 @@ def relax(
 
     Raises `InputError` for bad arguments. `SystemDefinitionError`, when a mode is entered, for a
     guard whose strip is not defined: its transition leaves the target to the reset, its modes are
-    no vector spaces or differ in their inputs, it has no Jacobian or sees the input, its reset
-    lands on several guards, or has no inverse and is no projection either. A run that meets another
-    guard within a strip ends with `OverlappingStripsError`. A start on a guard from which both
-    fields lead away is an `EscapingError`: the limit depends on where in the strip it is.
+    no vector spaces or differ in their inputs, guard or reset have no Jacobian or see the input,
+    the reset lands on several guards, or has no inverse and is no projection either. A run that
+    meets another guard within a strip ends with `OverlappingStripsError`. A start on a guard from
+    which both fields lead away is an `EscapingError`: the limit depends on where in the strip it
+    is.
     """
     instance("system", system, HybridSystem)
     named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
