@@ -69,4 +69,16 @@ EXPERIMENTS = {
         "filtering.study",
         "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs",
     ),
+    "zeno-ball": Experiment(
+        "relaxation.zeno_ball",
+        "a ball goes on past infinitely many bounces, by relaxation; errors over step and width",
+    ),
+    "relay": Experiment(
+        "relaxation.relay",
+        "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems",
+    ),
+    "double-pendulum-stop": Experiment(
+        "relaxation.double_pendulum",
+        "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation",
+    ),
 }

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from hybridctl.hybrid.policy import History as History
     from hybridctl.hybrid.policy import Policy as Policy
     from hybridctl.hybrid.policy import SampledPolicy as SampledPolicy
+    from hybridctl.hybrid.relaxation.distance import GluedSpace as GluedSpace
+    from hybridctl.hybrid.relaxation.past import past_zeno as past_zeno
+    from hybridctl.hybrid.relaxation.relax import relax as relax
+    from hybridctl.hybrid.relaxation.sliding import filippov as filippov
     from hybridctl.hybrid.simulate import simulate as simulate
     from hybridctl.hybrid.system import HybridSystem as HybridSystem
     from hybridctl.hybrid.trajectory import HybridTrajectory as HybridTrajectory
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
     from hybridctl.sensitivity.orbits import floquet_multipliers as floquet_multipliers
     from hybridctl.sensitivity.orbits import lyapunov_exponents as lyapunov_exponents
     from hybridctl.sensitivity.parameters import parameter_sensitivity as parameter_sensitivity
+    from hybridctl.sensitivity.rest import rest_derivative as rest_derivative
     from hybridctl.sensitivity.return_map import periodic_orbit as periodic_orbit
     from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
     from hybridctl.spaces import VectorSpace as VectorSpace
@@ -94,6 +99,7 @@ _HOME = {
     "ForceSignal": "hybridctl.control.detection",
     "GainCurve": "hybridctl.control.gains",
     "GainSchedule": "hybridctl.control.gains",
+    "GluedSpace": "hybridctl.hybrid.relaxation.distance",
     "Guard": "hybridctl.hybrid.mode",
     "History": "hybridctl.hybrid.policy",
     "HybridSystem": "hybridctl.hybrid.system",
@@ -128,6 +134,7 @@ _HOME = {
     "extend": "hybridctl.control.reference",
     "extend_by_rule": "hybridctl.control.extension",
     "feasibility": "hybridctl.control.feasibility",
+    "filippov": "hybridctl.hybrid.relaxation.sliding",
     "fit_noise": "hybridctl.estimation.likelihood",
     "floquet_multipliers": "hybridctl.sensitivity.orbits",
     "hybrid_lqr": "hybridctl.control.lqr.continuous",
@@ -137,10 +144,13 @@ _HOME = {
     "linearize": "hybridctl.sensitivity.linearize",
     "lyapunov_exponents": "hybridctl.sensitivity.orbits",
     "parameter_sensitivity": "hybridctl.sensitivity.parameters",
+    "past_zeno": "hybridctl.hybrid.relaxation.past",
     "periodic_lqr": "hybridctl.control.lqr.periodic",
     "periodic_orbit": "hybridctl.sensitivity.return_map",
     "propagate_moments": "hybridctl.sensitivity.moments",
     "read_log": "hybridctl.logs",
+    "relax": "hybridctl.hybrid.relaxation.relax",
+    "rest_derivative": "hybridctl.sensitivity.rest",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
     "smooth": "hybridctl.estimation.smoother",

@@ -33,6 +33,17 @@ class ConstraintViolatedError(InputError):
     """A state that is off what its mode holds, such as a closed contact with a gap."""
 
 
+class EscapingError(InputError):
+    """A state on a guard from which the fields of both modes lead away: no solution is unique.
+
+    `fields` are those of the mode and of the next one, pulled back through the reset.
+    """
+
+    def __init__(self, message: str = "", *, fields: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
 class InfeasibleReferenceError(InputError):
     """A reference that the system cannot follow: out of reach, or needing a pulling contact."""
 
@@ -73,6 +84,21 @@ class StepLimitError(SimulationError):
 
 class ZenoError(SimulationError):
     """Events accumulate: the dwell time between them has shrunk below `min_dwell`."""
+
+
+class IntersectionError(SimulationError):
+    """A sliding motion meets another guard where no convex combination of fields is singled out.
+
+    `fields` are those of the four modes around, in the chart of the first.
+    """
+
+    def __init__(self, message: str = "", *, fields: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class OverlappingStripsError(SimulationError):
+    """A relaxed trajectory is behind two guards at once, where its field is not defined."""
 
 
 class GrazingError(SimulationError):

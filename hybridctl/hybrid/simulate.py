@@ -31,6 +31,7 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
+from hybridctl.hybrid.relaxation.past import past_zeno
 from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
@@ -98,7 +99,7 @@ def simulate(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["raise", "rest"] = "raise",
+    on_zeno: Literal["raise", "rest", "relax"] = "raise",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
     max_step: float = math.inf,
@@ -130,7 +131,9 @@ def simulate(
     on_zeno: "raise", or "rest": where a repeating sequence of events shrinks geometrically and
     is predicted to end within `zeno_horizon` (s), or ten events fall within that time, the
     state they tend to is taken at once, if the system knows it (contacts close; a `Transition`
-    says it with `rest`). The predicted time is the event's `accumulation`.
+    says it with `rest`). The predicted time is the event's `accumulation`. "relax" takes what
+    relaxations tend to instead, rest on the guard for as long as the fields hold it there, which no
+    one has to name: see `past_zeno`.
     progress: called with the time reached after each step.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
@@ -142,7 +145,8 @@ def simulate(
     if progress is not None:
         function("progress", progress)
     start, end = interval("t_span", t_span)
-    member("on_zeno", on_zeno, ("raise", "rest"))
+    if member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
+        system = past_zeno(system)
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)
@@ -161,7 +165,7 @@ def simulate(
         number("event_window", event_window, at_least=0.0),
         number("guard_tolerance", guard_tolerance, above=0.0),
         number("min_dwell", min_dwell, at_least=0.0),
-        on_zeno == "rest",
+        on_zeno != "raise",
         number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
         count("max_steps", max_steps, at_least=0),

@@ -1,0 +1,1 @@
+"""Systems past Zeno and sliding on guards, by relaxation."""

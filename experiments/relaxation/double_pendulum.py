@@ -1,0 +1,320 @@
+r"""A double pendulum whose second link falls on a stop and lies there: [Relax] Example 1, Fig. 8.
+
+The claims: the relaxed system, which knows no locked mode, stays in its strip while an event-driven
+model with that mode is locked, for an elastic stop as for a plastic one, and leaves it when the
+force of the stop vanishes; the field of appendix B as printed does not, for any epsilon; and
+variations through the strip are of first order.
+
+Uniform rods with m = L = g = 1, theta_1 from the vertical, theta_2 relative and held at zero or
+above by the stop; the inertia, which the paper does not print, is ours:
+
+.. math:: M = \begin{pmatrix} 5/3 + \cos\theta_2 & 1/3 + \cos\theta_2 / 2 \\ \cdot & 1/3
+   \end{pmatrix}, \qquad k = M_{12} / M_{11}\big|_{\theta_2 = 0} = 5/16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import casadi as ca
+import numpy as np
+from hybridctl.experiments.relaxation.figures import (
+    draw_locked,
+    draw_printed,
+    draw_reference,
+    draw_variations,
+)
+from numpy.typing import NDArray
+from rich.console import Console
+
+from hybridctl import symbolic
+from hybridctl.checks import Array, number, vector
+from hybridctl.hybrid.mode import Edge, Outgoing, Reset
+from hybridctl.hybrid.relaxation.relax import FREE, Relaxed, relax
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, table
+from hybridctl.sensitivity.linearize import linearize
+
+KICK = 5.0 / 16.0
+LONG = 0.1  # s: shorter locks are the brief rests of a plastic stop that lets go at once
+CALM = 2.0  # times sqrt(epsilon): what is left of bounces is slower (K(0.5) = 1.46), rad/s
+RTOL, ATOL = 1e-12, 1e-13  # of variations, whose remainders are down to 1e-9
+Interval: TypeAlias = tuple[float, float]
+Flags: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is simulated.
+
+    start, variation_start: theta_1, theta_2 in degrees, at rest. epsilon, variation_epsilon: rad.
+    restitution: of the elastic stop. duration, variation_duration: s. sizes: perturbations of
+    theta_2 in degrees. printed: epsilon at which the printed field is shown, rad.
+    """
+
+    start: tuple[float, float] = (25.0, 35.0)
+    epsilon: float = 1e-6
+    restitution: float = 0.5
+    duration: float = 22.0
+    variation_start: tuple[float, float] = (20.0, 2.0)
+    variation_epsilon: float = 1e-3
+    variation_duration: float = 2.0
+    sizes: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
+    printed: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
+
+    def __post_init__(self) -> None:
+        for name in ("start", "variation_start"):
+            vector(name, getattr(self, name), 2)
+        for name in ("epsilon", "variation_epsilon"):
+            number(name, getattr(self, name), above=0.0, at_most=0.1)
+        number("restitution", self.restitution, above=0.0, at_most=0.9)
+        for name in ("duration", "variation_duration"):
+            number(name, getattr(self, name), above=0.0)
+        for name in ("sizes", "printed"):
+            for k, value in enumerate(vector(name, getattr(self, name))):
+                number(f"{name}[{k}]", value, above=0.0)
+
+
+def quick(config: Config) -> Config:
+    """One swing, a wider strip, fewer perturbations."""
+    return replace(config, epsilon=1e-4, duration=6.5, sizes=config.sizes[::2], printed=(1e-3,))
+
+
+def accelerations(x: Any) -> Any:
+    """Of both joints (2,), rad/s^2, in the state (theta_1, omega_1, theta_2, omega_2)."""
+    a, wa, b, wb = (x[i] for i in range(4))
+    s, c = ca.sin(b), ca.cos(b)
+    mass = ca.vertcat(
+        ca.horzcat(5.0 / 3.0 + c, 1.0 / 3.0 + 0.5 * c), ca.horzcat(1.0 / 3.0 + 0.5 * c, 1.0 / 3.0)
+    )
+    turning = ca.vertcat(-0.5 * s * (2.0 * wa * wb + wb**2), 0.5 * s * wa**2)
+    weight = ca.vertcat(1.5 * ca.sin(a) + 0.5 * ca.sin(a + b), 0.5 * ca.sin(a + b))
+    return ca.solve(mass, -turning - weight)
+
+
+def pendulum(c: float) -> HybridSystem:
+    """The pendulum with restitution c; its events can end in the mode `locked`.
+
+    There the stop holds theta_2 = 0 with the force that `outputs` gives, as long as it pushes.
+    """
+    x = ca.SX.sym("x", 4)
+    free = accelerations(x)
+    lying = ca.substitute(free, x[2:], ca.DM.zeros(2))
+    modes = [
+        symbolic.Mode("free", x, [x[1], free[0], x[3], free[1]]),
+        symbolic.Mode("locked", x, [x[1], lying[0] + KICK * lying[1], 0.0, 0.0]),
+    ]
+    after = [x[0], x[1] + KICK * (1.0 + c) * x[3], x[2], -c * x[3]]
+    edges = [
+        symbolic.Transition("free", "stop", x[2], "free", after),
+        symbolic.Transition("locked", "force", -lying[1], "free"),
+    ]
+    made = symbolic.hybrid_system(modes, edges)
+    lie = Edge(Reset(lambda t, x, u: np.array([x[0], x[1] + KICK * x[3], 0.0, 0.0])), "locked")
+
+    def outgoing(key: Any) -> Outgoing:
+        way = made.outgoing(key)
+        return replace(way, rest=lambda fired: lie) if key == "free" else way
+
+    return HybridSystem(made.mode, outgoing, made.guard_names)
+
+
+def at_rest(angles: tuple[float, float]) -> Array:
+    """The state of two angles in degrees."""
+    first, second = np.radians(angles)
+    return np.array([first, 0.0, second, 0.0])
+
+
+def locked_by_events(c: float, config: Config) -> tuple[HybridTrajectory, list[Interval]]:
+    """The event-driven run and when it is locked, s."""
+    run = simulate(
+        pendulum(c), "free", at_rest(config.start), (0.0, config.duration), on_zeno="rest"
+    )
+    arcs = [arc for arc in run.arcs if arc.mode == "locked" and arc.end - arc.start > LONG]
+    return run, [(arc.start, arc.end) for arc in arcs]
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """A relaxed run: times (m,), states (m, 4) in the chart of the mode entered, in the strip?"""
+
+    times: Array
+    states: Array
+    behind: Flags
+    locked: list[Interval]
+
+
+def relaxed_run(c: float, epsilon: float, config: Config) -> Relaxation:
+    """The relaxed run; it is locked from where it has become calm until the force vanishes."""
+    relaxed = relax(pendulum(c), epsilon)
+    run = simulate(
+        relaxed,
+        "free",
+        at_rest(config.start),
+        (0.0, config.duration),
+        max_events=10**6,
+        max_steps=10**7,
+    )
+    return sampled(relaxed, run, CALM * np.sqrt(epsilon))
+
+
+def sampled(relaxed: Relaxed, run: HybridTrajectory, calm: float) -> Relaxation:
+    """A relaxed run in the chart of the mode entered, and its calm spans under a pushing force."""
+    times, states, behind = [], [], []
+    for arc in run.arcs:
+        own = np.linspace(arc.start, arc.end, max(9, int(200 * (arc.end - arc.start))))
+        times.append(own)
+        states += [relaxed.entered(arc.mode, t, arc(t))[1] for t in own.tolist()]
+        behind += [relaxed.strip_of(arc.mode) is not None] * len(own)
+    t, x = np.concatenate(times), np.array(states)
+    still = (np.abs(x[:, 3]) <= calm) & (np.abs(x[:, 2]) <= calm**2)
+    return Relaxation(t, x, np.array(behind), _held_down(t, x, still))
+
+
+def _held_down(times: Array, states: Array, still: Flags) -> list[Interval]:
+    """Spans over `LONG` in which the link is calm and its stop would have to push.
+
+    The end is where the acceleration of a free link changes its sign, between two samples.
+    """
+    x = ca.SX.sym("x", 4)
+    lying = ca.substitute(accelerations(x), x[2:], ca.DM.zeros(2))
+    free = ca.Function("free", [x], [lying[1]])
+    found, k = [], 0
+    force = -np.array(free.map(len(times))(states.T)).ravel()
+    down = still & (force > 0.0)
+    while k < len(times):
+        if not down[k]:
+            k += 1
+            continue
+        end = k
+        while end + 1 < len(times) and down[end + 1]:
+            end += 1
+        if times[end] - times[k] > LONG and end + 1 < len(times):
+            a, b = force[end], force[end + 1]
+            share = a / (a - b) if b <= 0.0 else 0.0
+            found.append(
+                (float(times[k]), float(times[end] + share * (times[end + 1] - times[end])))
+            )
+        k = end + 1
+    return found
+
+
+def printed_run(c_epsilon: float, config: Config) -> tuple[Array, Array]:
+    """Times and theta_2 of the plastic stop under the field as printed, (24)."""
+    relaxed = relax(pendulum(0.0), c_epsilon)
+    strip = relaxed.strip("free", "stop")
+    loose = _Printed(relaxed)
+    run = simulate(loose, "free", at_rest(config.start), (0.0, min(config.duration, 9.0)))
+    times = np.linspace(run.start, run.end, 1801)
+    angles = []
+    for t in times.tolist():
+        arc = run.arc(t)
+        behind = relaxed.strip_of(arc.mode) is not None
+        angles.append((strip.entered(t, arc(t), np.zeros(0)) if behind else arc(t))[2])
+    return times, np.array(angles)
+
+
+class _Printed(HybridSystem):
+    """A relaxation whose auxiliary state is never held."""
+
+    def __init__(self, relaxed: Relaxed) -> None:
+        super().__init__(relaxed.mode, self._outgoing_at)
+        self._relaxed = relaxed
+
+    def _outgoing_at(self, key: Any) -> Outgoing:
+        way = self._relaxed.outgoing(key)
+        strip = self._relaxed.strip_of(key)
+        if strip is None:
+            enter = (FREE, key, way.guards.names[0])
+            reset = Reset(lambda t, x, u: np.append(x, 0.0))
+            return replace(way, edge=lambda fired: Edge(reset, enter)) if key == "free" else way
+        names = way.guards.names[:2]  # back and through
+        values = way.guards.values
+        guards = replace(
+            way.guards,
+            names=names,
+            values=lambda t, y, u: values(t, y, u)[:2],
+            jacobian=None,
+            scales=way.guards.scales[:2] if way.guards.scales is not None else None,
+        )
+        return replace(way, guards=guards)
+
+
+def reference(config: Config) -> Relaxation:
+    """The nominal motion of the variations, which ends on the stop, c = 0."""
+    relaxed, epsilon = relax(pendulum(0.0), config.variation_epsilon), config.variation_epsilon
+    span = (0.0, config.variation_duration)
+    run = simulate(relaxed, "free", at_rest(config.variation_start), span)
+    return sampled(relaxed, run, CALM * np.sqrt(epsilon))
+
+
+def variations(config: Config) -> tuple[Array, Array]:
+    """Sizes (deg) and remainders of the variation by theta_2 through the strip, c = 0."""
+    relaxed = relax(pendulum(0.0), config.variation_epsilon)
+    span = (0.0, config.variation_duration)
+    x0, direction = at_rest(config.variation_start), np.array([0.0, 0.0, np.radians(1.0), 0.0])
+    nominal = simulate(relaxed, "free", x0, span, rtol=RTOL, atol=ATOL)
+    linear = linearize(relaxed, nominal, rtol=RTOL, atol=ATOL)
+    strip = relaxed.strip("free", "stop")
+
+    def chart(run: HybridTrajectory) -> Array:
+        return relaxed.entered(run.final_mode, span[1], run.final_state)[1]
+
+    reading = np.eye(4)
+    if relaxed.strip_of(nominal.final_mode) is not None:
+        reading = strip.matrix(span[1], nominal.final_state, np.zeros(0))[0]
+    change = reading @ linear(direction)
+    remainders = []
+    for size in config.sizes:
+        run = simulate(relaxed, "free", x0 + size * direction, span, rtol=RTOL, atol=ATOL)
+        remainders.append(np.abs(chart(run) - chart(nominal) - size * change).max())
+    return np.array(config.sizes), np.array(remainders)
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    cases, rows, summary = {}, [], {}
+    for c in (config.restitution, 0.0):
+        with console.status(f"restitution {c:g}"):
+            exact, locks = locked_by_events(c, config)
+            relaxed = relaxed_run(c, config.epsilon, config)
+        cases[c] = exact, locks, relaxed
+        for found, wanted in zip(relaxed.locked, locks, strict=True):
+            rows.append(
+                (
+                    f"{c:g}",
+                    f"{wanted[0]:.4f} to {wanted[1]:.4f}",
+                    f"{found[0]:.4f} to {found[1]:.4f}",
+                    f"{found[0] - wanted[0]:.1e}",
+                    f"{found[1] - wanted[1]:.1e}",
+                )
+            )
+    console.print(table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows))
+    with console.status("variations"):
+        sizes, remainders = variations(config)
+        printed = {epsilon: printed_run(epsilon, config) for epsilon in config.printed}
+    slope = float(np.polyfit(np.log(sizes), np.log(remainders), 1)[0])
+    elastic, plastic = cases[config.restitution], cases[0.0]
+    summary = {
+        "locked": elastic[2].locked,
+        "locked_by_events": elastic[1],
+        "locked_plastic": plastic[2].locked,
+        "locked_by_events_plastic": plastic[1],
+        "variation_slope": slope,
+        "variation_sizes": sizes,
+        "variation_remainders": remainders,
+    }
+    folder.write_json("summary.json", summary)
+    console.print(f"slope of the variations' remainders: {slope:.2f}")
+    with console.status("drawing figures"):
+        for c, (_, locks, relaxed) in cases.items():
+            name = "plastic" if c == 0.0 else "elastic"
+            draw_locked(folder / f"figures/{name}.png", relaxed, locks, f"c = {c:g}")
+        draw_reference(folder / "figures/reference.png", at_rest(config.start), reference(config))
+        draw_variations(folder / "figures/variations.png", sizes, remainders)
+        draw_printed(folder / "figures/printed.png", plastic[0], printed)
+    return summary

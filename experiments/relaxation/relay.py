@@ -1,0 +1,183 @@
+r"""Sliding on a guard: Filippov's solution, and the relaxed one that tends to it, [Relax] Thm 6.3.
+
+The claims: with Filippov's field as a mode of its own, a relay and a body under dry friction slide
+and let go without a hand-made mode, and the relaxed systems tend to that with an error of first
+order in epsilon, through several phases of sliding. The stick mode of `mechanics` is the second
+opinion for dry friction.
+
+- relay: :math:`\ddot x = A \sin(\omega t) - k \operatorname{sign}(x + \dot x)`. On the surface
+  x decays; it lets go where the forcing beats the relay.
+- friction: a body on a table, :math:`\dot v = A \sin(\omega t) - \mu g \operatorname{sign} v`.
+
+The forcing is a pair of states, so that the fields are autonomous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import casadi as ca
+import numpy as np
+from hybridctl.experiments.relaxation.figures import draw_orders, draw_sliding
+from hybridctl.robots import ball
+from rich.console import Console
+
+from hybridctl import symbolic
+from hybridctl.checks import Array, number, vector
+from hybridctl.hybrid.relaxation.relax import relax
+from hybridctl.hybrid.relaxation.sliding import SLIDING, filippov
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, table
+
+GRAVITY = 9.81
+SAMPLES = 600
+Surface = Literal["relay", "friction"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The two systems, and the widths of their strips.
+
+    relay: k in m/s^2. relay_forcing, friction_forcing: A in m/s^2 and omega in rad/s. friction: mu.
+    start: of the relay, m and m/s. speed: of the body at first, m/s. duration: s. widths: epsilon,
+    in m/s.
+    """
+
+    relay: float = 2.5
+    relay_forcing: tuple[float, float] = (3.0, 1.2)
+    friction: float = 0.3
+    friction_forcing: tuple[float, float] = (4.0, 1.5)
+    start: tuple[float, float] = (1.0, 0.0)
+    speed: float = 0.5
+    duration: float = 15.0
+    widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
+
+    def __post_init__(self) -> None:
+        for name in ("relay", "friction", "speed", "duration"):
+            number(name, getattr(self, name), above=0.0)
+        for name in ("relay_forcing", "friction_forcing", "start"):
+            vector(name, getattr(self, name), 2)
+        for k, width in enumerate(vector("widths", self.widths)):
+            number(f"widths[{k}]", width, above=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What was found for one system.
+
+    exact: Filippov's run. times (m,), states (m, n): of it. errors (widths,): the largest
+    differences of relaxed runs at these times. relaxed (m, n): the run of the widest strip.
+    """
+
+    exact: HybridTrajectory
+    times: Array
+    states: Array
+    errors: Array
+    relaxed: Array
+
+    @property
+    def phases(self) -> list[tuple[float, float]]:
+        """When it slides, s."""
+        arcs = self.exact.arcs
+        return [(a.start, a.end) for a in arcs if a.mode[0] == SLIDING]  # type: ignore[index]
+
+
+def quick(config: Config) -> Config:
+    """Three widths."""
+    return replace(config, widths=config.widths[::3])
+
+
+def system(config: Config, surface: Surface) -> HybridSystem:
+    """One of the two, in (x, v, sin, cos) with guards at the surface and no jump."""
+    x = ca.SX.sym("x", 4)
+    amplitude, rate = config.relay_forcing if surface == "relay" else config.friction_forcing
+    level = config.relay if surface == "relay" else config.friction * GRAVITY
+    value = x[0] + x[1] if surface == "relay" else x[1]
+    modes = [
+        symbolic.Mode(name, x, [x[1], amplitude * x[2] - sign * level, rate * x[3], -rate * x[2]])
+        for name, sign in (("plus", 1.0), ("minus", -1.0))
+    ]
+    down = symbolic.Transition("plus", "down", value, "minus")
+    up = symbolic.Transition("minus", "up", -value, "plus")
+    return symbolic.hybrid_system(modes, [down, up])
+
+
+def study(config: Config, surface: Surface) -> Study:
+    """Filippov's solution and the relaxed ones."""
+    first = config.start if surface == "relay" else (0.0, config.speed)
+    x0, span, given = (*first, 0.0, 1.0), (0.0, config.duration), system(config, surface)
+    exact = simulate(filippov(given), "plus", x0, span)
+    times = np.linspace(*span, SAMPLES)
+    states = np.array([exact(t) for t in times.tolist()])
+    found = []
+    for width in config.widths:
+        relaxed = relax(given, width)
+        run = simulate(relaxed, "plus", x0, span)
+        found.append([relaxed.entered(run.arc(t).mode, t, run(t))[1] for t in times.tolist()])
+    errors = [float(np.abs(np.array(f) - states).max()) for f in found]
+    return Study(exact, times, states, np.array(errors), np.array(found[0]))
+
+
+def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
+    """When the body sticks, by `mechanics`, s, and its position at the sample times (m,)."""
+    amplitude, rate = config.friction_forcing
+    body = ball.system(ball.Parameters(slope=0.0, friction=config.friction, gravity=GRAVITY))
+
+    def force(t: float, x: Array) -> Array:
+        return np.array([amplitude * np.sin(rate * t), 0.0])
+
+    x0 = [0.0, 0.0, config.speed, 0.0]
+    run = simulate(body, ("slip+",), x0, (0.0, config.duration), force)
+    times = np.linspace(0.0, config.duration, SAMPLES)
+    phases = [(a.start, a.end) for a in run.arcs if a.mode == ("stick",) and a.end > a.start]
+    return phases, np.array([run(t)[0] for t in times.tolist()])
+
+
+def order(config: Config, found: Study) -> float:
+    """The slope of the errors over the widths, in logarithms."""
+    return float(np.polyfit(np.log(config.widths), np.log(found.errors), 1)[0])
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    with console.status("sliding"):
+        studies = {surface: study(config, surface) for surface in ("relay", "friction")}
+        phases, positions = stuck(config)
+    friction = studies["friction"]
+    summary = {
+        "order": order(config, studies["relay"]),
+        "friction_order": order(config, friction),
+        "sliding": studies["relay"].phases,
+        "sticking": friction.phases,
+        "sticking_by_mechanics": phases,
+        "difference_to_mechanics": float(np.abs(friction.states[:, 0] - positions).max()),
+        "widths": config.widths,
+        "errors": {name: found.errors for name, found in studies.items()},
+    }
+    folder.write_json("summary.json", summary)
+    rows = [
+        (
+            name,
+            len(found.phases),
+            f"{found.errors[0]:.1e}",
+            f"{found.errors[-1]:.1e}",
+            f"{order(config, found):.3f}",
+        )
+        for name, found in studies.items()
+    ]
+    ends = [f"error at {width:.0e}" for width in (config.widths[0], config.widths[-1])]
+    columns = ["system", "phases", *ends, "order"]
+    console.print(table("Relaxed runs against Filippov's solution", columns, rows))
+    console.print(
+        f"dry friction: Filippov's solution differs from the stick mode of mechanics by "
+        f"{summary['difference_to_mechanics']:.1e} m"
+    )
+    with console.status("drawing figures"):
+        draw_sliding(folder / "figures/motion.png", studies)
+        errors = {name: found.errors for name, found in studies.items()}
+        draw_orders(folder / "figures/errors.png", np.array(config.widths), errors)
+    return summary

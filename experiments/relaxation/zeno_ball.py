@@ -1,0 +1,266 @@
+r"""A ball that bounces infinitely often in finite time, and past that: [Relax] Fig. 8 f.
+
+The claims: the event-driven run predicts the time of the last bounce, and the relaxed system goes
+on after it, close to rest: within order 1/2 of epsilon if it is integrated exactly, since in its
+strip it goes on bouncing below :math:`v_c = K(c) \sqrt{g \varepsilon}`; and with the discrete
+scheme of 7.7, epsilon a hundredth of the step, nearly of first order in the step. A force that
+pulls lifts it off at once.
+
+From height 1 at rest, g = 1: the last bounce is at
+:math:`t_\infty = (1 + c) / (1 - c) \sqrt{2 x_0 / g}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.relaxation.figures import draw_ball, draw_errors
+from rich.console import Console
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.hybrid.mode import (
+    Edge,
+    FieldJacobian,
+    Guard,
+    GuardJacobian,
+    Mode,
+    Reset,
+    ResetJacobian,
+    Transition,
+)
+from hybridctl.hybrid.policy import SampledPolicy
+from hybridctl.hybrid.relaxation.discrete import (
+    OneStep,
+    Rate,
+    discretize_relaxed,
+    euler,
+    runge_kutta,
+)
+from hybridctl.hybrid.relaxation.relax import Relaxed, relax
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, table
+from hybridctl.spaces import VectorSpace
+
+GRAVITY, HEIGHT = 1.0, 1.0
+AFTER = 3.0  # s past the last bounce, over which errors are taken
+START = (HEIGHT, 0.0)
+SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
+HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is varied.
+
+    restitution: of the main case. restitutions: for which the time of the last bounce is looked at;
+    others: for which the scheme is. steps: how many between `shortest` and 1e-1 s; other_steps: as
+    many down to 1e-3 s for other restitutions and integrators. ratio: epsilon by the step, m/s.
+    widths: epsilon in m of the exact flows. lift_width: epsilon where an input pulls, by
+    `pull` m/s^2, after `rest` s.
+    """
+
+    restitution: float = 0.5
+    restitutions: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+    others: tuple[float, ...] = (0.1, 0.7, 0.8)
+    steps: int = 25
+    shortest: float = 1e-4
+    other_steps: int = 13
+    ratio: float = 0.01
+    widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
+    lift_width: float = 1e-7
+    pull: float = 2.0
+    rest: float = 2.0
+
+    def __post_init__(self) -> None:
+        number("restitution", self.restitution, above=0.0, at_most=0.95)
+        for name in ("restitutions", "others"):
+            for k, c in enumerate(vector(name, getattr(self, name))):
+                number(f"{name}[{k}]", c, at_least=0.0, at_most=0.95)
+        count("steps", self.steps, at_least=3)
+        number("shortest", self.shortest, above=0.0, at_most=0.05)
+        count("other_steps", self.other_steps, at_least=3)
+        number("ratio", self.ratio, above=0.0)
+        for k, width in enumerate(vector("widths", self.widths)):
+            number(f"widths[{k}]", width, above=0.0, at_most=0.1)
+        number("lift_width", self.lift_width, above=0.0, at_most=0.1)
+        number("pull", self.pull, above=GRAVITY)
+        number("rest", self.rest, above=0.0)
+
+
+def quick(config: Config) -> Config:
+    """Fewer and longer steps."""
+    return replace(
+        config,
+        restitutions=config.restitutions[::3],
+        others=config.others[:1],
+        steps=9,
+        shortest=5e-4,
+        other_steps=5,
+        widths=config.widths[::3],
+        lift_width=1e-5,
+    )
+
+
+def ball(c: float) -> HybridSystem:
+    """The ball (height, velocity) with an upward input, which knows that it can rest."""
+    space = VectorSpace(2)
+    air = Mode("air", space, _fall, 1, lambda t, x, u: FieldJacobian(SLOPES, LIFT))
+    floor = Mode("floor", space, lambda t, x, u: np.zeros(2), 1)
+    height = Guard("floor", lambda t, x, u: x[0], lambda t, x, u: GuardJacobian(*HEIGHT_SLOPES))
+    matrix = np.diag([1.0, -c])
+    still = ResetJacobian(np.zeros(2), matrix, np.zeros((2, 1)))
+    bounce = Reset(lambda t, x, u: matrix @ x, lambda t, x, u: still)
+    stay = Edge(Reset(lambda t, x, u: np.zeros(2)), "floor")
+    return HybridSystem([air, floor], [Transition("air", height, bounce, "air", rest=stay)])
+
+
+def _fall(t: float, x: Array, u: Array) -> Array:
+    return np.array([x[1], u[0] - GRAVITY])
+
+
+def last_bounce(c: float) -> float:
+    """When a ball that is dropped has bounced for the last time, s."""
+    return float((1.0 + c) / (1.0 - c) * np.sqrt(2.0 * HEIGHT / GRAVITY))
+
+
+def stop_time(c: float) -> float:
+    """The same, as an event-driven run predicts it, s."""
+    span = 0.0, last_bounce(c) + 0.1
+    run = simulate(ball(c), "air", START, span, on_zeno="rest", zeno_horizon=1e-7)
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    return float(rest.accumulation or 0.0)
+
+
+def symplectic_euler(f: Rate, t: float, y: Array, h: float) -> Array:
+    """Velocity first, and the height by the new one."""
+    faster = np.append(y[:1], y[1:] + h * f(t, y)[1:])
+    return np.append(y[:1] + h * f(t, faster)[:1], faster[1:])
+
+
+INTEGRATORS: Mapping[str, OneStep] = {
+    "Euler": euler,
+    "Runge-Kutta 4": runge_kutta,
+    "symplectic Euler": symplectic_euler,
+}
+
+
+def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Array:
+    """The largest coordinate after the last bounce, by the discrete scheme, for each step."""
+    system, start, errors = ball(c), last_bounce(c), []
+    for h in steps:
+        end = np.ceil((start + AFTER) / h) * h
+        run = discretize_relaxed(relax(system, ratio * h), "air", START, (0.0, end), h, method)
+        states = np.array(run.entered)[run.times >= start]
+        errors.append(np.abs(states).max())
+    return np.array(errors)
+
+
+def flow_error(c: float, width: float) -> float:
+    """The same of the relaxed flow, integrated to 1e-9."""
+    start, relaxed = last_bounce(c), relax(ball(c), width)
+    run = relaxed_run(relaxed, start + AFTER)
+    return float(np.abs(entered(relaxed, run, start)[1]).max())
+
+
+def relaxed_run(
+    relaxed: Relaxed, end: float, policy: SampledPolicy | None = None
+) -> HybridTrajectory:
+    """The relaxed ball from its start until `end`."""
+    span, many = (0.0, end), 10**7
+    return simulate(relaxed, "air", START, span, policy, max_events=many, max_steps=many)
+
+
+def entered(relaxed: Relaxed, run: HybridTrajectory, start: float) -> tuple[Array, Array]:
+    """Times (m,) from `start` on and states (m, 2) in the chart of the mode entered."""
+    times, states = [], []
+    for arc in run.arcs:
+        if arc.end >= start:
+            own = np.linspace(max(arc.start, start), arc.end, 9)
+            times.append(own)
+            states += [relaxed.entered(arc.mode, t, arc(t))[1] for t in own.tolist()]
+    return np.concatenate(times), np.array(states)
+
+
+def lift_off(config: Config, c: float) -> float:
+    """How long after the input pulls the ball leaves the floor, s."""
+    pulled = np.ceil(last_bounce(c)) + config.rest
+
+    def law(t: float, x: Array) -> Array:
+        return np.array([config.pull if t >= pulled else 0.0])
+
+    relaxed = relax(ball(c), config.lift_width)
+    run = relaxed_run(relaxed, pulled + 0.5, SampledPolicy(law, pulled))
+    if run.final_mode != "air":
+        return np.inf
+    return float(run.arcs[-1].start - pulled)
+
+
+def slope(errors: Array, sizes: Array) -> float:
+    """That of log(errors) over log(sizes)."""
+    return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=None)
+    c = config.restitution
+    with console.status("times of the last bounce"):
+        times = [(r, stop_time(r), last_bounce(r)) for r in config.restitutions]
+    console.print(
+        table(
+            "Last bounce [s]",
+            ["restitution", "events", "closed form", "difference"],
+            [(f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in times],
+        )
+    )
+    steps = np.geomspace(1e-1, config.shortest, config.steps)
+    with console.status("discrete schemes"):
+        errors = scheme_errors(c, euler, steps, config.ratio)
+        others = _other_errors(config)
+    with console.status("relaxed flows"):
+        widths = np.array(config.widths)
+        flows = np.array([flow_error(c, width) for width in widths])
+        lifts = {str(r): lift_off(config, r) for r in (0.0, c)}
+    slopes = {name: slope(found, h) for name, (h, found) in others.items()}
+    summary = {
+        "stop_time": stop_time(c),
+        "stop_time_exact": last_bounce(c),
+        "stop_times": times,
+        "error_slope": slope(errors, steps),
+        "steps": steps,
+        "errors": errors,
+        "other_slopes": slopes,
+        "flow_slope": slope(flows, widths),
+        "flow_errors": flows,
+        "lift_off": lifts,
+    }
+    folder.write_json("summary.json", summary)
+    rows = [(f"Euler, c = {c:g}", f"{summary['error_slope']:.2f}")]
+    rows += [(name, f"{value:.2f}") for name, value in slopes.items()]
+    rows.append((f"relaxed flow, in epsilon, c = {c:g}", f"{summary['flow_slope']:.2f}"))
+    console.print(table("Order of the error after the last bounce", ["", "slope"], rows))
+    found = [(f"restitution {r}", f"{delay:.1e}") for r, delay in lifts.items()]
+    console.print(table("From the pull to the lift-off", ["", "s"], found))
+    with console.status("drawing figures"):
+        curves = {f"Euler, c = {c:g}": (steps, errors), **others}
+        draw_errors(folder / "figures/errors.png", curves, (widths, flows))
+        relaxed = relax(ball(c), 1e-3)
+        shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
+        draw_ball(folder / "figures/ball.png", *entered(relaxed, shown, 0.0), last_bounce(c))
+    return summary
+
+
+def _other_errors(config: Config) -> dict[str, tuple[Array, Array]]:
+    """Steps and errors for other restitutions and integrators, by name."""
+    steps, found = np.geomspace(1e-1, 1e-3, config.other_steps), {}
+    for c in config.others:
+        found[f"Euler, c = {c:g}"] = steps, scheme_errors(c, euler, steps, config.ratio)
+    for name in list(INTEGRATORS)[1:]:
+        errors = scheme_errors(config.restitution, INTEGRATORS[name], steps, config.ratio)
+        found[f"{name}, c = {config.restitution:g}"] = steps, errors
+    return found

@@ -1,0 +1,334 @@
+r"""The distance on the glued space: shortest paths that may jump, [Relax] (2).
+
+Every guard is glued to its image under the reset, so that trajectories are continuous. The distance
+of two states is the length of the shortest path between them that goes straight within modes and
+jumps at guards for nothing, forwards or backwards. It is a metric on classes of glued states only:
+a plastic reset glues all states before impacts that end alike, which then have no distance.
+
+A path with a given sequence of jumps is a convex programme, for affine guards and resets: a sum of
+Euclidean norms over the points of the jumps, on the part of each guard that is fallen through. In
+the plane, one jump is Snell's law, an equation in one unknown; and two jumps through one guard are
+a ray at the critical angle, along the guard on the side where it is shorter, and back. Resets that
+stretch a guard into itself collapse the distance along it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import clarabel
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from hybridctl.checks import Array, count, instance, number, vector
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.relaxation.gates import Gate, gates_of
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+
+_IDLE = 2  # further jumps without a shorter path, after which no more are tried
+_NEWTON = 100
+_SETTLED = 1e-15  # of the size of the unknown, or of 1
+
+
+class Jump(NamedTuple):
+    """A jump of a path: the index of a gate, and whether it is gone through backwards."""
+
+    gate: int
+    backwards: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """A path: its length, its jumps, and the points (arrival, departure) of each of them.
+
+    The length is that of these points, which are feasible: an upper bound of the distance, whatever
+    found them.
+    """
+
+    length: float
+    jumps: tuple[Jump, ...]
+    points: tuple[tuple[Array, Array], ...]
+
+
+class GluedSpace:
+    """The states of a system, glued along its guards; see the module.
+
+    The guards and resets of the given modes (by default those that can be reached from them) have
+    to be affine, as has the rate at which a guard is fallen through. Raises
+    `SystemDefinitionError` where they are not.
+    """
+
+    def __init__(self, system: HybridSystem, modes: Sequence[ModeKey]) -> None:
+        self.system = instance("system", system, HybridSystem)
+        self.gates: list[Gate] = []
+        pending, known = list(modes), set(modes)
+        while pending:
+            key = pending.pop()
+            for gate in gates_of(system, key):
+                self.gates.append(gate)
+                if gate.target not in known:
+                    known.add(gate.target)
+                    pending.append(gate.target)
+        self.modes = frozenset(known)
+
+    def distance(
+        self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
+    ) -> float:
+        """The length of `shortest`; infinite where no path joins the modes."""
+        path = self.shortest(mode, x, other_mode, y, max_jumps)
+        return math.inf if path is None else path.length
+
+    def shortest(
+        self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
+    ) -> Path | None:
+        """The shortest path found from state x of `mode` to y of `other_mode`.
+
+        Sequences of jumps are tried by their number, until two further jumps have brought nothing,
+        or max_jumps. Raises `InputError` for states of the wrong size and modes not in this space.
+        """
+        for key in (mode, other_mode):
+            if key not in self.modes:
+                raise InputError(f"mode {key!r} is not in this space, it has {set(self.modes)}")
+        start = vector("x", x, self.system.mode(mode).space.nx)
+        end = vector("y", y, self.system.mode(other_mode).space.nx)
+        best: Path | None = None
+        idle = 0
+        for number_of in range(count("max_jumps", max_jumps, at_least=0) + 1):
+            before = best
+            for jumps in self._walks(mode, other_mode, number_of):
+                if best is None or self._least(jumps, start, end) < best.length:
+                    path = self._path(jumps, start, end)
+                    best = path if best is None or path.length < best.length else best
+            idle = idle + 1 if best is not None and best is before else 0
+            if idle == _IDLE:
+                break
+        return best
+
+    def between(
+        self, one: HybridTrajectory, other: HybridTrajectory, period: float, max_jumps: int = 2
+    ) -> tuple[Array, Array]:
+        """Times (m,) and distances (m,) of two trajectories, at all steps of `period` and events.
+
+        Their supremum is the distance of the trajectories, whose events need not coincide. Raises
+        `InputError` where they have no time in common.
+        """
+        start, end = max(one.start, other.start), min(one.end, other.end)
+        if not start < end:
+            raise InputError(
+                f"trajectories on [{one.start}, {one.end}] and [{other.start}, {other.end}] s have "
+                "no time in common"
+            )
+        steps = math.ceil((end - start) / number("period", period, above=0.0))
+        events = [e.time for run in (one, other) for e in run.events if start <= e.time <= end]
+        times = np.unique(np.concatenate([np.linspace(start, end, steps + 1), events]))
+        modes = [one.arc(t).mode for t in times.tolist()]
+        states = [one(t) for t in times.tolist()]
+        return times, self.beside(times, modes, states, other, max_jumps)
+
+    def beside(
+        self,
+        times: ArrayLike,
+        modes: Sequence[ModeKey],
+        states: Sequence[ArrayLike],
+        run: HybridTrajectory,
+        max_jumps: int = 2,
+    ) -> Array:
+        """Distances (m,) of samples, such as those of a log, to a trajectory at their times."""
+        rows = zip(vector("times", times).tolist(), modes, states, strict=True)
+        return np.array(
+            [self.distance(key, x, run.arc(t).mode, run(t), max_jumps) for t, key, x in rows]
+        )
+
+    def _walks(self, mode: ModeKey, end: ModeKey, jumps: int) -> Iterator[tuple[Jump, ...]]:
+        """Sequences of so many jumps that lead from one mode to the other."""
+        if jumps == 0:
+            if mode == end:
+                yield ()
+            return
+        for k, gate in enumerate(self.gates):
+            for backwards, (here, there) in (
+                (False, (gate.source, gate.target)),
+                (True, (gate.target, gate.source)),
+            ):
+                if here == mode:
+                    for rest in self._walks(there, end, jumps - 1):
+                        yield (Jump(k, backwards), *rest)
+
+    def _least(self, jumps: tuple[Jump, ...], x: Array, y: Array) -> float:
+        """A lower bound of a path with these jumps: its first and its last leg."""
+        if not jumps:
+            return 0.0
+        first = self.gates[jumps[0].gate].sides(jumps[0].backwards)[0]
+        last = self.gates[jumps[-1].gate].sides(jumps[-1].backwards)[1]
+        return _apart(*first, x) + _apart(*last, y)
+
+    def _path(self, jumps: tuple[Jump, ...], x: Array, y: Array) -> Path:
+        gates = [self.gates[jump.gate] for jump in jumps]
+        backwards = [jump.backwards for jump in jumps]
+        if not jumps:
+            return Path(float(np.linalg.norm(y - x)), (), ())
+        flat = all(gate.basis.shape[1] == 1 for gate in gates)
+        if flat and len(jumps) == 1:
+            unknowns = [_snell(gates[0], backwards[0], x, y)]
+        elif flat and len(jumps) == 2 and _returns(jumps):
+            unknowns = _critical(gates[0], backwards, x, y)
+        else:
+            unknowns = _programme(gates, backwards, x, y)
+        points, length, at = [], 0.0, x
+        for gate, back, s in zip(gates, backwards, unknowns, strict=True):
+            here, there = gate.points(s)
+            arrival, departure = (there, here) if back else (here, there)
+            points.append((arrival, departure))
+            length, at = length + float(np.linalg.norm(arrival - at)), departure
+        return Path(length + float(np.linalg.norm(y - at)), jumps, tuple(points))
+
+
+def _returns(jumps: Sequence[Jump]) -> bool:
+    """Whether the second jump takes back the first, from another point."""
+    return jumps[0].gate == jumps[1].gate and jumps[0].backwards != jumps[1].backwards
+
+
+def _apart(offset: Array, directions: Array, point: Array) -> float:
+    """The distance of a point from the affine space offset + directions s."""
+    if directions.shape[1] == 1:
+        return _Leg.to(offset, directions[:, 0], point).height
+    away = point - offset
+    nearest = directions @ np.linalg.lstsq(directions, away, rcond=None)[0]
+    return float(np.linalg.norm(away - nearest))
+
+
+class _Leg(NamedTuple):
+    """A leg from a fixed point to a line: its length is hypot(speed (s - nearest), height)."""
+
+    speed: float
+    nearest: float
+    height: float
+
+    @staticmethod
+    def to(offset: Array, direction: Array, point: Array) -> _Leg:
+        speed = float(np.linalg.norm(direction))
+        apart = point - offset
+        nearest = float(direction @ apart) / speed**2 if speed > 0.0 else 0.0
+        return _Leg(speed, nearest, float(np.linalg.norm(apart - nearest * direction)))
+
+    def length(self, s: float) -> float:
+        """The length to the point s."""
+        return math.hypot(self.speed * (s - self.nearest), self.height)
+
+    def slope(self, s: float) -> float:
+        """Its derivative."""
+        length = self.length(s)
+        return self.speed**2 * (s - self.nearest) / length if length > 0.0 else 0.0
+
+    def where(self, slope: float) -> float:
+        """Where the derivative has this value, or infinity towards which it tends to less."""
+        if abs(slope) >= self.speed:
+            return math.copysign(math.inf, slope)
+        along = self.height * slope / math.sqrt(self.speed**2 - slope**2)
+        return self.nearest + along / self.speed
+
+
+def _limits(gate: Gate) -> tuple[float, float]:
+    """The interval of s that is fallen through."""
+    slope = float(gate.slope[0])
+    if slope == 0.0:
+        return -math.inf, math.inf
+    end = gate.level / slope
+    return (-math.inf, end) if slope > 0.0 else (end, math.inf)
+
+
+def _snell(gate: Gate, backwards: bool, x: Array, y: Array) -> Array:
+    """Where the shortest path with one jump passes a guard in the plane."""
+    arrival, departure = gate.sides(backwards)
+    legs = [_Leg.to(o, d[:, 0], p) for (o, d), p in ((arrival, x), (departure, y))]
+    nearest = [leg.nearest for leg in legs if leg.speed > 0.0]
+    low, high = min(nearest), max(nearest)
+    for _ in range(_NEWTON):
+        s = 0.5 * (low + high)
+        if high - low <= _SETTLED * max(1.0, abs(s)):
+            break
+        low, high = (s, high) if sum(leg.slope(s) for leg in legs) < 0.0 else (low, s)
+    least, most = _limits(gate)
+    return np.array([min(max(0.5 * (low + high), least), most)])
+
+
+def _critical(gate: Gate, backwards: Sequence[bool], x: Array, y: Array) -> list[Array]:
+    """Through a guard in the plane and back: rays that meet it at the critical angle.
+
+    The middle leg is along the guard or its image; its length has the slopes that the rays balance.
+    Where they leave none of it there is no jump, and the straight path is shorter.
+    """
+    first, second = (gate.sides(b) for b in backwards)
+    legs = _Leg.to(first[0][0], first[0][1][:, 0], x), _Leg.to(second[1][0], second[1][1][:, 0], y)
+    (start, along), (end, towards) = first[1], second[0]
+    limits, found = _limits(gate), []
+    for sign in (1.0, -1.0):
+        unit = sign * (along if np.any(along) else towards)[:, 0]
+        size = float(np.linalg.norm(unit))
+        unit = unit / size if size > 0.0 else unit
+        at = (
+            legs[0].where(float(unit @ along[:, 0])),
+            legs[1].where(-float(unit @ towards[:, 0])),
+        )
+        s = [_inside(value, leg, limits) for value, leg in zip(at, legs, strict=True)]
+        middle = np.linalg.norm(end + towards[:, 0] * s[1] - start - along[:, 0] * s[0])
+        rays = (leg.length(value) for leg, value in zip(legs, s, strict=True))
+        found.append((sum(rays) + float(middle), s))
+    return [np.array([v]) for v in min(found)[1]]
+
+
+def _inside(s: float, leg: _Leg, limits: tuple[float, float]) -> float:
+    """s within the limits; the nearest point of the leg where it is unbounded."""
+    s = min(max(s, limits[0]), limits[1])
+    return s if math.isfinite(s) else min(max(leg.nearest, limits[0]), limits[1])
+
+
+def _programme(gates: Sequence[Gate], backwards: Sequence[bool], x: Array, y: Array) -> list[Array]:
+    """The points of a path with these jumps, by a cone programme: the sum of its legs' lengths."""
+    sizes = [gate.basis.shape[1] for gate in gates]
+    starts = np.cumsum([0, *sizes])
+    legs, unknowns = len(gates) + 1, int(starts[-1])
+    rows, right, cones = [], [], []
+    offset, matrix = x, np.zeros((len(x), unknowns))
+    for k in range(legs):
+        if k < len(gates):
+            (here, turn), (there, on) = gates[k].sides(backwards[k])
+            arrival = np.zeros((len(here), unknowns))
+            arrival[:, starts[k] : starts[k + 1]] = turn
+        else:
+            here, arrival = y, np.zeros((len(y), unknowns))
+        lengths = np.zeros((1 + len(here), legs))
+        lengths[0, k] = -1.0
+        rows.append(np.hstack([lengths, np.vstack([np.zeros(unknowns), matrix - arrival])]))
+        right.append(np.append(0.0, here - offset))
+        cones.append(clarabel.SecondOrderConeT(1 + len(here)))
+        if k < len(gates):
+            offset, matrix = there, np.zeros((len(there), unknowns))
+            matrix[:, starts[k] : starts[k + 1]] = on
+    limits = np.zeros((len(gates), legs + unknowns))
+    for k, gate in enumerate(gates):
+        limits[k, legs + starts[k] : legs + starts[k + 1]] = gate.slope
+    rows.append(limits)
+    right.append(np.array([gate.level for gate in gates]))
+    cones.append(clarabel.NonnegativeConeT(len(gates)))
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    size = legs + unknowns
+    cost = np.append(np.ones(legs), np.zeros(unknowns))
+    solver = clarabel.DefaultSolver(
+        sparse.csc_matrix((size, size)),
+        cost,
+        sparse.csc_matrix(np.vstack(rows)),
+        np.concatenate(right),
+        cones,
+        settings,
+    )
+    s = np.array(solver.solve().x)[legs:]
+    return [gate.fallen(s[starts[k] : starts[k + 1]]) for k, gate in enumerate(gates)]

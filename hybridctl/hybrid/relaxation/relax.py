@@ -1,0 +1,279 @@
+"""Relaxed systems: a strip behind every guard, as modes of an ordinary hybrid system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, instance, number
+from hybridctl.errors import OverlappingStripsError
+from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.relaxation.regions import NoEscape
+from hybridctl.hybrid.relaxation.strip import Strip
+from hybridctl.hybrid.relaxation.strips import Strips
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import VectorSpace
+
+FREE, HELD = "strip", "held strip"
+_ARMED = 1e4  # times epsilon: guards are armed beyond 1e-8 of it by default, so at epsilon / 1e4
+
+
+class Relaxed(HybridSystem):
+    """The relaxation of a hybrid system; see `relax`.
+
+    Its modes are those of the system, and behind each guard `name` of mode `key` the strips
+    (FREE, key, name), and (HELD, key, name) where an auxiliary state is held at zero. `strip` is
+    the strip behind guard `name` of mode `key`.
+    """
+
+    def __init__(
+        self,
+        system: HybridSystem,
+        epsilon: float,
+        images: Mapping[tuple[ModeKey, str], str | None],
+        samples: Mapping[ModeKey, Array],
+    ) -> None:
+        super().__init__(self._mode_at, self._outgoing_at)
+        self.system, self.epsilon = system, epsilon
+        self.strip = Strips(system, epsilon, images, samples).of
+
+    def strip_of(self, key: ModeKey) -> Strip | None:
+        """The strip that a mode of this relaxation is; None for a mode of the system."""
+        if isinstance(key, tuple) and len(key) == 3 and key[0] in (FREE, HELD):
+            return self.strip(key[1], key[2])
+        return None
+
+    def entered(
+        self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
+    ) -> tuple[ModeKey, Array]:
+        """Mode and state (n',) of the system that a state of this relaxation stands for.
+
+        In a strip that is the chart of the mode entered: the state through the reset, no farther
+        than epsilon outside that mode. A state of any other mode stands for itself.
+        """
+        y, u, strip = array("y", y, (None,)), array("u", u, (None,)), self.strip_of(key)
+        if strip is None:
+            return key, y
+        return strip.target.key, strip.entered(t, y, u)
+
+    def _mode_at(self, key: ModeKey) -> Mode:
+        strip = self.strip_of(key)
+        if strip is None:
+            mode, names = self.system.mode(key), self.system.outgoing(key).guards.names
+            for name in names:
+                self.strip(key, name)
+            return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
+        held = key[0] == HELD  # type: ignore[index]
+        return Mode(
+            key,
+            VectorSpace(strip.size),
+            partial(strip.field, held),
+            strip.source.nu,
+            partial(strip.jacobian, held),
+            _Shown(strip),
+            pace=partial(strip.pace, held),
+        )
+
+    def _outgoing_at(self, key: ModeKey) -> Outgoing:
+        strip = self.strip_of(key)
+        if strip is not None:
+            ways = _Ways(self, strip, key[0] == HELD)  # type: ignore[index]
+            return Outgoing(ways.guards(), ways.edge)
+        guards = self.system.outgoing(key).guards
+        scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
+        fine = replace(guards, scales=np.minimum(scales, _ARMED * self.epsilon))
+        return Outgoing(fine, partial(self._entry, key))
+
+    def _entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+        """The way into the strip of one guard."""
+        if len(fired) != 1:
+            return None
+        entry = _Entry(self.strip(key, fired[0]))
+        return Edge(Reset(entry, entry.jacobian))
+
+
+def relax(
+    system: HybridSystem,
+    epsilon: float,
+    *,
+    images: Mapping[tuple[ModeKey, str], str | None] | None = None,
+    samples: Mapping[ModeKey, ArrayLike] | None = None,
+) -> Relaxed:
+    """The relaxation of a system, [Relax] 4 to 6 and appendix B: strips behind its guards.
+
+    A trajectory that meets a guard goes on for up to `epsilon`, in the unit of the guard, behind
+    it, under a field that leads from that of its mode to that of the next one; at the far end it is
+    reset into it. Where the fields push from both sides it stays there: it slides, or rests. So
+    trajectories exist, and depend continuously on their start, where events of the system itself
+    accumulate. They tend to its executions and to Filippov's solutions of first order in epsilon,
+    and of order 1/2 past Zeno, where they go on bouncing with speeds of order sqrt(epsilon).
+
+    The result is an ordinary system (`Relaxed`): simulate it from a mode and a state of `system`;
+    `Relaxed.entered` reads its states.
+
+    images: the guard of the target on which the reset of a guard lands, by (mode, guard); None for
+    one that lands inside. By default it is found: the one that is zero on the images of samples.
+    samples: states (m, n) of a mode, from which points on its guards are looked for; by default
+    random ones.
+
+    Raises `InputError` for bad arguments. `SystemDefinitionError`, when a mode is entered, for a
+    guard whose strip is not defined: its transition leaves the target to the reset, its modes are
+    no vector spaces or differ in their inputs, guard or reset have no Jacobian or see the input,
+    the reset lands on several guards, or has no inverse and is no projection either. A run that
+    meets another guard within a strip ends with `OverlappingStripsError`. A start on a guard from
+    which both fields lead away is an `EscapingError`: the limit depends on where in the strip it
+    is.
+    """
+    instance("system", system, HybridSystem)
+    named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
+    return Relaxed(system, number("epsilon", epsilon, above=0.0), images or {}, named)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """The outputs of a strip."""
+
+    strip: Strip
+
+    def __call__(self, t: float, y: Array, u: Array) -> dict[str, Array]:
+        return {"entered": self.strip.entered(t, y, u)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """The reset into a strip."""
+
+    strip: Strip
+
+    def __call__(self, t: float, x: Array, u: Array) -> Jump:
+        strip = self.strip
+        kind = HELD if strip.is_pushed(t, x, u) else FREE
+        return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        size = self.strip.size
+        return ResetJacobian(np.zeros(size), np.eye(size, len(x)), np.zeros((size, len(u))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """The guards of a strip, and where they lead.
+
+    Back into the mode, through to the next one, and between the two kinds of the strip where an
+    auxiliary state is held. The other guards of the mode must not fire.
+    """
+
+    relaxed: Relaxed
+    strip: Strip
+    held: bool
+
+    @property
+    def _others(self) -> list[int]:
+        names = self.strip.guard.guards.names
+        return [i for i in range(len(names)) if i != self.strip.guard.index]
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        """What this kind of strip is left by."""
+        if self.held:
+            return ("back", "released")
+        return ("back", "through", "held") if self.strip.holds else ("back", "through")
+
+    def guards(self) -> GuardSet:
+        """All of them."""
+        border, n = self.strip.guard, len(self._own)
+        scales = border.guards.scales
+        others = np.ones(len(self._others)) if scales is None else scales[self._others]
+        fine = np.full(len(others) + n, _ARMED * self.strip.epsilon)
+        fine[:n][[own in ("held", "released") for own in self._own]] = 1.0
+        fine[n:] = np.minimum(others, fine[n:])
+        own = tuple(f"{border.name}: {what}" for what in self._own)
+        names = own + tuple(border.guards.names[i] for i in self._others)
+        return GuardSet(names, self.values, self.jacobian, fine)
+
+    def values(self, t: float, y: Array, u: Array) -> Array:
+        """The values of the guards."""
+        strip = self.strip
+        depth = strip.depth(t, y, u)
+        value = {"back": depth, "through": strip.epsilon - depth}
+        if self.held:
+            value["released"] = -strip.pushing(t, y, u)
+        elif strip.holds:
+            value["held"] = float(strip.push @ y[strip.n :])
+        own = [value[what] for what in self._own]
+        if not self._others:
+            return np.array(own)
+        return np.append(own, strip.guard.guards.values(t, y[: strip.n], u)[self._others])
+
+    def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
+        """Their derivatives; those of `released` by time are taken as zero."""
+        strip, guards = self.strip, self.strip.guard.guards
+        d = guards.jacobian(t, y[: strip.n], u)  # type: ignore[misc]
+        gap = strip.guard.index
+        time = {"back": -d.time[gap], "through": d.time[gap], "held": 0.0, "released": 0.0}
+        state = {what: np.zeros(strip.size) for what in self._own}
+        by_u = {what: np.zeros(len(u)) for what in self._own}
+        state["back"][: strip.n] = -d.state[gap]
+        if "through" in state:
+            state["through"][: strip.n] = d.state[gap]
+        if self.held:
+            pushing = strip.pushing_jacobian(t, y, u)
+            state["released"], by_u["released"] = -pushing.state, -pushing.input
+        elif strip.holds:
+            state["held"][strip.n :] = strip.push
+        others = np.zeros((len(self._others), strip.size))
+        others[:, : strip.n] = d.state[self._others]
+        return GuardJacobian(
+            np.array([*(time[w] for w in self._own), *d.time[self._others]]),
+            np.vstack([*(state[w] for w in self._own), others]),
+            np.vstack([*(by_u[w] for w in self._own), d.input[self._others]]),
+        )
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """Where one of them leads."""
+        if len(fired) != 1:
+            return None
+        strip, (name,) = self.strip, fired
+        key, guard = strip.source.key, strip.guard.name
+        if name == f"{guard}: back":
+            return Edge(Reset(self._inside, self._inside_jacobian), key)
+        if name == f"{guard}: through":
+            return Edge(Reset(strip.entered, self._through_jacobian), strip.target.key)
+        if name == f"{guard}: held":
+            return Edge(Reset(self._grounded, self._grounded_jacobian), (HELD, key, guard))
+        if name == f"{guard}: released":
+            return Edge(Reset.identity(strip.size), (FREE, key, guard))
+        return Edge(Reset(partial(self._overlap, name)))
+
+    def _inside(self, t: float, y: Array, u: Array) -> Array:
+        return y[: self.strip.n]
+
+    def _inside_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        n = self.strip.n
+        return ResetJacobian(np.zeros(n), np.eye(n, len(y)), np.zeros((n, len(u))))
+
+    def _through_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        state, time = self.strip.matrix(t, y, u)
+        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
+
+    def _grounded(self, t: float, y: Array, u: Array) -> Array:
+        return self.strip.entry(y[: self.strip.n])
+
+    def _grounded_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        inside = np.diag((np.arange(len(y)) < self.strip.n).astype(np.float64))
+        return ResetJacobian(np.zeros(len(y)), inside, np.zeros((len(y), len(u))))
+
+    def _overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
+        strip = self.strip
+        raise OverlappingStripsError(
+            f"guard {other!r} of mode {strip.source.key!r} fires at t = {t:.9g} s within the strip "
+            f"of guard {strip.guard.name!r}, {strip.depth(t, y, u):.3g} behind it: the strips "
+            f"overlap at x = {y[: strip.n].tolist()}; a smaller epsilon than {strip.epsilon:.3g} "
+            "keeps them apart if the guards do not meet"
+        )

@@ -1,0 +1,193 @@
+r"""The strip behind a guard: the field that leads from one mode into the next, [Relax] 6, app. B.
+
+At the depth d = -g from 0 to epsilon, with s = d / epsilon and phi(s) = (1 - cos(pi s)) / 2,
+
+.. math:: \dot y = (1 - \varphi) (f_j(x), 0) + \varphi\, \tilde A^\dagger f_{j'}(\tilde R(y)),
+   \qquad \tilde R(x, z) = \bar R(x) - n \varepsilon + V z,
+
+of y = (x, z): the state of mode j, and an auxiliary state z for what the reset forgets, zero on
+entry. \tilde A = (\bar A | V), see `chart`.
+
+As printed, z winds up where the next mode pushes back into the guard: a leg that lies on its stop
+would have to undo that before it leaves. A unilateral z is therefore held at zero as long as its
+rate is negative, and the pulled-back field is then D_x R f_{j'}, the acceleration that the stop
+allows. That needs a reset that is a projection, as plastic impacts are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import SystemDefinitionError
+from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
+from hybridctl.hybrid.relaxation.chart import Border, Chart, Local
+
+_STEP = 6e-6  # of a coordinate, or of 1: for central differences, which then err by 1e-10
+
+
+def blend(s: float) -> tuple[float, float]:
+    """The transition function phi(s), [Relax] (8), and its slope."""
+    if not 0.0 < s < 1.0:
+        return float(s >= 1.0), 0.0
+    return 0.5 - 0.5 * math.cos(math.pi * s), 0.5 * math.pi * math.sin(math.pi * s)
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """The strip behind `guard`, of a width epsilon in the unit of the guard.
+
+    target: the mode entered, border: its guard on the image of the reset, or None where the image
+    lies inside it; nothing can push back then, and the mode's own field crosses the strip. basis
+    (n', p): V. push (p,): the unit vector along which z moves the image away from the border; zero
+    where it does not.
+    """
+
+    guard: Border
+    target: Mode
+    border: Border | None
+    chart: Chart
+    basis: Array
+    push: Array
+    epsilon: float
+
+    @property
+    def source(self) -> Mode:
+        """The mode whose guard it is."""
+        return self.guard.mode
+
+    @property
+    def n(self) -> int:
+        """Size of x."""
+        return self.source.space.nx
+
+    @property
+    def size(self) -> int:
+        """Size of y = (x, z)."""
+        return self.n + int(self.basis.shape[1])
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is an auxiliary state that can be held."""
+        return bool(self.push.any())
+
+    def depth(self, t: float, y: Array, u: Array) -> float:
+        """-g."""
+        return -self.guard.value(t, y[: self.n], u)
+
+    def entered(self, t: float, y: Array, u: Array) -> Array:
+        """The state in the chart of the mode entered (n',)."""
+        return self._image(self.chart.at(t, y[: self.n], u), y)
+
+    def matrix(self, t: float, y: Array, u: Array) -> tuple[Array, Array]:
+        """Derivatives of `entered` by y (n', n + p) and by time (n',)."""
+        local = self.chart.at(t, y[: self.n], u)
+        return np.hstack([local.matrix, self.basis]), local.drift
+
+    def field(self, held: bool, t: float, y: Array, u: Array) -> Array:
+        """The rate (n + p,) of y; held: whether z is."""
+        x = y[: self.n]
+        local = self.chart.at(t, x, u)
+        phi, _ = blend(-local.gap / self.epsilon)
+        if self.border is None or phi == 0.0:
+            return self._own(t, x, u)
+        pulled = self._pulled(local, held, t, y, u)
+        return pulled if phi == 1.0 else (1.0 - phi) * self._own(t, x, u) + phi * pulled
+
+    def jacobian(self, held: bool, t: float, y: Array, u: Array) -> FieldJacobian:
+        """Derivatives of `field`; where the chart is not affine partly by central differences."""
+        x, n = y[: self.n], self.n
+        local, own = self.chart.at(t, x, u), self._derivative(self.source, t, x, u)
+        state, by_input = np.zeros((self.size, self.size)), np.zeros((self.size, len(u)))
+        state[:n, :n], by_input[:n] = own.state, own.input
+        if self.border is None:
+            return FieldJacobian(state, by_input)
+        phi, slope = blend(-local.gap / self.epsilon)
+        pulled = self._pulled(local, held, t, y, u)
+        by_state, by_u = self._pulled_jacobian(local, held, t, y, u)
+        total = (1.0 - phi) * state + phi * by_state
+        change = pulled - self._own(t, x, u)
+        gradient = self.guard.derivative(t, x, u)[1]
+        total[:, :n] -= np.outer(change, gradient * (slope / self.epsilon))
+        return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
+
+    def pace(self, held: bool, t: float, y: Array, u: Array) -> Pace:
+        """How fast the depth settles where both fields push onto the guard."""
+        x = y[: self.n]
+        local = self.chart.at(t, x, u)
+        slope = blend(-local.gap / self.epsilon)[1]
+        if held or self.border is None or slope == 0.0:
+            return Pace()
+        change = self._pulled(local, False, t, y, u) - self._own(t, x, u)
+        rate = slope / self.epsilon * float(local.slope @ change[: self.n])
+        return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
+
+    def pulled(self, t: float, x: Array, u: Array) -> Array:
+        """The next mode's field, pulled back to x (n,): a velocity (n + p,)."""
+        return self._pulled(self.chart.at(t, x, u), False, t, self.entry(x), u)
+
+    def pulled_jacobian(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+        """Its derivatives by x (n + p, n) and u."""
+        y = self.entry(x)
+        by_state, by_u = self._pulled_jacobian(self.chart.at(t, x, u), False, t, y, u)
+        return by_state[:, : self.n], by_u
+
+    def pushing(self, t: float, y: Array, u: Array) -> float:
+        """The rate at which z would move the image off the border, if it were free."""
+        pulled = self._pulled(self.chart.at(t, y[: self.n], u), False, t, y, u)
+        return float(self.push @ pulled[self.n :])
+
+    def pushing_jacobian(self, t: float, y: Array, u: Array) -> FieldJacobian:
+        """Derivatives of `pushing` by y (1, n + p) and u (1, nu)."""
+        local = self.chart.at(t, y[: self.n], u)
+        by_state, by_u = self._pulled_jacobian(local, False, t, y, u)
+        return FieldJacobian(self.push @ by_state[self.n :], self.push @ by_u[self.n :])
+
+    def is_pushed(self, t: float, x: Array, u: Array) -> bool:
+        """Whether z is held where the strip is entered at x (n,)."""
+        return self.holds and self.pushing(t, self.entry(x), u) < 0.0
+
+    def entry(self, x: Array) -> Array:
+        """(x, 0)."""
+        return np.concatenate([x, np.zeros(self.size - self.n)])
+
+    def _image(self, local: Local, y: Array) -> Array:
+        image = local.landed - self.epsilon * local.normal
+        return image + self.basis @ y[self.n :] if self.size > self.n else image
+
+    def _own(self, t: float, x: Array, u: Array) -> Array:
+        return self.entry(self.source.field(t, x, u))
+
+    def _pulled(self, local: Local, held: bool, t: float, y: Array, u: Array) -> Array:
+        """The next mode's field in coordinates of the strip (n + p,)."""
+        rate = self.target.field(t, self._image(local, y), u) - local.drift
+        return self.entry(local.reset @ rate) if held else local.inverse @ rate
+
+    def _pulled_jacobian(
+        self, local: Local, held: bool, t: float, y: Array, u: Array
+    ) -> tuple[Array, Array]:
+        """Its derivatives by y and u."""
+        image = self._image(local, y)
+        d = self._derivative(self.target, t, image, u)
+        back = np.eye(self.size, self.n) @ local.reset if held else local.inverse
+        if self.chart.affine:
+            return back @ d.state @ np.hstack([local.matrix, self.basis]), back @ d.input
+        columns = []
+        for k, step in enumerate(_STEP * np.maximum(1.0, np.abs(y))):
+            ends = []
+            for sign in (1.0, -1.0):
+                moved = y.copy()
+                moved[k] += sign * step
+                at = self.chart.at(t, moved[: self.n], u)
+                ends.append(self._pulled(at, held, t, moved, u))
+            columns.append((ends[0] - ends[1]) / (2.0 * step))
+        return np.column_stack(columns), back @ d.input
+
+    @staticmethod
+    def _derivative(mode: Mode, t: float, x: Array, u: Array) -> FieldJacobian:
+        if mode.jacobian is None:
+            raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
+        return mode.jacobian(t, x, u)

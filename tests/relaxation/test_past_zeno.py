@@ -1,0 +1,126 @@
+"""simulate(on_zeno="relax"): to rest where events accumulate, and on where the fields let go."""
+
+import casadi as ca
+import numpy as np
+import pytest
+from differences import central
+from hybridctl.experiments.relaxation.double_pendulum import at_rest, pendulum
+from relaxation.systems import accumulation, ball, bowl
+
+import hybridctl as hc
+from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.relaxation.past import RESTING
+
+
+@pytest.mark.parametrize("c", [0.0, 0.3, 0.8])
+def test_a_ball_comes_to_rest_at_the_predicted_time(c):
+    end = accumulation(c) + 0.5
+    run = hc.simulate(ball(c), "air", [1.0, 0.0], (0.0, end), on_zeno="relax")
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    assert rest.accumulation == pytest.approx(accumulation(c), abs=2e-5)
+    assert run.final_mode == (RESTING, "air", "floor")
+    np.testing.assert_allclose(run.final_state, [0.0, 0.0], atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [0.0, 0.5])
+def test_it_leaves_with_the_input_and_rests_again(c):
+    """Pulled up with 0.5 g for 1 s, then falling: the second accumulation is that of the fall."""
+    lift = 5.0
+    level = lambda t: 1.5 if lift <= t < lift + 1.0 else 0.0  # noqa: E731
+    law = hc.SampledPolicy(lambda t, x: np.array([level(t)]), 1.0)
+    run = hc.simulate(ball(c), "air", [1.0, 0.0], (0.0, 12.0), law, on_zeno="relax")
+    rests = [event.accumulation for event in run.events if event.accumulation is not None]
+    # Up 0.25 m at 0.5 m/s: it lands after 0.5 + sqrt(0.75) s with sqrt(0.75) m/s.
+    fall = lift + 1.0 + 0.5 + np.sqrt(0.75)
+    again = fall + 2.0 * c / (1.0 - c) * np.sqrt(0.75)
+    assert rests == pytest.approx([accumulation(c), again], abs=2e-5)
+    np.testing.assert_allclose(run(lift + 1.0), [0.25, 0.5], atol=1e-8)
+
+
+@pytest.mark.parametrize("c", [0.0, 0.5])
+def test_a_link_on_its_stop_is_that_of_the_locked_mode(c):
+    """No mode but the free one is known; the other is written by hand, with its force."""
+    span, x0 = (0.0, 7.0), at_rest((25.0, 35.0))
+    by_hand = hc.simulate(pendulum(c), "free", x0, span, on_zeno="rest")
+    run = hc.simulate(pendulum(c), "free", x0, span, on_zeno="relax")
+    key = (RESTING, "free", "stop")
+    found = [(a.start, a.end) for a in run.arcs if a.mode == key and a.end - a.start > 0.1]
+    wanted = [
+        (a.start, a.end) for a in by_hand.arcs if a.mode == "locked" and a.end - a.start > 0.1
+    ]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(run.final_state, by_hand.final_state, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("system", "mode", "name", "x"),
+    [
+        (pendulum(0.0), "free", "stop", [0.3, 0.4, 0.0, 0.0]),
+        (pendulum(0.5), "free", "stop", [-0.3, 0.4, 0.0, 0.0]),
+        (bowl(0.6), "flight", "wall", [0.6, -0.8, 0.4, 0.2]),
+    ],
+)
+def test_rest_stays_at_rest(system, mode, name, x):
+    """The field keeps g = 0 and dg/dt = 0, and states off it are put there."""
+    past = hc.past_zeno(system)
+    resting, u = past.mode((RESTING, mode, name)), np.zeros(0)
+    on = resting.project(np.array(x) + 0.01)
+    np.testing.assert_allclose(resting.held.residuals(on), [0.0, 0.0], atol=1e-12)
+    moved = central(lambda dx: resting.held.residuals(on + dx), len(on), 1e-6)
+    np.testing.assert_allclose(moved @ resting.field(0.0, on, u), [0.0, 0.0], atol=1e-8)
+    wanted = central(lambda dx: resting.field(0.0, on + dx, u), len(on), 1e-6)
+    np.testing.assert_allclose(resting.jacobian(0.0, on, u).state, wanted, atol=1e-7)
+    guards = past.outgoing((RESTING, mode, name)).guards
+    rows = central(lambda dx: guards.values(0.0, on + dx, u), len(on), 1e-6)
+    np.testing.assert_allclose(guards.jacobian(0.0, on, u).state, rows, atol=1e-7)
+
+
+def test_guards_that_meet_have_no_rest():
+    x = ca.SX.sym("x", 3)
+    mode = hc.symbolic.Mode("air", x, [x[1], -1.0, 0.0])
+    edges = [
+        hc.symbolic.Transition("air", name, x[0], "air", [x[0], -0.5 * x[1], x[2]])
+        for name in ("one", "two")
+    ]
+    joint = hc.symbolic.Joint("air", ("one", "two"), "air", [x[0], -0.5 * x[1], x[2]])
+    system = hc.symbolic.hybrid_system([mode], [*edges, joint])
+    with pytest.raises(SystemDefinitionError, match="these meet"):
+        hc.simulate(system, "air", [1.0, 0.0, 0.0], (0.0, 6.0), on_zeno="relax")
+
+
+def test_the_derivative_of_rest_is_that_of_its_differences():
+    """By the state where rest begins; what is off rest at first has no effect."""
+    system = hc.past_zeno(pendulum(0.5))
+    run = hc.simulate(system, "free", at_rest((25.0, 35.0)), (0.0, 7.0), on_zeno="rest")
+    found = hc.rest_derivative(system, run)
+    (event,) = [event for event in run.events if event.accumulation is not None]
+    mode = system.mode(event.mode_after)
+
+    def flow(dx):
+        x, span = mode.project(event.state_after + dx), (event.time, 7.0)
+        return hc.simulate(system, event.mode_after, x, span, rtol=1e-11, atol=1e-11).final_state
+
+    np.testing.assert_allclose(found, central(flow, 4, 1e-5), atol=1e-6)
+
+
+def test_derivatives_past_zeno_do_not_converge_and_that_of_rest_is_zero():
+    """What bounces for ever passes perturbations on; the limit forgets them."""
+    end = accumulation(0.5) + 0.5
+    past = hc.past_zeno(ball(0.5))
+    run = hc.simulate(past, "air", [1.0, 0.0], (0.0, end), on_zeno="rest")
+    np.testing.assert_allclose(hc.rest_derivative(past, run), np.zeros((2, 2)), atol=1e-12)
+    with pytest.raises(InputError, match="has no derivative"):
+        hc.linearize(past, run)
+    for epsilon in (1e-3, 3e-4, 1e-4):
+        relaxed = hc.relax(ball(0.5), epsilon)
+        bouncing = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, end), rtol=1e-10, atol=1e-12)
+        assert np.abs(hc.linearize(relaxed, bouncing).state_transition).max() > 1.0
+
+
+def test_a_run_without_rest_has_no_derivative_of_it():
+    past = hc.past_zeno(ball(0.5))
+    run = hc.simulate(past, "air", [1.0, 0.0], (0.0, 1.0))
+    with pytest.raises(InputError, match="no event of the trajectory ends infinitely many"):
+        hc.rest_derivative(past, run)
+    with pytest.raises(InputError, match="system must be a PastZeno"):
+        hc.rest_derivative(ball(0.5), run)

@@ -1,0 +1,185 @@
+"""Sliding on guards: Filippov's field as a mode, its exits, its derivative, what it refuses."""
+
+import casadi as ca
+import numpy as np
+import pytest
+from differences import central
+from relaxation.systems import order
+
+import hybridctl as hc
+from hybridctl.errors import ConstraintViolatedError, EscapingError, IntersectionError
+from hybridctl.hybrid.relaxation.regions import Region, sides
+from hybridctl.hybrid.relaxation.sliding import SLIDING
+
+
+def switched(fields, value, x):
+    """A field for value > 0 and one for value < 0, as modes plus and minus."""
+    modes = [
+        hc.symbolic.Mode(name, x, field)
+        for name, field in zip(("plus", "minus"), fields, strict=True)
+    ]
+    down = hc.symbolic.Transition("plus", "down", value, "minus")
+    return hc.symbolic.hybrid_system(
+        modes, [down, hc.symbolic.Transition("minus", "up", -value, "plus")]
+    )
+
+
+def fold():
+    """Sliding on x2 = 0 with speed 1, until the upper field lets go at x1 = 1."""
+    x = ca.SX.sym("x", 2)
+    return switched([[1.0, x[0] - 1.0], [1.0, 2.0]], x[1], x)
+
+
+def test_regions_and_filippovs_field():
+    strip = hc.filippov(fold()).strip("plus", "down")
+    for x1, region in ((0.0, Region.SLIDING), (2.0, Region.CROSSING)):
+        found = sides(strip, 0.0, np.array([x1, 0.0]), np.zeros(0))
+        assert found.region is region
+    found = sides(strip, 0.0, np.zeros(2), np.zeros(0))
+    assert found.speeds == (-1.0, 2.0)
+    assert found.weight == pytest.approx(1.0 / 3.0)
+    np.testing.assert_allclose(found.sliding, [1.0, 0.0], atol=1e-15)
+
+
+def test_it_slides_until_a_field_lets_go():
+    """x1 = t - 1/2, from (-1/2, 1): met where (x1 - 1)^2 = 1/4, left at x1 = 1 along a parabola."""
+    run = hc.simulate(hc.filippov(fold()), "plus", [-0.5, 1.0], (0.0, 3.0))
+    assert [arc.mode for arc in run.arcs] == ["plus", (SLIDING, "plus", "down"), "plus"]
+    meets = 1.5 - np.sqrt(1.5**2 - 2.0)
+    np.testing.assert_allclose([e.time for e in run.events], [meets, 1.5], atol=1e-8)
+    np.testing.assert_allclose(run.final_state, [2.5, 1.5**2 / 2.0], atol=1e-8)
+
+
+def around(radius):
+    """Two fields that push onto a circle, and carry along it with different speeds."""
+    x = ca.SX.sym("x", 3)
+    along, out = ca.vertcat(-x[1], x[0]), x[:2]
+    fields = [
+        ca.vertcat((1.0 + x[2]) * along - 0.5 * out, -x[2]),
+        ca.vertcat(0.3 * along + 0.8 * out, 0.2 + x[0]),
+    ]
+    return switched(fields, ca.sumsqr(x[:2]) - radius**2, x)
+
+
+def test_derivatives_of_sliding_motions():
+    """The run is projected onto the circle, the derivative follows its tangent."""
+    system = hc.filippov(around(1.0))
+    key = (SLIDING, "plus", "down")
+    x, u = np.array([0.6, 0.8, 0.4]), np.zeros(0)
+    mode, guards = system.mode(key), system.outgoing(key).guards
+    wanted = central(lambda dx: mode.field(0.0, x + dx, u), 3, 1e-6)
+    np.testing.assert_allclose(mode.jacobian(0.0, x, u).state, wanted, atol=1e-8)
+    rows = central(lambda dx: guards.values(0.0, x + dx, u), 3, 1e-6)
+    np.testing.assert_allclose(guards.jacobian(0.0, x, u).state, rows, atol=1e-8)
+
+    def flow(dx):
+        start = np.array([1.2, 0.3, 0.4]) + dx
+        run = hc.simulate(system, "plus", start, (0.0, 2.0), rtol=1e-12, atol=1e-12)
+        assert run.final_mode == key
+        return run.final_state
+
+    run = hc.simulate(system, "plus", [1.2, 0.3, 0.4], (0.0, 2.0), rtol=1e-12, atol=1e-12)
+    matrix = hc.linearize(system, run).state_transition
+    np.testing.assert_allclose(matrix, central(flow, 3, 1e-5), atol=1e-6)
+
+
+def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
+    system, x0, sizes = around(1.0), [1.2, 0.3, 0.4], [1e-2, 5e-3]
+    exact = hc.filippov(system)
+    run = hc.simulate(exact, "plus", x0, (0.0, 2.0))
+    wanted = hc.linearize(exact, run).state_transition
+    errors = []
+    for epsilon in sizes:
+        relaxed = hc.relax(system, epsilon)
+        again = hc.simulate(relaxed, "plus", x0, (0.0, 2.0), rtol=1e-9, atol=1e-9)
+        matrix = hc.linearize(relaxed, again).state_transition
+        strip = relaxed.strip("plus", "down")
+        reading = strip.matrix(2.0, again.final_state, np.zeros(0))[0]
+        errors.append(np.abs(reading @ matrix - wanted).max())
+    assert order(errors, sizes) == pytest.approx(1.0, abs=0.1)
+
+
+def test_starts_on_the_guard():
+    x = ca.SX.sym("x", 2)
+    away = switched([[1.0, 1.0], [0.5, -2.0]], x[1], x)
+    for system in (hc.filippov(away), hc.relax(away, 0.1)):
+        with pytest.raises(EscapingError, match=r"\[1.0, 1.0\] .* \[0.5, -2.0\]") as caught:
+            hc.simulate(system, "plus", [0.0, 0.0], (0.0, 1.0))
+        np.testing.assert_array_equal(caught.value.fields, [[1.0, 1.0], [0.5, -2.0]])
+    with pytest.raises(EscapingError):
+        hc.simulate(hc.filippov(away), (SLIDING, "plus", "down"), [0.0, 0.0], (0.0, 1.0))
+    system, key = hc.filippov(fold()), (SLIDING, "plus", "down")
+    with pytest.raises(ConstraintViolatedError, match=r"down is 0\.1"):
+        hc.simulate(system, key, [0.0, 0.1], (0.0, 1.0))
+    on = system.mode(key).project(np.array([0.0, 0.1]))
+    assert hc.simulate(system, key, on, (0.0, 0.5)).final_mode == key
+
+
+def quadrants(fields):
+    """Four fields around the origin, by the signs of x1 and x2, in modes of these signs."""
+    x = ca.SX.sym("x", 2)
+    modes, edges = [], []
+    for signs, f in fields.items():
+        modes.append(hc.symbolic.Mode(signs, x, f))
+        for i in range(2):
+            other = "".join(
+                ("-" if s == "+" else "+") if k == i else s for k, s in enumerate(signs)
+            )
+            value = x[i] if signs[i] == "+" else -x[i]
+            edges.append(hc.symbolic.Transition(signs, f"x{i + 1}", value, other))
+    return hc.symbolic.hybrid_system(modes, edges)
+
+
+def test_sliding_goes_on_across_a_guard_that_all_fields_cross():
+    fields = {"++": [-1, -1], "+-": [-1, 2], "-+": [-2, -1], "--": [-2, 1]}
+    run = hc.simulate(hc.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+    modes = [arc.mode for arc in run.arcs]
+    assert modes == ["++", (SLIDING, "++", "x2"), (SLIDING, "-+", "x2")]
+    np.testing.assert_allclose(run.final_state, [-2.0, 0.0], atol=1e-8)
+
+
+def test_sliding_on_two_guards_at_once():
+    """Bilinear weights (1/3, 1/4) of fields that differ by sign only: they sum to nothing."""
+    fields = {"++": [-1, -1], "+-": [-1, 3], "-+": [2, -1], "--": [2, 3]}
+    run = hc.simulate(hc.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+    modes = [arc.mode for arc in run.arcs]
+    assert modes == ["++", (SLIDING, "++", "x2"), (SLIDING, "++", "x2", "x1")]
+    np.testing.assert_allclose(run.final_state, [0.0, 0.0], atol=1e-8)
+
+
+def leaving():
+    """Four fields in space that attract to the axis, until x3 = 1, where x2 lets go downwards."""
+    x = ca.SX.sym("x", 3)
+    modes, edges = [], []
+    for signs in ("++", "+-", "-+", "--"):
+        down = -1.0 if signs[1] == "+" else 1.0 - x[2]
+        across = -1.0 if signs[0] == "+" else 1.0
+        modes.append(hc.symbolic.Mode(signs, x, [across, down, 1.0]))
+        for i in range(2):
+            turned = "-" if signs[i] == "+" else "+"
+            other = signs[:i] + turned + signs[i + 1 :]
+            value = x[i] if signs[i] == "+" else -x[i]
+            edges.append(hc.symbolic.Transition(signs, f"x{i + 1}", value, other))
+    return hc.symbolic.hybrid_system(modes, edges)
+
+
+def test_one_of_two_guards_lets_go():
+    """Behind x2 = 0 the field is 1 - x3: from there on x2 = -(t - 1)^2 / 2, still on x1 = 0."""
+    run = hc.simulate(hc.filippov(leaving()), "++", [0.3, 0.1, 0.0], (0.0, 2.0))
+    assert [arc.mode for arc in run.arcs][-2:] == [
+        (SLIDING, "++", "x2", "x1"),
+        (SLIDING, "+-", "x1"),
+    ]
+    assert run.events[-1].time == pytest.approx(1.0, abs=1e-8)
+    np.testing.assert_allclose(run.final_state, [0.0, -0.5, 2.0], atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("others", "found"), [([[-1, -1], [0.1, -2]], 0), ([[-1, 1.88], [1, -1.52]], 2)]
+)
+def test_an_intersection_without_one_combination_is_refused_with_its_fields(others, found):
+    """With a b = 1 / 1.1 and 3 a - 4 a b = 1: no; with a b = 1/2: a is 0.6 or 0.8."""
+    fields = dict(zip(("++", "+-", "-+", "--"), [[-1, -1], [-1, 2], *others], strict=True))
+    with pytest.raises(IntersectionError, match=rf"meets guard 'x1'.* {found} convex") as caught:
+        hc.simulate(hc.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+    np.testing.assert_allclose(caught.value.fields, list(fields.values()), atol=1e-12)
