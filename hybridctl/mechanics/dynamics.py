@@ -280,6 +280,25 @@ class ContactDynamics:
             f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
         )
 
+    def projected_derivatives(
+        self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]
+    ) -> Array:
+        """Derivatives (2 nv, 2 nv) of `projected` by (q, v), on its image but for some contacts.
+
+        Perturbations of the gaps of these closed `contacts` are taken off, and those of the rates
+        of all constrained rows.
+        """
+        nv, jacobian, mass = self.robot.nv, self.all.jacobian(q), self.robot.mass_matrix(q)
+        normals, held = jacobian[list(phase.closed)], phase.all_rows[phase.constrained]
+        off = np.where(np.isin(phase.closed, contacts), -1.0, 0.0)[:, None] * normals
+        moved = np.eye(2 * nv)
+        moved[:nv, :nv] += KKT(mass, normals.T, normals).solve(np.zeros((nv, nv)), off)[0]
+        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates
+        rates_z = np.hstack([turned, jacobian])[held] @ moved
+        system = KKT(mass, jacobian[held].T, jacobian[held])
+        moved[nv:] += system.solve(np.zeros((nv, 2 * nv)), -rates_z)[0]
+        return moved
+
     def stopped(self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
         """v without sliding velocities of some sticking contacts, by impulses of the phase.
 

@@ -99,9 +99,15 @@ class _Impact:
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
         q, v = self._parts(x)
-        d = impact_derivatives(self.dynamics, q, v, self._hit(q, v))
-        nv = len(v)
+        result, nv = self._hit(q, v), len(v)
+        d = impact_derivatives(self.dynamics, q, v, result)
         state = np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
+        joined = [
+            i for i in self._touching(q, v) if i not in self.known and result.modes[i] != OPEN
+        ]
+        if joined:  # their gaps are closed from here on
+            after, phase = result.velocity_after, self.dynamics.phase(result.modes)
+            state = self.dynamics.projected_derivatives(phase, q, after, joined) @ state
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
 
     def border(
