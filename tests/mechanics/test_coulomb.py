@@ -1,6 +1,7 @@
 """Coulomb's law for impacts: what it says, a second solver, and closed forms of one contact."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, ContactDynamics, Robot
-from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, solve
+from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, follow, solve
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, found_by_newton
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
@@ -167,6 +168,40 @@ def test_enumeration_and_cone_programmes_agree_where_the_solution_is_unique(plan
             difference = np.abs(found[0].rates - iterated.rates).max()
             assert difference <= SAME * problem.magnitude
     assert compared >= 0.95 * cases
+
+
+@pytest.mark.parametrize(("planar", "count"), [(True, 3), (False, 1), (False, 3), (False, 8)])
+def test_a_solution_is_followed_from_any_forces_and_at_once_from_its_own(planar, count):
+    rng = np.random.default_rng([12, planar, count])
+    for _ in range(50):
+        dynamics = random_body(rng, planar, count, friction=2.0, restitution=0.0)
+        problem = impact_problem(dynamics, *random_motion(rng, dynamics))
+        plain, units = scaled(problem)
+        anywhere = units.forces * 10.0 ** rng.uniform(-1, 2) * rng.normal(size=len(problem.free))
+        found = follow(problem, anywhere)
+        assert violation(problem, found.forces) <= LAW
+        if certainly_unique(plain):
+            difference = np.abs(found.rates - solve(problem).rates).max()
+            assert difference <= SAME * problem.magnitude
+        # no programme is needed
+        again = found_by_newton(plain, 0, near=found.forces / units.forces)
+        assert again.residual <= CERTIFIED
+
+
+@pytest.mark.parametrize("rough", [False, True])
+def test_contacts_that_exclude_each_other_end_in_an_error(rough):
+    """w and -w are to be at least 1, beside a contact that rubs or not: no force helps."""
+    tangents = (*np.zeros((2, 0), dtype=int), np.array([3] * rough, dtype=int))
+    delassus = np.zeros((3 + rough, 3 + rough))
+    delassus[:2, :2] = [[1.0, -1.0], [-1.0, 1.0]]
+    delassus[2:, 2:] = np.eye(1 + rough)
+    friction = np.array([0.0, 0.0, 0.5 * rough])
+    problem = CoulombProblem(
+        delassus, -np.ones(3 + rough), tangents, friction, friction, (None,) * 3
+    )
+    for found in (solve, partial(follow, near=np.ones(3 + rough))):
+        with pytest.raises(NoContactSolutionError, match="no rates keep all contacts"):
+            found(problem)
 
 
 def planar_corner(x, z, friction, restitution):

@@ -2,13 +2,14 @@
 
 from hybridctl.mechanics.coulomb.law import CoulombProblem, CoulombSolution
 from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
-from hybridctl.mechanics.coulomb.solve import enumerate_solutions, solve
+from hybridctl.mechanics.coulomb.solve import enumerate_solutions, follow, solve
 
 __all__ = [
     "CoulombProblem",
     "CoulombSolution",
     "LeastForces",
     "enumerate_solutions",
+    "follow",
     "least_forces",
     "solve",
 ]

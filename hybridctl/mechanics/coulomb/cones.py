@@ -27,7 +27,7 @@ from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 _TOLERANCE = 1e-11
-_FULL, _RESTART = 15, 40
+_FULL, _RESTART, _HOPELESS = 15, 40, 40
 _SOLVED = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
 
 
@@ -93,7 +93,7 @@ def cone_rows(cones: Sequence[Cone], held: list[int], size: int) -> tuple[Array,
 
 
 def fixed_point(problem: CoulombProblem) -> Iterator[Array]:
-    """Forces (r,) after each programme, without end.
+    """Forces (r,) after each programme; ends where 40 in a row have no minimum.
 
     s = mu |w_t| of the programme before; after 15 of them, which make most problems converge,
     the mean of that and the s before, from another start every 40 programmes. A programme that
@@ -114,13 +114,16 @@ def fixed_point(problem: CoulombProblem) -> Iterator[Array]:
     rows, kinds = cone_rows(cones, held, len(problem.free))
     programme = ConeProgramme(problem.delassus, problem.free, rows, np.zeros(len(rows)), kinds)
     draw = np.random.default_rng(0)
-    shift, largest = np.zeros(len(problem.static)), 0.0
+    shift, largest, failed = np.zeros(len(problem.static)), 0.0, 0
     gradient, offset = problem.free.copy(), np.zeros(len(rows))
     for step in count(1):
         gradient[: len(shift)] = problem.free[: len(shift)] + shift
         programme.update(gradient, offset)
         found = programme.solve()
-        if not found.solved:
+        failed = 0 if found.solved else failed + 1
+        if failed == _HOPELESS:
+            return
+        if failed:
             shift = 2.0 * shift + problem.static
             continue
         yield found.point

@@ -25,6 +25,7 @@ from hybridctl.mechanics.coulomb.law import (
     CoulombProblem,
     CoulombSolution,
     Modes,
+    Units,
     judged,
     scaled,
 )
@@ -55,27 +56,65 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
     several contacts may have no solution where e > 0.
     """
     plain, units = scaled(problem)
-    metric = units.forces / units.forces.max(initial=0.0)
-    few = count_sets(problem) <= MOST_SETS
-    best = found_by_newton(plain, _BEFORE_TRYING_ALL if few else _PROGRAMMES, metric)
-    certified = best.residual <= CERTIFIED
-    if certified and (not few or certainly_unique(plain)):
+    best = _found(problem, plain, units)
+    if best.residual <= CERTIFIED and (count_sets(problem) > MOST_SETS or certainly_unique(plain)):
         return units.of(best)
-    found = _with(_enumerated(plain) if few else [], [best] if certified else [])
-    if not found:
-        raise none(problem, best.residual, few)
-    found = [units.of(_least(plain, solution, metric)) for solution in found]
+    found = _with_tried(problem, plain, units, best)
     return found[0] if len(found) == 1 else least_of_family(problem, found)
 
 
-def found_by_newton(
-    plain: CoulombProblem, programmes: int, metric: Array | None = None
-) -> CoulombSolution:
-    """What Newton's method finds with the least residual, from zero and so many programmes on.
+def follow(problem: CoulombProblem, near: Array) -> CoulombSolution:
+    """A solution of the problem as that of `solve`, but one that need not be the only one.
 
-    For a problem without units, with the least forces by the norm of forces times `metric` (r,).
+    Newton's method begins in the states that the forces `near` (r,) show, in a simulation by steps
+    those of the step before; only where that leads nowhere does the search of `solve` follow.
+
+    Raises `NoContactSolutionError` if none is found.
     """
-    best = judged(plain, newton(plain, np.zeros(len(plain.free)), metric=metric))
+    plain, units = scaled(problem)
+    best = _found(problem, plain, units, near / units.forces)
+    if best.residual <= CERTIFIED:
+        return units.of(best)
+    return _with_tried(problem, plain, units, best)[0]
+
+
+def _found(
+    problem: CoulombProblem, plain: CoulombProblem, units: Units, near: Array | None = None
+) -> CoulombSolution:
+    """What Newton's method finds before it is worth the time to try all sets of states."""
+    programmes = _BEFORE_TRYING_ALL if count_sets(problem) <= MOST_SETS else _PROGRAMMES
+    return found_by_newton(plain, programmes, _metric(units), near)
+
+
+def _with_tried(
+    problem: CoulombProblem, plain: CoulombProblem, units: Units, best: CoulombSolution
+) -> list[CoulombSolution]:
+    """All solutions of few sets of states, and the best that was found, if it is certified."""
+    few = count_sets(problem) <= MOST_SETS
+    found = _with(_enumerated(plain) if few else [], [best] * (best.residual <= CERTIFIED))
+    if not found:
+        raise none(problem, best.residual, few)
+    return [units.of(_least(plain, solution, _metric(units))) for solution in found]
+
+
+def _metric(units: Units) -> Array:
+    """By which forces without units have the norm of those with units, next to the largest."""
+    return np.asarray(units.forces / units.forces.max(initial=0.0))
+
+
+def found_by_newton(
+    plain: CoulombProblem,
+    programmes: int,
+    metric: Array | None = None,
+    near: Array | None = None,
+) -> CoulombSolution:
+    """What Newton's method finds with the least residual, from so many programmes on if need be.
+
+    For a problem without units, first from the forces `near` (r,), by default none, with the least
+    forces by the norm of forces times `metric` (r,).
+    """
+    zero = np.zeros(len(plain.free))
+    best = judged(plain, newton(plain, zero, guess=near, metric=metric))
     if best.residual <= CERTIFIED or not programmes:
         return best
     for start, stretch in _starts(plain, programmes):
