@@ -49,14 +49,14 @@ def flies(mode: Mode) -> bool:
 class Arrived(NamedTuple):
     """A member at the end: mode, state (nx,), transition matrix (ndx, ndx0), and its events.
 
-    matrix: None where none is asked for, nan where there is none; error says why.
+    matrix: None where none is asked for, and where there is none; then error says why.
     """
 
     mode: ModeKey
     state: Array
     matrix: Array | None
     events: list[Passed]
-    error: HybridctlError | None
+    error: HybridctlError | None = None
 
 
 class _Wave(NamedTuple):
@@ -111,7 +111,6 @@ class Lockstep:
         self._run, self._start, self._tolerances = run, start, matrices
         n = len(modes)
         self._events: list[list[Passed]] = [[] for _ in range(n)]
-        self._errors: list[HybridctlError | None] = [None] * n
         self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
         self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
         self._lengths: dict[ModeKey, Array] = {}
@@ -124,7 +123,8 @@ class Lockstep:
             rows = np.array([i for i in range(n) if modes[i] == key])
             x, t = np.array([states[i] for i in rows.tolist()]), np.full(len(rows), start)
             eye = np.eye(run.system.mode(key).space.ndx)
-            self._wait(key, _Wave(rows, t, x, matrices and np.tile(eye, (len(rows), 1, 1))))
+            wave = _Wave(rows, t, x, matrices and np.tile(eye, (len(rows), 1, 1)))
+            self._wait(key, self._holding(key, wave))
         while self._waiting:
             key, width = max(self._waiting, key=lambda k: sum(map(_size, self._waiting[k])))
             self._flow(key, _Wave.joined(self._waiting.pop((key, width))))
@@ -132,6 +132,13 @@ class Lockstep:
     def _wait(self, key: ModeKey, wave: _Wave) -> None:
         width = 0 if wave.matrices is None else wave.matrices.shape[2]
         self._waiting.setdefault((key, width), []).append(wave)
+
+    def _holding(self, key: ModeKey, wave: _Wave) -> _Wave:
+        """The members that begin on what their mode holds; the others are given up."""
+        held = self._run.system.mode(key).held
+        off = [held is not None and held.excess(x) > 1.0 for x in wave.states]
+        self.given_up += wave.rows[off].tolist()
+        return wave.part(np.flatnonzero(~np.array(off, dtype=bool)))
 
     def _flow(self, key: ModeKey, wave: _Wave) -> None:
         """One arc of all members of a wave."""
@@ -145,8 +152,7 @@ class Lockstep:
             self._alone(key, wave)
             return
         flight = Flight(ground, wave.times, wave.states, known[wave.rows])
-        unchecked = starts & (flight.outside | (ground.mode.held is not None))
-        odd = flight.odd | unchecked
+        odd = flight.odd | (starts & flight.outside)
         good = np.flatnonzero(~odd)
         rows = wave.rows[good]
         self._steps[rows] += flight.steps[good]
@@ -174,16 +180,16 @@ class Lockstep:
         for k, i in enumerate(wave.rows.tolist()):
             matrix = None if wave.matrices is None else wave.matrices[k]
             state = space.normalize(wave.states[k])
-            self.arrived[i] = Arrived(key, state, matrix, self._events[i], self._errors[i])
+            self.arrived[i] = Arrived(key, state, matrix, self._events[i])
 
     def _jump(self, key: ModeKey, guard: int, wave: _Wave) -> Flags:
         """Take members through an event that is an expression; returns for whom it was one."""
         jump, run = self._mapped(key, guard), self._run
+        if jump is None:
+            return np.zeros(len(wave.rows), dtype=bool)
         span = (INSTANT_EVENTS - 1) * run.min_dwell
         crowded = wave.times - self._recent[wave.rows, 0] <= span
         ordinary: Flags = ~crowded & (self._fired[wave.rows] < run.max_events)
-        if jump is None:
-            return np.zeros(len(wave.rows), dtype=bool)
         inputs = [np.tile(u, (len(wave.rows), 1)) for u in (self._input(key), jump.input)]
         states, slopes, saltation = jump.function(wave.times[:, None], wave.states, *inputs)
         ordinary &= np.isfinite(states).all(axis=1)
@@ -213,7 +219,8 @@ class Lockstep:
             try:
                 arc, crossing = self._arc(key, one)
                 if self._tolerances is not None and one.matrices is not None:
-                    carried = self._carried(i, arc, one.matrices, self._tolerances)
+                    mode = self._run.system.mode(key)
+                    carried = arc_transition(mode, arc, *self._tolerances) @ one.matrices
                     one = one._replace(matrices=carried)
                 if crossing is None:
                     self._arrive(key, one._replace(states=arc(arc.end)[None]))
@@ -255,35 +262,14 @@ class Lockstep:
         event, point = cross(run, arc, crossing, (), limit)
         matrices = one.matrices
         if matrices is not None:
-            try:
-                jump = jump_derivative(run.system, event)
-                matrices = jump_matrix(jump, event, len(self._events[i])) @ matrices
-            except HybridctlError as error:
-                matrices = self._lost(i, point.mode, matrices, error)
+            jump = jump_derivative(run.system, event)
+            matrices = jump_matrix(jump, event, len(self._events[i])) @ matrices
         key = point.mode.key
         passed = Passed(event.time, event.guards, event.mode_before, key, event.accumulation)
         self._events[i].append(passed)
         times = np.array([event.time])
         self._count(one.rows, times)
         self._wait(key, _Wave(one.rows, times, point.state[None], matrices))
-
-    def _carried(self, i: int, arc: Arc, matrices: Array, tolerances: tuple[float, float]) -> Array:
-        """The matrices at the start of an arc, at its end."""
-        mode = self._run.system.mode(arc.mode)
-        try:
-            return (
-                matrices
-                if tolerances is None
-                else arc_transition(mode, arc, *tolerances) @ matrices
-            )
-        except HybridctlError as error:
-            return self._lost(i, mode, matrices, error)
-
-    def _lost(self, i: int, mode: Mode, matrices: Array, error: HybridctlError) -> Array:
-        """The matrix of a member that has none, because of this error."""
-        if self._errors[i] is None:
-            self._errors[i] = error
-        return np.full((1, mode.space.ndx, matrices.shape[2]), np.nan)
 
     def _input(self, key: ModeKey) -> Array:
         """The input (nu,) in a mode, which is the same at all times and states."""
@@ -293,8 +279,12 @@ class Lockstep:
         return law(self._start, nothing)
 
     def _ground(self, key: ModeKey) -> Ground | None:
+        """The mode as a flight sees it, None where its members do not fly together."""
         if key not in self._grounds:
-            self._grounds[key] = self._new_ground(key)
+            try:
+                self._grounds[key] = self._new_ground(key)
+            except HybridctlError:  # of an input that does not fit
+                self._grounds[key] = None
         return self._grounds[key]
 
     def _new_ground(self, key: ModeKey) -> Ground | None:
@@ -324,23 +314,19 @@ class Lockstep:
 
     def _new_jump(self, key: ModeKey, guard: int) -> _MappedJump | None:
         """The jump of a guard, None where it is not an expression between modes that fly."""
-        run = self._run
-        ways, before = run.system.outgoing(key), run.system.mode(key).step
+        run, ways = self._run, self._run.system.outgoing(key)
         fired = (ways.guards.names[guard],)
         edge = ways.edge(fired)
         if edge is None or edge.target is None or edge.reset.expression is None:
             return None
-        target = run.system.mode(edge.target)
-        after, decides = target.step, target.select is not None or target.held is not None
-        rests = run.rests and ways.rest(fired) is not None
-        if (
-            decides
-            or rests
-            or not (isinstance(before, CompiledStep) and isinstance(after, CompiledStep))
-        ):
+        before, after = self._ground(key), self._ground(edge.target)
+        if before is None or after is None or (run.rests and ways.rest(fired) is not None):
             return None
-        made = jump_function(before.motion, guard, edge.reset.expression, after.motion)
-        return None if made is None else _MappedJump(edge.target, self._input(edge.target), made)
+        if after.mode.select is not None or after.mode.held is not None:
+            return None
+        motions = before.step.motion, after.step.motion
+        made = jump_function(motions[0], guard, edge.reset.expression, motions[1])
+        return None if made is None else _MappedJump(edge.target, after.input, made)
 
 
 def _size(wave: _Wave) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.batch.lockstep import Arrived, Lockstep, flies
-from hybridctl.checks import Array, flag, instance, interval, sequence, vector
+from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.mode import HeldInput, InputLaw, Mode, ModeKey
 from hybridctl.hybrid.policy import Policy
@@ -121,15 +121,18 @@ def _starts(
     system: HybridSystem, mode: ModeKey | list[ModeKey], x0: ArrayLike | Sequence[ArrayLike]
 ) -> tuple[list[ModeKey], list[Array]]:
     """Modes and states of the members, checked."""
-    rows = sequence("x0", x0 if isinstance(x0, list) else np.asarray(x0).tolist())
-    modes = mode if isinstance(mode, list) else [mode] * len(rows)
-    if len(modes) != len(rows):
-        raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
-    states = []
-    for i, (key, row) in enumerate(zip(modes, rows, strict=True)):
-        space = system.mode(key).space
-        states.append(vector(f"x0[{i}]", row, space.nx))
-        space.check(f"x0[{i}]", states[-1])
+    if isinstance(x0, np.ndarray) and not isinstance(mode, list):
+        states = list(array("x0", x0, (None, system.mode(mode).space.nx)))
+        modes = [mode] * len(states)
+    else:
+        rows = sequence("x0", x0)
+        modes = mode if isinstance(mode, list) else [mode] * len(rows)
+        if len(modes) != len(rows):
+            raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
+        pairs = enumerate(zip(modes, rows, strict=True))
+        states = [vector(f"x0[{i}]", row, system.mode(key).space.nx) for i, (key, row) in pairs]
+    for i, (key, state) in enumerate(zip(modes, states, strict=True)):
+        system.mode(key).space.check(f"x0[{i}]", state)
     return modes, states
 
 
@@ -152,12 +155,11 @@ def _alone(
     ]
     matrix, failure = None, None
     if sensitivities:
-        sizes = system.mode(run.final_mode).space.ndx, system.mode(mode).space.ndx
         try:
             tolerances = {"rtol": settings["rtol"], "atol": settings["atol"]}
             matrix = linearize(system, run, **tolerances).state_transition
         except HybridctlError as error:
-            matrix, failure = np.full(sizes, np.nan), error
+            failure = error
     return Arrived(run.final_mode, run.final_state, matrix, events, failure)
 
 

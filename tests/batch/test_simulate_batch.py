@@ -246,6 +246,31 @@ def test_members_that_fail_do_not_lose_the_others():
         batch.check()
 
 
+def test_an_input_that_does_not_fit_a_later_mode_fails_those_who_enter_it():
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    driven = symbolic.Mode("driven", x, [x[1], u], input=u)
+    free = symbolic.Mode("free", x, [x[1], 0.0])
+    lets_go = symbolic.Transition("driven", "lets go", 1.0 - x[0], "free")
+    system = symbolic.hybrid_system([driven, free], [lets_go])
+    law = HeldInput(np.array([0.1]))
+    batch = agreeing(system, "driven", [[0.0, 1.0], [0.0, -1.0]], (0.0, 2.0), law)
+    assert set(batch.errors) == {0}
+    with pytest.raises(SimulationError, match="member 0: input of the policy"):
+        hc.simulate_batch(system, "free", [[0.0, 1.0]], (0.0, 2.0), law).check()
+
+
+def test_members_may_begin_in_contact_and_off_it():
+    """A block that slides on one corner, once with the corner 1 mm above its surface."""
+    plant = block.system()
+    key = ("slip+", *("open",) * (len(plant.contacts) - 1))
+    mode = plant.mode(key)
+    x0 = np.array([[0.0, 0.3, 0.3, 1.0, 0.0, 0.0]] * 2)
+    x0[:] = mode.project(x0[0])
+    x0[1, 1] += 1e-3
+    batch = agreeing(plant, key, x0, (0.0, 0.1))
+    assert set(batch.errors) == {1}
+
+
 def test_limits_are_those_of_each_member():
     batch = agreeing(ball(), "air", [[10.0, 0.0], [0.5, 0.0]], (0.0, 3.0), max_events=2)
     assert set(batch.errors) == {1}
