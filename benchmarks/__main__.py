@@ -38,6 +38,7 @@ def main() -> None:
     console = Console(width=100)
     bare = Bare()
     console.print(ball.table_of_balls(effort))
+    console.print(ball.table_of_batches(effort, 100 if quick else 1000))
     console.print(calls_table(effort, bare))
     console.print(simulation_table(effort, bare))
     console.print(friction.calls_table(effort))

@@ -7,6 +7,7 @@ experimental, and it serves isolated events.
 from __future__ import annotations
 
 import casadi as ca
+import numpy as np
 from rich.table import Table
 
 import hybridctl as hc
@@ -33,6 +34,42 @@ def peer() -> tuple[ca.Function, ca.Function]:
     flow = {"x": x, "ode": ca.vertcat(x[1], -GRAVITY), "zero": x[0]}
     run = ca.integrator("run", "erk", flow, 0.0, END, options)
     return run, run.factory("derivative", ["x0"], ["xf", "jac:xf:x0"])
+
+
+def balls(n: int) -> np.ndarray:
+    """Starts of n balls, of 6 or 7 impacts each."""
+    heights = START[0] + np.random.default_rng(0).uniform(-0.5, 0.5, n)
+    return np.column_stack((heights, np.zeros(n)))
+
+
+def table_of_batches(effort: dict[str, float], n: int = 1000) -> Table:
+    """Milliseconds for n balls at once, beside n single calls, in one run."""
+    system, starts, span = ball(), balls(n), (0.0, END)
+
+    def single(linearized: bool) -> None:
+        for start in starts:
+            run = hc.simulate(system, "air", start, span)
+            if linearized:
+                _ = hc.linearize(system, run).state_transition
+
+    rows = []
+    for name, linearized in (("simulate", False), ("simulate and linearize", True)):
+        batch = measure(
+            lambda on=linearized: hc.simulate_batch(system, "air", starts, span, sensitivities=on),
+            **effort,
+        )
+        alone = measure(lambda on=linearized: single(on), **{**effort, "rounds": 1})
+        rows.append(
+            [
+                name,
+                f"{batch.best / 1e3:.0f}",
+                f"{batch.spread:.2f}",
+                f"{alone.best / 1e3:.0f}",
+                f"{alone.best / batch.best:.0f}",
+            ]
+        )
+    columns = ["", "at once, ms", "max/min", "single calls, ms", "ratio"]
+    return table(f"{n} balls, 6 or 7 impacts each", columns, rows)
 
 
 def table_of_balls(effort: dict[str, float]) -> Table:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridctl import mechanics as mechanics
     from hybridctl import symbolic as symbolic
+    from hybridctl.batch.simulate import Batch as Batch
+    from hybridctl.batch.simulate import simulate_batch as simulate_batch
     from hybridctl.control.baselines import ImpactInvariantTracking as ImpactInvariantTracking
     from hybridctl.control.baselines import NearestTracking as NearestTracking
     from hybridctl.control.detection import Detection as Detection
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Batch": "hybridctl.batch.simulate",
     "BDerivative": "hybridctl.sensitivity.bderivative",
     "ClockTracking": "hybridctl.control.spreading",
     "ContactSignal": "hybridctl.estimation.contact_signal",
@@ -153,6 +156,7 @@ _HOME = {
     "rest_derivative": "hybridctl.sensitivity.rest",
     "saltation_matrix": "hybridctl.sensitivity.gains",
     "simulate": "hybridctl.hybrid.simulate",
+    "simulate_batch": "hybridctl.batch.simulate",
     "smooth": "hybridctl.estimation.smoother",
     "tracking_error": "hybridctl.control.tracking",
     "tune": "hybridctl.control.tuning.search",

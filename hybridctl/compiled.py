@@ -22,6 +22,7 @@ from hybridctl.checks import Array
 from hybridctl.files import atomic
 
 _SETTING = "HYBRIDCTL_CACHE"
+_WIDTHS = (64, 8, 1)  # points in a map: of wider ones a point costs no less
 
 
 class Compiled(threading.local):
@@ -55,6 +56,40 @@ class Compiled(threading.local):
             own[:] = column
         self._evaluate()
         return self.results
+
+
+class Mapped(threading.local):
+    """A CasADi function of columns at many points, on memory of its own in each thread.
+
+    As `Compiled`, but arguments (m, size) have one point in each row, and results are new arrays
+    (m, ...) of them. Points are passed through maps over so many that call overhead is small.
+    """
+
+    def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._function, self._shapes = function, tuple(shapes)
+        self._maps: dict[int, Compiled] = {}
+
+    def __reduce__(self) -> tuple[type[Mapped], tuple[Any, ...]]:
+        return Mapped, (self._function, self._shapes)
+
+    def __call__(self, *columns: Array) -> list[Array]:
+        """All results; numpy raises `ValueError` for arguments of the wrong size."""
+        m, first = len(columns[0]), 0
+        results = [np.empty((m, *shape)) for shape in self._shapes]
+        for width in _WIDTHS:
+            while m - first >= width:
+                part = slice(first, first + width)
+                found = self._map(width)(*(column[part].ravel() for column in columns))
+                for result, values in zip(results, found, strict=True):
+                    result[part] = values
+                first += width
+        return results
+
+    def _map(self, width: int) -> Compiled:
+        if width not in self._maps:
+            shapes = [(width, *shape) for shape in self._shapes]
+            self._maps[width] = Compiled(self._function.map(width), shapes)
+        return self._maps[width]
 
 
 def transposed(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> Any:

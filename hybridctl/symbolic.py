@@ -323,8 +323,11 @@ def _reset(
 ) -> hybrid.Reset:
     what = f"reset of {', '.join(map(repr, names))}"
     column = symbols.column(what, symbols.x if edge.reset is None else edge.reset, size)
-    if edge.reset is None:
-        return hybrid.Reset.identity()
     value = symbols.compiled(what, [(column, (size,))])
+    expression = ca.Function("reset", [symbols.t, symbols.x, symbols.u], [column])
+    if edge.reset is None:
+        return replace(hybrid.Reset.identity(), expression=expression)
     derivatives = _derivatives(what, symbols, column, (size,))
-    return hybrid.Reset(value.first, partial(_all, hybrid.ResetJacobian, derivatives))
+    return hybrid.Reset(
+        value.first, partial(_all, hybrid.ResetJacobian, derivatives), expression=expression
+    )

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import casadi as ca
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled
+from hybridctl.compiled import Compiled, Mapped
 from hybridctl.hybrid.mode import Moved, Taken
 from hybridctl.hybrid.series import DEGREE, FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
@@ -31,6 +31,7 @@ from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
 Expression = Any
 Function = Any
 Value = Callable[[float, Array, Array], Array]
+Many = Callable[..., list[Array]]
 Rate = Callable[[Expression, Expression], tuple[Expression, Expression]]
 
 _STAGES = DOP853_TABLEAU.stages
@@ -51,37 +52,72 @@ def compiled_step(motion: Function, field: Value, guards: Value) -> CompiledStep
     if expanded.n_instructions() > _LARGEST:
         return None
     return CompiledStep(
-        partial(whole_step, expanded), partial(varied_step, expanded), field, guards
+        partial(_itself, expanded),
+        partial(whole_step, expanded),
+        partial(varied_step, expanded),
+        field,
+        guards,
     )
+
+
+def _itself(motion: Function) -> Function:
+    return motion
 
 
 class CompiledStep:
     """Whole steps of a field and its guards.
 
-    step, varied: make the functions `whole_step` and `varied_step`, at first use. field, guards:
-    the callables of the mode and its guard set that evaluate the same.
+    motion, step, varied: make the function of which whole steps are, see `whole_step`, that
+    function, and `varied_step`, at first use. field, guards: the callables of the mode and its
+    guard set that evaluate the same.
     """
 
     def __init__(
         self,
+        motion: Callable[[], Function],
         step: Callable[[], Function],
         varied: Callable[[], Function],
         field: Value,
         guards: Value,
     ) -> None:
         self.field, self.guards = field, guards
-        self._make_step, self._make_varied = step, varied
+        self._make_motion, self._make_step, self._make_varied = motion, step, varied
+
+    @cached_property
+    def motion(self) -> Function:
+        """(t, x, u) -> rate (nx,) of the coordinates, guards (n,), whether they are sound."""
+        return self._make_motion()
 
     @cached_property
     def _step(self) -> Compiled:
-        made = self._make_step()
-        nx, n = made.size1_out(2), made.size1_out(3)
-        return Compiled(made, [(1,), (1,), (DEGREE + 1, nx), (DEGREE + 1, n), (n,)])
+        return Compiled(*self._step_made)
 
     @cached_property
     def _varied(self) -> Compiled:
+        return Compiled(*self._varied_made)
+
+    @cached_property
+    def _step_made(self) -> tuple[Function, list[tuple[int, ...]]]:
+        """The function, and the shapes of its results."""
+        made = self._make_step()
+        nx, n = made.size1_out(2), made.size1_out(3)
+        return made, [(1,), (1,), (DEGREE + 1, nx), (DEGREE + 1, n), (n,)]
+
+    @cached_property
+    def _varied_made(self) -> tuple[Function, list[tuple[int, ...]]]:
+        """The function, and the shapes of its results."""
         made = self._make_varied()
-        return Compiled(made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)])
+        return made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)]
+
+    @cached_property
+    def many(self) -> ManySteps:
+        """The same steps from many points at once."""
+        rate = _part(self.motion, "rate", 0)
+        return ManySteps(
+            Mapped(rate, [(rate.numel_out(0),)]),
+            Mapped(*self._step_made),
+            partial(_matrices, Mapped(*self._varied_made)),
+        )
 
     def __call__(
         self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
@@ -100,6 +136,56 @@ class CompiledStep:
         if not sound[0] > 0.0:
             return None
         return Moved(float(error[0]), end.copy(), columns.T.copy())
+
+
+class ManySteps(NamedTuple):
+    """The functions of whole steps from m points, with one point in each row of their arguments.
+
+    rate(t (m, 1), x (m, nx), u (m, nu)): of the coordinates, (m, nx). step and varied, of scalars
+    (t, h, rtol, atol) (m, 4), x and u: the results of `whole_step` and `varied_step`, soundness and
+    error (m, 1), then states (m, 8, nx), guards (m, 8, n) and bounds (m, n), or end states (m, nx)
+    and matrices (m, ndx, ndx).
+    """
+
+    rate: Many
+    step: Many
+    varied: Many
+
+
+def jump_function(before: Function, i: int, reset: Function, after: Function) -> Mapped | None:
+    r"""The jump of guard i from one motion to another, and its derivative, at many points.
+
+    reset: (t, x, u) -> x+ (nx+,). The result, a function of rows t, x, u and u+, has the columns
+    x+ (nx+,), the rate of the guard and the size of its terms (2,), and the transposed saltation
+    matrix
+
+    .. math:: G = D_x R + (f^+ - D_t R - D_x R f^-) \frac{D_x g}{D_t g + D_x g f^-}
+
+    for inputs that are held, [Salt] (2). None where the reset has no expansion to SX.
+    """
+    try:
+        reset = reset.expand()
+    except RuntimeError:  # CasADi's, for what has no SX
+        return None
+    t, x, u = before.sx_in()
+    u_after = ca.SX.sym("u", after.numel_in(2))
+    rate, guards, _ = before(t, x, u)
+    state = reset(t, x, u)
+    g_t, g_x = ca.jacobian(guards[i], t), ca.jacobian(guards[i], x)
+    slope = g_t + g_x @ rate
+    size = ca.fabs(g_t) + ca.fabs(g_x) @ ca.fabs(rate)
+    r_x = ca.jacobian(state, x)
+    kick = after(t, state, u_after)[0] - ca.jacobian(state, t) - r_x @ rate
+    columns = [state, ca.vertcat(slope, size), (r_x + kick @ (g_x / slope)).T]
+    made = ca.Function("jump", [t, x, u, u_after], ca.cse([ca.densify(c) for c in columns]))
+    nx, n = x.numel(), state.numel()
+    return Mapped(made, [(n,), (2,), (n, nx)])
+
+
+def _matrices(varied: Mapped, *rows: Array) -> list[Array]:
+    """The results of a varied step, with matrices in the order of C."""
+    sound, error, end, columns = varied(*rows)
+    return [sound, error, end, columns.transpose(0, 2, 1)]
 
 
 class _Start(NamedTuple):

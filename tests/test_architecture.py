@@ -17,7 +17,7 @@ LAYERS = [
     {"compiled"},
     {"hybrid"},
     {"sensitivity", "whole_step"},
-    {"mechanics", "symbolic"},
+    {"batch", "mechanics", "symbolic"},
     {"control", "estimation"},
     {"plots", "logs", "report"},
     {"experiments", "robots"},

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from hybridctl.checks import Array
@@ -31,17 +32,17 @@ from hybridctl.hybrid.mode import GuardSet, ModeKey
 from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
 from hybridctl.hybrid.step import Step
 
-_SPACINGS = 4.0  # times the spacing of numbers at t: a root may be known no better, s
-_ROOT = 1e-15  # and no better than this, s
-_ITERATIONS = 60  # of a bracketed search, which halves
-_NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
+SPACINGS = 4.0  # times the spacing of numbers at t: a root may be known no better, s
+ROOT = 1e-15  # and no better than this, s
+ITERATIONS = 60  # of a bracketed search, which halves
+NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
 _BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
-_SHORT = 64.0  # spacings of numbers at t: an interval in which eight samples are too close
+SHORT = 64.0  # spacings of numbers at t: an interval in which eight samples are too close
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
-_TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
-_CREEP = 1e-6  # of a violation: how much farther outside than at its start an arc may go
+TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
+CREEP = 1e-6  # of a violation: how much farther outside than at its start an arc may go
 _HOP = 1e-3  # of the tolerance: a rise that counts as one
-_OUTSIDE = 10.0  # times the tolerance: an arc that begins farther outside fires at once
+OUTSIDE = 10.0  # times the tolerance: an arc that begins farther outside fires at once
 
 Value = Callable[[float], float]
 
@@ -92,14 +93,14 @@ class Piece:
         root wherever that leads astray.
         """
         low, high, t = left, right, right
-        for _ in range(_ITERATIONS):
+        for _ in range(ITERATIONS):
             now = self(t)
             low, high = (t, high) if now > 0.0 else (low, t)
             slope = self.slope(t)
             new = t - now / slope if slope < 0.0 else math.nan
             if not low <= new <= high:
                 new = 0.5 * (low + high)
-            if abs(new - t) <= _SPACINGS * math.ulp(t):
+            if abs(new - t) <= SPACINGS * math.ulp(t):
                 return new
             t = new
         return t
@@ -126,9 +127,9 @@ class Piece:
             fractions, values, density = FRACTIONS, self.values, 1
             dips = [False] * (len(NODES) - 1)
         else:
-            fractions, values, density = _FINE_FRACTIONS, _FINE_VALUES @ self.values, _FINER
-            values[::_FINER] = self.values
-            dips = _may_dip(values, _FINE_SLOPES @ self.values, self.error)
+            fractions, values, density = FINE_FRACTIONS, FINE_VALUES @ self.values, FINER
+            values[::FINER] = self.values
+            dips = may_dip(values, FINE_SLOPES @ self.values, self.error).tolist()
         times = self.left + (self.right - self.left) * fractions
         times[-1] = self.right
         return times.tolist(), values.tolist(), dips, density
@@ -161,8 +162,8 @@ class GuardWatch:
         self._armed, self._floor, self._fell = [], [], []
         for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
             self._armed.append(g > allowed)
-            outside = g < -_OUTSIDE * allowed
-            self._floor.append(-allowed if outside else -max(allowed, -(1.0 + _CREEP) * g))
+            outside = g < -OUTSIDE * allowed
+            self._floor.append(-allowed if outside else -max(allowed, -(1.0 + CREEP) * g))
             self._fell.append(t if g <= 0.0 else math.nan)
         return values / self._tolerances
 
@@ -213,9 +214,12 @@ class GuardWatch:
         return [i for i in np.flatnonzero(reach).tolist() if self._armed[i]]
 
     def _first(self, i: int, whole: Piece, guard: Value, late: float) -> float | None:
-        """The time at which guard i fires on a whole step, if it is not after `late`."""
+        """The time at which guard i fires on a whole step, if it is not after `late`.
+
+        One that is not armed may fire later, for having fallen before.
+        """
         for piece in self._resolved(i, whole, guard, _HALVINGS):
-            if piece.left > late:
+            if piece.left > late and not self._fell[i] <= late:
                 return None
             time = self._fires(i, piece, guard)
             if time is not None:
@@ -225,8 +229,8 @@ class GuardWatch:
     def _resolved(self, i: int, piece: Piece, guard: Value, halvings: int) -> Iterator[Piece]:
         """Pieces of a piece, in order, on which eight samples resolve guard i near zero."""
         size = [abs(c) for c in piece.series]
-        vague = piece.error > max(_TAIL * max(size), self._tolerances[i])
-        short = piece.right - piece.left <= _SHORT * math.ulp(piece.right)
+        vague = piece.error > max(TAIL * max(size), self._tolerances[i])
+        short = piece.right - piece.left <= SHORT * math.ulp(piece.right)
         if halvings == 0 or short or not vague or piece.values.min() >= 2.0 * sum(size[2:]):
             yield piece
             return
@@ -305,25 +309,24 @@ class GuardWatch:
             )
 
 
-def _may_dip(g: Array, slope: Array, error: float) -> list[bool]:
-    """Between which of m samples (m,) a guard may fall below zero and rise again.
+def may_dip(g: Array, slope: Array, error: float | Array) -> NDArray[np.bool_]:
+    """Between which of m samples (..., m) a guard may fall below zero and rise again.
 
     Where the slope changes from falling to rising and one of the tangents at the ends comes as
     near to zero in between as the error of the series; a convex function lies above both. Returns
     m - 1 answers.
     """
-    falls, rises = slope[:-1] * _FINE_GAPS, slope[1:] * _FINE_GAPS
-    near = (g[:-1] + falls <= error) | (g[1:] - rises <= error)
-    found: list[bool] = ((falls < 0.0) & (rises > 0.0) & near).tolist()
-    return found
+    falls, rises = slope[..., :-1] * FINE_GAPS, slope[..., 1:] * FINE_GAPS
+    near = (g[..., :-1] + falls <= error) | (g[..., 1:] - rises <= error)
+    return np.asarray((falls < 0.0) & (rises > 0.0) & near)
 
 
-_FINER = 8
-_FINE = np.interp(np.arange(7 * _FINER + 1) / _FINER, np.arange(8), NODES)
-_FINE_FRACTIONS = 0.5 * (_FINE + 1.0)
-_FINE_GAPS = np.diff(_FINE)
-_FINE_VALUES = basis(_FINE) @ TO_SERIES
-_FINE_SLOPES = _FINE_VALUES @ TO_SLOPES
+FINER = 8
+_FINE = np.interp(np.arange(7 * FINER + 1) / FINER, np.arange(8), NODES)
+FINE_FRACTIONS = 0.5 * (_FINE + 1.0)
+FINE_GAPS = np.diff(_FINE)
+FINE_VALUES = basis(_FINE) @ TO_SERIES
+FINE_SLOPES = FINE_VALUES @ TO_SLOPES
 
 
 def _lowest(value: Value, left: float, right: float) -> float:
@@ -336,12 +339,12 @@ def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
     """Where a guard falls through zero in [left, right], by Newton from the root of its series."""
     t, before = piece.root(left, right), math.inf
     slope = piece.slope(t)
-    for _ in range(_NEWTON if slope < 0.0 else 0):
+    for _ in range(NEWTON if slope < 0.0 else 0):
         change, spacing = -guard(t) / slope, math.ulp(t)
         if abs(change) <= spacing:
             return t
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
-            if abs(change) <= max(_ROOT, _SPACINGS * spacing):
+            if abs(change) <= max(ROOT, SPACINGS * spacing):
                 return t
             break
         t, before = t + change, abs(change)
@@ -354,4 +357,4 @@ def _bracketed(value: Value, left: float, right: float) -> float:
         return left
     if value(right) >= 0.0:
         return right
-    return float(brentq(value, left, right, xtol=_ROOT))
+    return float(brentq(value, left, right, xtol=ROOT))

@@ -32,14 +32,14 @@ METHODS: dict[str, Method] = {
     "BDF": BDF,
 }
 
-_SAFETY, _SHRINK, _GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
-_SPACING = 10.0  # times the spacing of numbers at t: no step is shorter
+SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
+SPACING = 10.0  # times the spacing of numbers at t: no step is shorter
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
-_LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
+LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
-_OFF = 1e-5  # of what a mode tolerates: a state this far from what it holds is put back on it
+OFF = 1e-5  # of what a mode tolerates: a state this far from what it holds is put back on it
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Flow:
             step = self._stepper.advance(longest)
             missed = self._input_error(step)
             if missed > 1.0:
-                length = max(_SHRINK, _SAFETY * missed ** (-1.0 / DEGREE)) * (step.end - step.start)
+                length = max(SHRINK, SAFETY * missed ** (-1.0 / DEGREE)) * (step.end - step.start)
                 self._stepper = self._started(step.start, step.states[0], abs(length))
                 step = self._stepper.advance(min(longest, abs(length)))
             self._put_back(step)
@@ -155,7 +155,7 @@ class Flow:
         if mode.held is None or mode.project is None:
             return
         x = mode.space.normalize(step.states[-1])
-        if mode.held.excess(x) > _OFF:
+        if mode.held.excess(x) > OFF:
             step.states[-1] = mode.project(x)
             self._stepper.restart(step.states[-1])
 
@@ -186,7 +186,7 @@ class Flow:
         self, t: float, x: Array, first: float | None
     ) -> ExplicitStepper | ImplicitStepper:
         settings, method = self._settings, self._method
-        rtol = max(settings.rtol, _LEAST_RTOL)
+        rtol = max(settings.rtol, LEAST_RTOL)
         if isinstance(method, Tableau):
             formula = self._formula(method, rtol)
             formula.start(t, x)
@@ -225,8 +225,8 @@ class ExplicitStepper:
         """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
         formula, exponent, t_end = self._formula, self._formula.exponent, self._t_end
         t, tried = formula.time, self.length
-        sign, shortest = (1.0 if t_end > t else -1.0), _SPACING * math.ulp(t)
-        h, most, end, error = min(max(tried, shortest), longest), _GROW, t, 0.0
+        sign, shortest = (1.0 if t_end > t else -1.0), SPACING * math.ulp(t)
+        h, most, end, error = min(max(tried, shortest), longest), GROW, t, 0.0
         while True:
             if h < shortest:
                 if end != t:  # there was an attempt
@@ -238,8 +238,8 @@ class ExplicitStepper:
             error = formula.attempt(end)
             if error < 1.0:
                 break
-            h, most = abs(end - t) * max(_SHRINK, _SAFETY * error**exponent), 1.0
-        grown = abs(end - t) * (min(most, _SAFETY * error**exponent) if error > 0.0 else most)
+            h, most = abs(end - t) * max(SHRINK, SAFETY * error**exponent), 1.0
+        grown = abs(end - t) * (min(most, SAFETY * error**exponent) if error > 0.0 else most)
         self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
         return formula.accept()
 

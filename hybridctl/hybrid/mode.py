@@ -255,15 +255,17 @@ class Reset:
 
     `border` says whether (t, x-, u-) is where the map has two one-sided derivatives, given the
     mode after the event and the input u+ there; None where `jacobian` is its derivative. It
-    raises `InputError` where there are more than two, or none.
+    raises `InputError` where there are more than two, or none. `expression` is the same map as a
+    CasADi function (t, x, u) -> x+, for those who evaluate it at many points at once.
     """
 
     map: Callable[[float, Array, Array], Array | Jump]
     jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
     border: Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None] | None = None
+    expression: Any = None
 
     def __post_init__(self) -> None:
-        check_functions(self, "a reset", "map", "jacobian", "border")
+        check_functions(self, "a reset", "map", "jacobian", "border", "expression")
 
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
         """The jump at (t, x-, u-)."""

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, function, instance, interval, member, number, vector
-from hybridctl.errors import (
-    EventLimitError,
-    GuardViolatedError,
-    NoContactSolutionError,
-    StepLimitError,
-    ZenoError,
-)
-from hybridctl.hybrid.events import Crossing, GuardWatch
-from hybridctl.hybrid.flow import METHODS, Flow, Integrator
-from hybridctl.hybrid.jump import jump as jump_of
-from hybridctl.hybrid.jump import landing
-from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
+from hybridctl.checks import count, function, instance, interval, member, number, vector
+from hybridctl.errors import EventLimitError, StepLimitError
+from hybridctl.hybrid.flow import METHODS, Integrator
+from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.policy import (
     History,
     Policy,
@@ -32,60 +21,9 @@ from hybridctl.hybrid.policy import (
     next_change,
 )
 from hybridctl.hybrid.relaxation.past import past_zeno
-from hybridctl.hybrid.step import Motion, Step
+from hybridctl.hybrid.run import Memory, Point, Run, accumulating, check_start, cross, flow_on
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, crowded, endings
-
-_SELECTIONS = 8
-_LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
-_CLOSER = 8.0  # times shorter is the step of the next look
-_RECENT = 16
-_LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
-
-
-@dataclass
-class _Memory:
-    """What a run keeps beside its record.
-
-    steps: how many it has taken, without the first of each arc. lengths: what to try first in a
-    mode, s, from its last arc. watches: of the guards of each mode.
-    """
-
-    steps: int = 0
-    lengths: dict[ModeKey, float] = field(default_factory=dict)
-    watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A simulation's fixed settings, and its memory."""
-
-    system: HybridSystem
-    policy: Policy
-    integrator: Integrator
-    t_end: float
-    max_events: int
-    event_window: float
-    guard_tolerance: float
-    min_dwell: float
-    rests: bool
-    zeno_horizon: float
-    progress: Callable[[float], None] | None
-    max_steps: int
-    memory: _Memory
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Where an arc begins, and when the policy wants it to end."""
-
-    mode: Mode
-    law: InputLaw
-    time: float
-    state: Array
-    input: Array
-    change: float
 
 
 def simulate(
@@ -142,49 +80,91 @@ def simulate(
     `NoContactSolutionError` where the run cannot go on.
     """
     instance("system", system, HybridSystem)
-    if progress is not None:
-        function("progress", progress)
     start, end = interval("t_span", t_span)
     if member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
-        system = past_zeno(system)
+        system, on_zeno = past_zeno(system), "rest"
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)
-    run = _Run(
+    run = new_run(
+        system,
+        policy,
+        end,
+        rtol=rtol,
+        atol=atol,
+        max_events=max_events,
+        max_steps=max_steps,
+        on_zeno=on_zeno,
+        zeno_horizon=zeno_horizon,
+        method=method,
+        max_step=max_step,
+        first_step=first_step,
+        event_window=event_window,
+        guard_tolerance=guard_tolerance,
+        min_dwell=min_dwell,
+        progress=progress,
+    )
+    history = History(mode, start, state)
+    law = input_law(run.policy, history, first.nu)
+    u = first_input(law, start, state, first.nu)
+    point = Point(first, law, start, state, u, next_change(run.policy, history))
+    check_start(run, point)
+    return _event_loop(run, point)
+
+
+def new_run(
+    system: HybridSystem,
+    policy: Policy | InputLaw | None,
+    end: float,
+    *,
+    rtol: float,
+    atol: float,
+    max_events: int,
+    max_steps: int,
+    on_zeno: str,
+    zeno_horizon: float,
+    method: str,
+    max_step: float,
+    first_step: float | None,
+    event_window: float,
+    guard_tolerance: float,
+    min_dwell: float,
+    progress: Callable[[float], None] | None,
+) -> Run:
+    """The settings of `simulate`, checked: `InputError` and its kin for what does not serve."""
+    member("on_zeno", on_zeno, ("raise", "rest"))
+    if progress is not None:
+        function("progress", progress)
+    integrator = Integrator(
+        METHODS[member("method", method, METHODS)],
+        number("rtol", rtol, above=0.0),
+        number("atol", atol, above=0.0),
+        max_step if max_step == math.inf else number("max_step", max_step, above=0.0),
+        None if first_step is None else number("first_step", first_step, above=0.0),
+    )
+    return Run(
         system,
         as_policy(policy, system),
-        Integrator(
-            METHODS[member("method", method, METHODS)],
-            number("rtol", rtol, above=0.0),
-            number("atol", atol, above=0.0),
-            max_step if max_step == math.inf else number("max_step", max_step, above=0.0),
-            None if first_step is None else number("first_step", first_step, above=0.0),
-        ),
+        integrator,
         end,
         count("max_events", max_events, at_least=0),
         number("event_window", event_window, at_least=0.0),
         number("guard_tolerance", guard_tolerance, above=0.0),
         number("min_dwell", min_dwell, at_least=0.0),
-        on_zeno != "raise",
+        on_zeno == "rest",
         number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
         count("max_steps", max_steps, at_least=0),
-        _Memory(),
+        Memory(),
     )
-    history = History(mode, start, state)
-    law = input_law(run.policy, history, first.nu)
-    u = first_input(law, start, state, first.nu)
-    point = _Point(first, law, start, state, u, next_change(run.policy, history))
-    _check_start(run, point)
-    return _event_loop(run, point)
 
 
-def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
+def _event_loop(run: Run, point: Point) -> HybridTrajectory:
     arcs: list[Arc] = []
     events: list[Event] = []
     fired = 0
     while True:
-        flown = _flow(run, point)
+        flown = flow_on(run, point)
         crossing = flown.crossing
         arc = arc_from_steps(
             len(arcs), point.mode, flown.steps, point.time, point.state, point.input, flown.end
@@ -205,191 +185,6 @@ def _event_loop(run: _Run, point: _Point) -> HybridTrajectory:
                 trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
             )
         fired += len(crossing.guards) > 0
-        limit = _accumulation(run, arc.mode, crossing, events)
-        event, point = _jump(run, arc, crossing, tuple(events), limit)
+        limit = accumulating(run, arc.mode, crossing, events)
+        event, point = cross(run, arc, crossing, tuple(events), limit)
         events.append(event)
-
-
-def _check_start(run: _Run, point: _Point) -> None:
-    if point.mode.held is not None:
-        point.mode.held.check("x0", point.mode.key, point.state)
-    watch = _watch(run, point.mode.key)
-    relative = watch.start(point.time, point.state, point.input)
-    if (relative < -1.0).any():
-        i = int(relative.argmin())
-        guards = run.system.outgoing(point.mode.key).guards
-        value = guards.value(i, point.time, point.state, point.input)
-        raise GuardViolatedError(
-            f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
-            f"{value:.6g} and must not be negative"
-        )
-
-
-def _watch(run: _Run, key: ModeKey) -> GuardWatch:
-    guards = run.system.outgoing(key).guards
-    return GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
-
-
-class _Flown(NamedTuple):
-    """The steps of an arc until `end`, what ends it, and where it is stuck, if it is."""
-
-    steps: list[Step]
-    end: float
-    crossing: Crossing | None = None
-    stuck: str | None = None
-
-
-def _flow(run: _Run, point: _Point) -> _Flown:
-    """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
-
-    A change is a crossing without guards.
-    """
-    key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
-    if not point.time < last:
-        return _Flown([], run.t_end)
-    watch = memory.watches.get(key)
-    if watch is None:
-        watch = memory.watches[key] = _watch(run, key)
-    motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
-    length = memory.lengths.get(key) if run.integrator.first_step is None else None
-    for _ in range(_LOOKS):
-        watch.start(point.time, point.state, point.input)
-        flow = Flow(run.integrator, motion, point.time, point.state, last, length)
-        flown = _until_crossing(run, flow, watch, last)
-        if flown.crossing is None or flown.end > point.time:
-            break
-        length = (flown.steps[-1].end - point.time) / _CLOSER
-    if flown.end > point.time:
-        memory.lengths[key] = min(flow.length, _LONGER * (flown.end - point.time))
-    return flown
-
-
-def _until_crossing(run: _Run, flow: Flow, watch: GuardWatch, last: float) -> _Flown:
-    """Steps of a flow until a guard fires, or `last`."""
-    steps: list[Step] = []
-    for step in flow.steps():
-        run.memory.steps += len(steps) > 0
-        steps.append(step)
-        if run.progress is not None:
-            run.progress(step.end)
-        crossing = watch.scan(step, flow)
-        if crossing is not None:
-            if crossing.time > step.start:
-                steps[-1] = flow.ended(step, crossing.time)
-            return _Flown(steps, crossing.time, crossing)
-        if run.memory.steps > run.max_steps:
-            return _Flown(steps, step.end, stuck=f"the last {flow.limit}")
-    if last < run.t_end:
-        return _Flown(steps, last, Crossing(last, watch.imminent(steps[-1])))
-    return _Flown(steps, last)
-
-
-def _jump(
-    run: _Run,
-    arc: Arc,
-    crossing: Crossing,
-    past: tuple[Event, ...],
-    end: Accumulation | None,
-) -> tuple[Event, _Point]:
-    """Apply the resets of an event, or come to rest, and select the mode that flows on."""
-    t = crossing.time
-    before, u, rate = map(_frozen, arc.left_limit())
-    resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
-    if not crossing.guards:
-        key, jump = arc.mode, Jump(before)
-    elif resting is not None:
-        key, jump = landing(resting.target, resting.reset(t, before, u))
-    else:
-        key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
-    name, space = f"state after the event at t = {t}", run.system.mode(key).space
-    after = vector(name, jump.state, space.nx)
-    space.check(name, after)
-
-    impulses = _frozen(jump.impulses)
-    guards = crossing.guards if jump.guards is None else jump.guards
-
-    def event(mode: ModeKey, u_after: Array) -> Event:
-        return Event(
-            arc.index,
-            t,
-            arc.mode,
-            mode,
-            guards if end is None else end.guards,
-            before,
-            after,
-            u,
-            _frozen(u_after),
-            rate,
-            impulses,
-            jump.report,
-            None if end is None else end.time,
-        )
-
-    tried = []
-    for _ in range(_SELECTIONS):
-        mode = run.system.mode(key)
-        provisional = event(key, np.zeros(mode.nu))
-        history = History(key, t, after, (*past, provisional))
-        law = input_law(run.policy, history, mode.nu)
-        u_after = first_input(law, t, after, mode.nu)
-        kept = not crossing.guards and _goes_on(run, key, t, after, u_after)
-        selected = key if kept or mode.select is None else mode.select(t, after, u_after)
-        if selected == key:
-            if mode.held is not None:
-                mode.held.check(name, key, after)
-            change = next_change(run.policy, history)
-            return event(key, u_after), _Point(mode, law, t, after, u_after, change)
-        tried.append(key)
-        key = selected
-    raise NoContactSolutionError(
-        f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
-        f"x+ = {after.tolist()}"
-    )
-
-
-def _goes_on(run: _Run, key: ModeKey, t: float, x: Array, u: Array) -> bool:
-    """Whether a mode that flowed up to here clearly allows the input u: all its guards do.
-
-    What flows on is then the same solution, and no other is looked for.
-    """
-    guards = run.system.outgoing(key).guards
-    scales = 1.0 if guards.scales is None else guards.scales
-    return bool((guards.values(t, x, u) > run.guard_tolerance * scales).all())
-
-
-def _accumulation(
-    run: _Run, mode: ModeKey, crossing: Crossing, events: Sequence[Event]
-) -> Accumulation | None:
-    """Where events end that accumulate right now, if the system can come to rest there.
-
-    Events before the last rest do not count, nor changes of the policy.
-    """
-    if not crossing.guards:
-        return None
-    recent = [(crossing.time, crossing.guards)]
-    for e in reversed(events):
-        if e.accumulation is not None or len(recent) > _RECENT:
-            break
-        if e.guards:
-            recent.append((e.time, e.guards))
-    recent.reverse()
-    rest = run.system.outgoing(mode).rest
-    ends = endings(recent, run.zeno_horizon, run.min_dwell) if run.rests else ()
-    for end in ends:
-        if rest(end.guards) is not None:
-            return end
-    if crowded(recent, INSTANT_EVENTS, (INSTANT_EVENTS - 1) * run.min_dwell) is not None:
-        modes = list(dict.fromkeys([*(e.mode_before for e in events[-INSTANT_EVENTS:]), mode]))
-        between = f", alternating between modes {modes}" if len(modes) > 1 else ""
-        raise ZenoError(
-            f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
-            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
-            f"events accumulate there{between}"
-        )
-    return None
-
-
-def _frozen(a: Array) -> Array:
-    copy = np.array(a, dtype=np.float64)
-    copy.flags.writeable = False
-    return copy

@@ -30,7 +30,7 @@ def mode_step(dynamics: ContactDynamics, modes: Modes, field: Value, guards: Val
     field, guards: the callables of the mode and of its guard set.
     """
     make = _Maker(dynamics, modes)
-    return CompiledStep(make.step, make.varied, field, guards)
+    return CompiledStep(make.motion, make.step, make.varied, field, guards)
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class _Maker:
     dynamics: ContactDynamics
     modes: Modes
 
+    def motion(self) -> Function:
+        return self._kept("motion", self._new_motion)
+
     def step(self) -> Function:
-        return self._kept("step", lambda: whole_step.whole_step(self._motion()))
+        return self._kept("step", lambda: whole_step.whole_step(self.motion()))
 
     def varied(self) -> Function:
-        return self._kept("varied", lambda: whole_step.varied_step(self._motion(), self._tangent()))
+        return self._kept("varied", lambda: whole_step.varied_step(self.motion(), self._tangent()))
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
         d = self.dynamics
         sources = [Path(source).read_text(encoding="utf-8") for source in _SOURCES]
         key = mode_key(d.robot, d.contacts, self.modes, d.stabilization, name, *sources)
         return kept(key, build)
-
-    def _motion(self) -> Function:
-        return self._kept("motion", self._new_motion)
 
     def _new_motion(self) -> Function:
         """(t, x, u) -> rate of the coordinates, guards, soundness."""

@@ -22,7 +22,7 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
@@ -104,16 +104,8 @@ class Linearization:
         for k, matrix in enumerate(self.transitions):
             total = matrix @ total
             if k < len(self.jumps):
-                total = self._jump_matrix(k) @ total
+                total = jump_matrix(self.jumps[k], self.trajectory.events[k], k) @ total
         return total
-
-    def _jump_matrix(self, k: int) -> Array:
-        jump = self.jumps[k]
-        if isinstance(jump, Cascade):
-            matrices = [piece.matrix for piece in jump.pieces(accuracy=EVENT_ACCURACY)]
-            if alike(matrices, EVENT_ACCURACY):
-                return matrices[0]
-        return self.linear_jump(k).state
 
     @cached_property
     def arcs(self) -> tuple[Variation, ...]:
@@ -149,14 +141,7 @@ class Linearization:
 
     def linear_jump(self, k: int) -> JumpGains:
         """The jump of event k. Raises `InputError` where its guards are simultaneous."""
-        jump = self.jumps[k]
-        if not isinstance(jump, JumpGains):
-            event = self.trajectory.events[k]
-            raise InputError(
-                f"event {k} at t = {event.time:.9g} s is piecewise linear, as guards "
-                f"{event.guards} fire together: apply the linearization to directions instead"
-            )
-        return jump
+        return _linear(self.jumps[k], self.trajectory.events[k], k)
 
     def __call__(self, dx0: ArrayLike, input_change: InputChange | None = None) -> Array:
         """The deviation (ndx+,) at the end for dx0 (ndx,), or (m, ndx+) for m of them in rows.
@@ -216,6 +201,24 @@ class Linearization:
         Raises `InputError` where the trajectory does not end as it starts, to `tolerance`.
         """
         return floquet_multipliers(self, tolerance=tolerance)
+
+
+def jump_matrix(jump: JumpGains | Cascade, event: Event, k: int) -> Array:
+    """The matrix (ndx+, ndx) of event k. Raises `InputError` where it is piecewise linear."""
+    if isinstance(jump, Cascade):
+        matrices = [piece.matrix for piece in jump.pieces(accuracy=EVENT_ACCURACY)]
+        if alike(matrices, EVENT_ACCURACY):
+            return matrices[0]
+    return _linear(jump, event, k).state
+
+
+def _linear(jump: JumpGains | Cascade, event: Event, k: int) -> JumpGains:
+    if not isinstance(jump, JumpGains):
+        raise InputError(
+            f"event {k} at t = {event.time:.9g} s is piecewise linear, as guards "
+            f"{event.guards} fire together: apply the linearization to directions instead"
+        )
+    return jump
 
 
 def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:

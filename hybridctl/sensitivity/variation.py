@@ -128,6 +128,17 @@ def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | Non
     return total
 
 
+def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:
+    """The transition matrix (ndx, ndx) of an arc, by compiled steps where there are any.
+
+    Raises what `along` raises.
+    """
+    found = transition(mode, arc, rtol=rtol, atol=atol)
+    if found is None:
+        found = along(mode, arc, np.eye(arc.space.ndx), rtol=rtol, atol=atol).end
+    return found
+
+
 def _onwards(mode: Mode, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
     """Perturbations start (ndx, ndx) at t, at the end of the arc."""
 

@@ -1,0 +1,1 @@
+"""Many states of one hybrid system, simulated at once."""

@@ -1,0 +1,333 @@
+"""Many members of one system, whose arcs in one mode are flown together.
+
+Members wait at the starts of their arcs, and those that wait in one mode fly together. What an arc
+or an event needs beyond steps and guards that decide themselves, the member does alone, by the
+functions of `hybrid.run`. A member for which something raises is given up: simulated on its own,
+it shows what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.batch.flight import Flight, Ground
+from hybridctl.batch.watch import Flags, Rows
+from hybridctl.checks import Array
+from hybridctl.compiled import Mapped
+from hybridctl.errors import HybridctlError, SimulationError
+from hybridctl.hybrid.events import Crossing
+from hybridctl.hybrid.mode import HeldInput, Mode, ModeKey
+from hybridctl.hybrid.policy import History, input_law
+from hybridctl.hybrid.run import (
+    LONGER,
+    Passed,
+    Point,
+    Run,
+    accumulating,
+    check_start,
+    cross,
+    flow_on,
+)
+from hybridctl.hybrid.trajectory import Arc, arc_from_steps
+from hybridctl.hybrid.zeno import INSTANT_EVENTS
+from hybridctl.sensitivity.gains import GRAZING
+from hybridctl.sensitivity.linearize import jump_matrix
+from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.sensitivity.variation import arc_transition
+from hybridctl.whole_step import CompiledStep, jump_function
+
+
+def flies(mode: Mode) -> bool:
+    """Whether a mode has compiled steps of its own field, so that members can fly together."""
+    return isinstance(mode.step, CompiledStep) and mode.step.field == mode.field
+
+
+class Arrived(NamedTuple):
+    """A member at the end: mode, state (nx,), transition matrix (ndx, ndx0), and its events.
+
+    matrix: None where none is asked for, and where there is none; then error says why.
+    """
+
+    mode: ModeKey
+    state: Array
+    matrix: Array | None
+    events: list[Passed]
+    error: HybridctlError | None = None
+
+
+class _Wave(NamedTuple):
+    """Members rows (m,) at the starts of arcs in one mode: times (m,), states (m, nx).
+
+    matrices (m, ndx, ndx0): how they have come there, None where that is not asked for.
+    """
+
+    rows: Rows
+    times: Array
+    states: Array
+    matrices: Array | None
+
+    def part(self, which: Rows) -> _Wave:
+        """Some of the members, by their positions."""
+        matrices = None if self.matrices is None else self.matrices[which]
+        return _Wave(self.rows[which], self.times[which], self.states[which], matrices)
+
+    @staticmethod
+    def joined(waves: Sequence[_Wave]) -> _Wave:
+        """All members of waves in one mode."""
+        rows, times, states, matrices = zip(*waves, strict=True)
+        whole = None if matrices[0] is None else np.concatenate(matrices)
+        return _Wave(np.concatenate(rows), np.concatenate(times), np.concatenate(states), whole)
+
+
+class _MappedJump(NamedTuple):
+    """The jump of a guard as a function of many points, see `jump_function`."""
+
+    target: ModeKey
+    input: Array
+    function: Mapped
+
+
+class Lockstep:
+    """The members of a batch, flown to the end of its span.
+
+    run: the settings of each, with a policy whose laws are held inputs that do not depend on the
+    state. modes, states: of the members at time `start`, s. matrices: rtol and atol of transition
+    matrices, None where none are asked for. Afterwards arrived: members at the end. given_up:
+    members for which something raises.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        modes: Sequence[ModeKey],
+        states: Sequence[Array],
+        start: float,
+        matrices: tuple[float, float] | None,
+    ) -> None:
+        self._run, self._start, self._tolerances = run, start, matrices
+        n = len(modes)
+        self._events: list[list[Passed]] = [[] for _ in range(n)]
+        self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
+        self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
+        self._lengths: dict[ModeKey, Array] = {}
+        self._grounds: dict[ModeKey, Ground | None] = {}
+        self._jumps: dict[tuple[ModeKey, int], _MappedJump | None] = {}
+        self._waiting: dict[tuple[ModeKey, int], list[_Wave]] = {}
+        self.arrived: dict[int, Arrived] = {}
+        self.given_up: list[int] = []
+        for key in dict.fromkeys(modes):
+            rows = np.array([i for i in range(n) if modes[i] == key])
+            x, t = np.array([states[i] for i in rows.tolist()]), np.full(len(rows), start)
+            eye = np.eye(run.system.mode(key).space.ndx)
+            wave = _Wave(rows, t, x, matrices and np.tile(eye, (len(rows), 1, 1)))
+            self._wait(key, self._holding(key, wave))
+        while self._waiting:
+            key, width = max(self._waiting, key=lambda k: sum(map(_size, self._waiting[k])))
+            self._flow(key, _Wave.joined(self._waiting.pop((key, width))))
+
+    def _wait(self, key: ModeKey, wave: _Wave) -> None:
+        width = 0 if wave.matrices is None else wave.matrices.shape[2]
+        self._waiting.setdefault((key, width), []).append(wave)
+
+    def _holding(self, key: ModeKey, wave: _Wave) -> _Wave:
+        """The members that begin on what their mode holds; the others are given up."""
+        held = self._run.system.mode(key).held
+        off = [held is not None and held.excess(x) > 1.0 for x in wave.states]
+        self.given_up += wave.rows[off].tolist()
+        return wave.part(np.flatnonzero(~np.array(off, dtype=bool)))
+
+    def _flow(self, key: ModeKey, wave: _Wave) -> None:
+        """One arc of all members of a wave."""
+        late = wave.times >= self._run.t_end
+        self._arrive(key, wave.part(np.flatnonzero(late)))
+        wave = wave.part(np.flatnonzero(~late))
+        known = self._lengths.setdefault(key, np.full(len(self._events), np.nan))
+        ground = self._ground(key)
+        starts = np.array([not self._events[i] for i in wave.rows.tolist()], dtype=bool)
+        if ground is None or not len(wave.rows):
+            self._alone(key, wave)
+            return
+        flight = Flight(ground, wave.times, wave.states, known[wave.rows])
+        odd = flight.odd | (starts & flight.outside)
+        good = np.flatnonzero(~odd)
+        rows = wave.rows[good]
+        self._steps[rows] += flight.steps[good]
+        lasted = LONGER * (flight.end - wave.times)[good]
+        known[rows] = np.minimum(flight.length[good], lasted)
+        odd[good] |= self._steps[rows] > self._run.max_steps
+        self._alone(key, wave.part(np.flatnonzero(odd)))
+        self._land(key, wave, flight, ~odd)
+
+    def _land(self, key: ModeKey, wave: _Wave, flight: Flight, good: Flags) -> None:
+        """Take members that have flown to the end of the span or through their event."""
+        matrices = wave.matrices
+        if matrices is not None and flight.matrix is not None:
+            matrices = flight.matrix @ matrices
+        there = _Wave(wave.rows, flight.end, flight.states[:, -1], matrices)
+        self._arrive(key, there.part(np.flatnonzero(good & (flight.guard < 0))))
+        for i in np.unique(flight.guard[good & (flight.guard >= 0)]).tolist():
+            which = np.flatnonzero(good & (flight.guard == i))
+            ordinary = self._jump(key, i, there.part(which))
+            for k in which[~ordinary].tolist():
+                self._cross_alone(key, i, there.part(np.array([k])), flight.last_arc(k))
+
+    def _arrive(self, key: ModeKey, wave: _Wave) -> None:
+        space = self._run.system.mode(key).space
+        for k, i in enumerate(wave.rows.tolist()):
+            matrix = None if wave.matrices is None else wave.matrices[k]
+            state = space.normalize(wave.states[k])
+            self.arrived[i] = Arrived(key, state, matrix, self._events[i])
+
+    def _jump(self, key: ModeKey, guard: int, wave: _Wave) -> Flags:
+        """Take members through an event that is an expression; returns for whom it was one."""
+        jump, run = self._mapped(key, guard), self._run
+        if jump is None:
+            return np.zeros(len(wave.rows), dtype=bool)
+        span = (INSTANT_EVENTS - 1) * run.min_dwell
+        crowded = wave.times - self._recent[wave.rows, 0] <= span
+        ordinary: Flags = ~crowded & (self._fired[wave.rows] < run.max_events)
+        inputs = [np.tile(u, (len(wave.rows), 1)) for u in (self._input(key), jump.input)]
+        states, slopes, saltation = jump.function(wave.times[:, None], wave.states, *inputs)
+        ordinary &= np.isfinite(states).all(axis=1)
+        matrices = wave.matrices
+        if matrices is not None:
+            ordinary &= slopes[:, 0] < -GRAZING * slopes[:, 1]
+            matrices = saltation @ matrices
+        after = _Wave(wave.rows, wave.times, states, matrices).part(np.flatnonzero(ordinary))
+        name = run.system.outgoing(key).guards.names[guard]
+        kept = zip(after.times.tolist(), repeat((name,)), repeat(key), repeat(jump.target))
+        for i, event in zip(after.rows.tolist(), kept, strict=False):
+            self._events[i].append(Passed(*event))
+        self._count(after.rows, after.times)
+        if len(after.rows):
+            self._wait(jump.target, after)
+        return ordinary
+
+    def _count(self, rows: Rows, times: Array) -> None:
+        self._fired[rows] += 1
+        self._recent[rows, :-1] = self._recent[rows, 1:]
+        self._recent[rows, -1] = times
+
+    def _alone(self, key: ModeKey, wave: _Wave) -> None:
+        """One arc of each member by itself."""
+        for k, i in enumerate(wave.rows.tolist()):
+            one = wave.part(np.array([k]))
+            try:
+                arc, crossing = self._arc(key, one)
+                if self._tolerances is not None and one.matrices is not None:
+                    mode = self._run.system.mode(key)
+                    carried = arc_transition(mode, arc, *self._tolerances) @ one.matrices
+                    one = one._replace(matrices=carried)
+                if crossing is None:
+                    self._arrive(key, one._replace(states=arc(arc.end)[None]))
+                else:
+                    self._cross(one, arc, crossing)
+            except HybridctlError:
+                self.given_up.append(i)
+
+    def _arc(self, key: ModeKey, one: _Wave) -> tuple[Arc, Crossing | None]:
+        """The arc of one member, and what ends it before the span ends."""
+        run, mode, i = self._run, self._run.system.mode(key), int(one.rows[0])
+        t, x, u = float(one.times[0]), one.states[0], self._input(key)
+        point = Point(mode, HeldInput(u), t, x, u, np.inf)
+        if not self._events[i]:
+            check_start(run, point)
+        known, memory = self._lengths[key], run.memory
+        memory.steps, memory.lengths = int(self._steps[i]), {}
+        if not np.isnan(known[i]):
+            memory.lengths[key] = float(known[i])
+        flown = flow_on(run, point)
+        if flown.stuck is not None:
+            raise SimulationError(flown.stuck)
+        self._steps[i], known[i] = memory.steps, memory.lengths.get(key, np.nan)
+        return arc_from_steps(0, mode, flown.steps, t, x, u, flown.end), flown.crossing
+
+    def _cross_alone(self, key: ModeKey, guard: int, one: _Wave, arc: Arc) -> None:
+        name = self._run.system.outgoing(key).guards.names[guard]
+        try:
+            self._cross(one, arc, Crossing(arc.end, (name,)))
+        except HybridctlError:
+            self.given_up.append(int(one.rows[0]))
+
+    def _cross(self, one: _Wave, arc: Arc, crossing: Crossing) -> None:
+        """Take one member through the event at the end of an arc."""
+        run, i = self._run, int(one.rows[0])
+        if self._fired[i] == run.max_events:
+            raise SimulationError("more events than allowed")
+        limit = accumulating(run, arc.mode, crossing, self._events[i])
+        event, point = cross(run, arc, crossing, (), limit)
+        matrices = one.matrices
+        if matrices is not None:
+            jump = jump_derivative(run.system, event)
+            matrices = jump_matrix(jump, event, len(self._events[i])) @ matrices
+        key = point.mode.key
+        passed = Passed(event.time, event.guards, event.mode_before, key, event.accumulation)
+        self._events[i].append(passed)
+        times = np.array([event.time])
+        self._count(one.rows, times)
+        self._wait(key, _Wave(one.rows, times, point.state[None], matrices))
+
+    def _input(self, key: ModeKey) -> Array:
+        """The input (nu,) in a mode, which is the same at all times and states."""
+        mode = self._run.system.mode(key)
+        nothing = np.zeros(mode.space.nx)
+        law = input_law(self._run.policy, History(key, self._start, nothing), mode.nu)
+        return law(self._start, nothing)
+
+    def _ground(self, key: ModeKey) -> Ground | None:
+        """The mode as a flight sees it, None where its members do not fly together."""
+        if key not in self._grounds:
+            try:
+                self._grounds[key] = self._new_ground(key)
+            except HybridctlError:  # of an input that does not fit
+                self._grounds[key] = None
+        return self._grounds[key]
+
+    def _new_ground(self, key: ModeKey) -> Ground | None:
+        run, mode = self._run, self._run.system.mode(key)
+        guards = run.system.outgoing(key).guards
+        step = mode.step
+        if not isinstance(step, CompiledStep) or not flies(mode):
+            return None
+        if guards.names and step.guards != guards.values:
+            return None
+        scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
+        return Ground(
+            mode,
+            step,
+            self._input(key),
+            run.integrator,
+            run.guard_tolerance * scales,
+            run.event_window,
+            run.t_end,
+            self._tolerances,
+        )
+
+    def _mapped(self, key: ModeKey, guard: int) -> _MappedJump | None:
+        if (key, guard) not in self._jumps:
+            self._jumps[key, guard] = self._new_jump(key, guard)
+        return self._jumps[key, guard]
+
+    def _new_jump(self, key: ModeKey, guard: int) -> _MappedJump | None:
+        """The jump of a guard, None where it is not an expression between modes that fly."""
+        run, ways = self._run, self._run.system.outgoing(key)
+        fired = (ways.guards.names[guard],)
+        edge = ways.edge(fired)
+        if edge is None or edge.target is None or edge.reset.expression is None:
+            return None
+        before, after = self._ground(key), self._ground(edge.target)
+        if before is None or after is None or (run.rests and ways.rest(fired) is not None):
+            return None
+        if after.mode.select is not None or after.mode.held is not None:
+            return None
+        motions = before.step.motion, after.step.motion
+        made = jump_function(motions[0], guard, edge.reset.expression, motions[1])
+        return None if made is None else _MappedJump(edge.target, after.input, made)
+
+
+def _size(wave: _Wave) -> int:
+    return len(wave.rows)

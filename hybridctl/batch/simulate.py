@@ -1,0 +1,202 @@
+"""Many states of one hybrid system, each simulated with its own events and transition matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.batch.lockstep import Arrived, Lockstep, flies
+from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
+from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.hybrid.mode import HeldInput, InputLaw, Mode, ModeKey
+from hybridctl.hybrid.policy import Policy
+from hybridctl.hybrid.run import Passed
+from hybridctl.hybrid.simulate import new_run, simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sensitivity.linearize import linearize
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What became of n members.
+
+    states (n, nx) and modes (n) at the end; nan and None of members that failed. matrices
+    (n, ndx, ndx0): D x(end) / D x(start), None where not asked for, nan where there is none. Where
+    members end or begin in spaces of several sizes, what is beyond their own is nan. events: of
+    each member. errors: by member, why it failed, or has no matrix; a message begins with it.
+    """
+
+    states: Array
+    modes: tuple[ModeKey | None, ...]
+    matrices: Array | None
+    events: tuple[tuple[Passed, ...], ...]
+    errors: dict[int, HybridctlError]
+
+    def check(self) -> None:
+        """Raise `SimulationError` if members failed: how many, and why the first one did."""
+        if self.errors:
+            first = self.errors[min(self.errors)]
+            raise SimulationError(
+                f"{len(self.errors)} of {len(self.states)} members failed: {first}"
+            ) from first
+
+
+def simulate_batch(
+    system: HybridSystem,
+    mode: ModeKey | list[ModeKey],
+    x0: ArrayLike | Sequence[ArrayLike],
+    t_span: ArrayLike,
+    policy: Policy | InputLaw | None = None,
+    *,
+    sensitivities: bool = False,
+    executor: Executor | None = None,
+    rtol: float = 1e-9,
+    atol: float = 1e-9,
+    max_events: int = 1000,
+    max_steps: int = 100_000,
+    on_zeno: Literal["raise", "rest"] = "raise",
+    zeno_horizon: float = 1e-5,
+    method: str = "DOP853",
+    max_step: float = math.inf,
+    event_window: float = 1e-8,
+    guard_tolerance: float = 1e-8,
+    min_dwell: float = 1e-9,
+) -> Batch:
+    """Simulate the states x0 (n, nx) of a system, all over t_span = (start, end), in s.
+
+    Every member is what `simulate`, and `linearize` where sensitivities are asked for, make of it
+    alone, with the same settings; rtol and atol serve both. Members in modes with compiled steps
+    (systems of expressions, small robots with contacts) advance together, each with its own step
+    lengths and events, if the method is DOP853 and the policy None or a `HeldInput`. Any others
+    are simulated one after the other, or by the `executor` if there is one (for processes the
+    system and the policy have to pickle).
+
+    mode: of all members, or a list with the mode of each. x0: rows, or a list of states (nx,) where
+    modes differ in size.
+
+    A member for which `simulate` or `linearize` raises does not keep the others from going on: it
+    is in `Batch.errors`. Raises `InputError` and its kin for arguments that serve no member.
+    """
+    instance("system", system, HybridSystem)
+    start, end = interval("t_span", t_span)
+    flag("sensitivities", sensitivities)
+    if executor is not None:
+        instance("executor", executor, Executor)
+    settings: dict[str, Any] = {
+        "rtol": rtol,
+        "atol": atol,
+        "max_events": max_events,
+        "max_steps": max_steps,
+        "on_zeno": on_zeno,
+        "zeno_horizon": zeno_horizon,
+        "method": method,
+        "max_step": max_step,
+        "event_window": event_window,
+        "guard_tolerance": guard_tolerance,
+        "min_dwell": min_dwell,
+    }
+    run = new_run(system, policy, end, **settings, first_step=None, progress=None)
+    modes, states = _starts(system, mode, x0)
+    alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
+    together = method == "DOP853" and (policy is None or isinstance(policy, HeldInput))
+    begun = [system.mode(key) for key in dict.fromkeys(modes)]
+    if not (together and any(map(flies, begun))):
+        apply = map if executor is None else executor.map
+        return _gathered(apply(alone, modes, states), begun, sensitivities)
+    lockstep = Lockstep(run, modes, states, start, (rtol, atol) if sensitivities else None)
+    found: dict[int, Arrived | HybridctlError] = {**lockstep.arrived}
+    for i in lockstep.given_up:
+        found[i] = alone(modes[i], states[i])
+    return _gathered((found[i] for i in range(len(modes))), begun, sensitivities)
+
+
+def _starts(
+    system: HybridSystem, mode: ModeKey | list[ModeKey], x0: ArrayLike | Sequence[ArrayLike]
+) -> tuple[list[ModeKey], list[Array]]:
+    """Modes and states of the members, checked."""
+    if isinstance(x0, np.ndarray) and not isinstance(mode, list):
+        states = list(array("x0", x0, (None, system.mode(mode).space.nx)))
+        modes = [mode] * len(states)
+    else:
+        rows = sequence("x0", x0)
+        modes = mode if isinstance(mode, list) else [mode] * len(rows)
+        if len(modes) != len(rows):
+            raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
+        pairs = enumerate(zip(modes, rows, strict=True))
+        states = [vector(f"x0[{i}]", row, system.mode(key).space.nx) for i, (key, row) in pairs]
+    for i, (key, state) in enumerate(zip(modes, states, strict=True)):
+        system.mode(key).space.check(f"x0[{i}]", state)
+    return modes, states
+
+
+def _alone(
+    system: HybridSystem,
+    t_span: tuple[float, float],
+    policy: Policy | InputLaw | None,
+    settings: dict[str, Any],
+    sensitivities: bool,
+    mode: ModeKey,
+    x0: Array,
+) -> Arrived | HybridctlError:
+    """One member by itself."""
+    try:
+        run = simulate(system, mode, x0, t_span, policy, **settings)
+    except HybridctlError as error:
+        return error
+    events = [
+        Passed(e.time, e.guards, e.mode_before, e.mode_after, e.accumulation) for e in run.events
+    ]
+    matrix, failure = None, None
+    if sensitivities:
+        try:
+            tolerances = {"rtol": settings["rtol"], "atol": settings["atol"]}
+            matrix = linearize(system, run, **tolerances).state_transition
+        except HybridctlError as error:
+            failure = error
+    return Arrived(run.final_mode, run.final_state, matrix, events, failure)
+
+
+def _gathered(
+    members: Iterable[Arrived | HybridctlError], modes: Sequence[Mode], sensitivities: bool
+) -> Batch:
+    """What became of members that began in these modes."""
+    found = list(members)
+    nx = max((mode.space.nx for mode in modes), default=0)
+    ndx = max((mode.space.ndx for mode in modes), default=0)
+    there = {i: one for i, one in enumerate(found) if isinstance(one, Arrived)}
+    errors = {}
+    for i, one in enumerate(found):
+        error = one.error if isinstance(one, Arrived) else one
+        if error is not None:
+            error.args = (f"member {i}: {error}", *error.args[1:])
+            errors[i] = error
+    matrices = {i: one.matrix for i, one in there.items() if one.matrix is not None}
+    return Batch(
+        _padded(len(found), {i: one.state for i, one in there.items()}, (nx,)),
+        tuple(one.mode if isinstance(one, Arrived) else None for one in found),
+        _padded(len(found), matrices, (ndx, ndx)) if sensitivities else None,
+        tuple(tuple(one.events) if isinstance(one, Arrived) else () for one in found),
+        errors,
+    )
+
+
+def _padded(n: int, arrays: dict[int, Array], least: tuple[int, ...]) -> Array:
+    """Arrays of some of n members in one array (n, ...), nan where there is nothing.
+
+    least: the shape where there are none.
+    """
+    shapes = {a.shape for a in arrays.values()} or {least}
+    whole = np.full((n, *map(max, zip(*shapes, strict=True))), np.nan)
+    if arrays and len(shapes) == 1:
+        whole[list(arrays)] = np.array(list(arrays.values()))
+        return whole
+    for i, a in arrays.items():
+        whole[i][tuple(map(slice, a.shape))] = a
+    return whole

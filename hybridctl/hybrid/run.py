@@ -1,0 +1,272 @@
+"""A run of the event loop: its settings and memory, the flow of an arc, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array, vector
+from hybridctl.errors import GuardViolatedError, NoContactSolutionError, ZenoError
+from hybridctl.hybrid.events import Crossing, GuardWatch
+from hybridctl.hybrid.flow import Flow, Integrator
+from hybridctl.hybrid.jump import jump as jump_of
+from hybridctl.hybrid.jump import landing
+from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
+from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
+from hybridctl.hybrid.step import Motion, Step
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, crowded, endings
+
+_SELECTIONS = 8
+_LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
+_CLOSER = 8.0  # times shorter is the step of the next look
+_RECENT = 16
+LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
+
+
+@dataclass
+class Memory:
+    """What a run keeps beside its record.
+
+    steps: how many it has taken, without the first of each arc. lengths: what to try first in a
+    mode, s, from its last arc. watches: of the guards of each mode.
+    """
+
+    steps: int = 0
+    lengths: dict[ModeKey, float] = field(default_factory=dict)
+    watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulation's fixed settings, and its memory."""
+
+    system: HybridSystem
+    policy: Policy
+    integrator: Integrator
+    t_end: float
+    max_events: int
+    event_window: float
+    guard_tolerance: float
+    min_dwell: float
+    rests: bool
+    zeno_horizon: float
+    progress: Callable[[float], None] | None
+    max_steps: int
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where an arc begins, and when the policy wants it to end."""
+
+    mode: Mode
+    law: InputLaw
+    time: float
+    state: Array
+    input: Array
+    change: float
+
+
+def check_start(run: Run, point: Point) -> None:
+    """Raise what is wrong with a start: off what its mode holds, or outside it."""
+    if point.mode.held is not None:
+        point.mode.held.check("x0", point.mode.key, point.state)
+    watch = _watch(run, point.mode.key)
+    relative = watch.start(point.time, point.state, point.input)
+    if (relative < -1.0).any():
+        i = int(relative.argmin())
+        guards = run.system.outgoing(point.mode.key).guards
+        value = guards.value(i, point.time, point.state, point.input)
+        raise GuardViolatedError(
+            f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
+            f"{value:.6g} and must not be negative"
+        )
+
+
+def _watch(run: Run, key: ModeKey) -> GuardWatch:
+    guards = run.system.outgoing(key).guards
+    return GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
+
+
+class Passed(NamedTuple):
+    """What is kept of an event where nothing else is.
+
+    Its time in s, the guards that fired, the modes before and after it, and the predicted time at
+    which such events accumulate, where it ended them: see `Event`.
+    """
+
+    time: float
+    guards: tuple[str, ...]
+    mode_before: ModeKey
+    mode_after: ModeKey
+    accumulation: float | None = None
+
+
+class Flown(NamedTuple):
+    """The steps of an arc until `end`, what ends it, and where it is stuck, if it is."""
+
+    steps: list[Step]
+    end: float
+    crossing: Crossing | None = None
+    stuck: str | None = None
+
+
+def flow_on(run: Run, point: Point) -> Flown:
+    """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
+
+    A change is a crossing without guards.
+    """
+    key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
+    if not point.time < last:
+        return Flown([], run.t_end)
+    watch = memory.watches.get(key)
+    if watch is None:
+        watch = memory.watches[key] = _watch(run, key)
+    motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
+    length = memory.lengths.get(key) if run.integrator.first_step is None else None
+    for _ in range(_LOOKS):
+        watch.start(point.time, point.state, point.input)
+        flow = Flow(run.integrator, motion, point.time, point.state, last, length)
+        flown = _until_crossing(run, flow, watch, last)
+        if flown.crossing is None or flown.end > point.time:
+            break
+        length = (flown.steps[-1].end - point.time) / _CLOSER
+    if flown.end > point.time:
+        memory.lengths[key] = min(flow.length, LONGER * (flown.end - point.time))
+    return flown
+
+
+def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> Flown:
+    """Steps of a flow until a guard fires, or `last`."""
+    steps: list[Step] = []
+    for step in flow.steps():
+        run.memory.steps += len(steps) > 0
+        steps.append(step)
+        if run.progress is not None:
+            run.progress(step.end)
+        crossing = watch.scan(step, flow)
+        if crossing is not None:
+            if crossing.time > step.start:
+                steps[-1] = flow.ended(step, crossing.time)
+            return Flown(steps, crossing.time, crossing)
+        if run.memory.steps > run.max_steps:
+            return Flown(steps, step.end, stuck=f"the last {flow.limit}")
+    if last < run.t_end:
+        return Flown(steps, last, Crossing(last, watch.imminent(steps[-1])))
+    return Flown(steps, last)
+
+
+def cross(
+    run: Run,
+    arc: Arc,
+    crossing: Crossing,
+    past: tuple[Event, ...],
+    end: Accumulation | None,
+) -> tuple[Event, Point]:
+    """Apply the resets of an event, or come to rest, and select the mode that flows on."""
+    t = crossing.time
+    before, u, rate = map(_frozen, arc.left_limit())
+    resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
+    if not crossing.guards:
+        key, jump = arc.mode, Jump(before)
+    elif resting is not None:
+        key, jump = landing(resting.target, resting.reset(t, before, u))
+    else:
+        key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
+    name, space = f"state after the event at t = {t}", run.system.mode(key).space
+    after = vector(name, jump.state, space.nx)
+    space.check(name, after)
+
+    impulses = _frozen(jump.impulses)
+    guards = crossing.guards if jump.guards is None else jump.guards
+
+    def event(mode: ModeKey, u_after: Array) -> Event:
+        return Event(
+            arc.index,
+            t,
+            arc.mode,
+            mode,
+            guards if end is None else end.guards,
+            before,
+            after,
+            u,
+            _frozen(u_after),
+            rate,
+            impulses,
+            jump.report,
+            None if end is None else end.time,
+        )
+
+    tried = []
+    for _ in range(_SELECTIONS):
+        mode = run.system.mode(key)
+        provisional = event(key, np.zeros(mode.nu))
+        history = History(key, t, after, (*past, provisional))
+        law = input_law(run.policy, history, mode.nu)
+        u_after = first_input(law, t, after, mode.nu)
+        kept = not crossing.guards and _goes_on(run, key, t, after, u_after)
+        selected = key if kept or mode.select is None else mode.select(t, after, u_after)
+        if selected == key:
+            if mode.held is not None:
+                mode.held.check(name, key, after)
+            change = next_change(run.policy, history)
+            return event(key, u_after), Point(mode, law, t, after, u_after, change)
+        tried.append(key)
+        key = selected
+    raise NoContactSolutionError(
+        f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
+        f"x+ = {after.tolist()}"
+    )
+
+
+def _goes_on(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> bool:
+    """Whether a mode that flowed up to here clearly allows the input u: all its guards do.
+
+    What flows on is then the same solution, and no other is looked for.
+    """
+    guards = run.system.outgoing(key).guards
+    scales = 1.0 if guards.scales is None else guards.scales
+    return bool((guards.values(t, x, u) > run.guard_tolerance * scales).all())
+
+
+def accumulating(
+    run: Run, mode: ModeKey, crossing: Crossing, events: Sequence[Event | Passed]
+) -> Accumulation | None:
+    """Where events end that accumulate right now, if the system can come to rest there.
+
+    Events before the last rest do not count, nor changes of the policy.
+    """
+    if not crossing.guards:
+        return None
+    recent = [(crossing.time, crossing.guards)]
+    for e in reversed(events):
+        if e.accumulation is not None or len(recent) > _RECENT:
+            break
+        if e.guards:
+            recent.append((e.time, e.guards))
+    recent.reverse()
+    rest = run.system.outgoing(mode).rest
+    ends = endings(recent, run.zeno_horizon, run.min_dwell) if run.rests else ()
+    for end in ends:
+        if rest(end.guards) is not None:
+            return end
+    if crowded(recent, INSTANT_EVENTS, (INSTANT_EVENTS - 1) * run.min_dwell) is not None:
+        modes = list(dict.fromkeys([*(e.mode_before for e in events[-INSTANT_EVENTS:]), mode]))
+        between = f", alternating between modes {modes}" if len(modes) > 1 else ""
+        raise ZenoError(
+            f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
+            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
+            f"events accumulate there{between}"
+        )
+    return None
+
+
+def _frozen(a: Array) -> Array:
+    copy = np.array(a, dtype=np.float64)
+    copy.flags.writeable = False
+    return copy
