@@ -13,7 +13,6 @@ that threads can share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
+from hybridctl.mechanics.accelerations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.contacts import Contact, checked_contacts
 from hybridctl.mechanics.coulomb.law import STICK, CoulombProblem, Modes
 from hybridctl.mechanics.equations import (
@@ -56,45 +56,6 @@ _GENERATED = 7  # velocities of a robot up to which generated functions are fast
 
 STABILIZATION = 0.0  # 1/s
 _CLOSED, _PROJECTIONS = 1e-11, 20
-
-
-@dataclass(frozen=True)
-class ContactAcceleration:
-    """A point of a mode: acceleration (nv,), and forces in N, speeds in m/s, gaps in m of contacts.
-
-    Of all contacts: `forces` (c,) are normal, `friction` (c, 2) tangential and `slip` (c, 2) v_t
-    along the tangents of each surface (in a plane of motion the second is zero); zero where open.
-    `gaps` (c,) are positive where open. `solution`: the equations behind it, None
-    where all are open.
-    """
-
-    acceleration: Array
-    forces: Array
-    friction: Array
-    slip: Array
-    gaps: Array
-    solution: Solution | None
-
-    def holds(self, i: int) -> bool:
-        """Whether contact i sticks, or is to slide but held where it stands."""
-        return self.solution is not None and self.solution.phase.modes[i] == STICK
-
-
-@dataclass(frozen=True)
-class AccelerationDerivatives:
-    """Derivatives by z = (q, v, u), n = 2 nv + nu columns, and the point itself.
-
-    acceleration_z (nv, n), forces_z (c, n), friction_z (c, 2, n), slip_z (c, 2, n), gaps_z (c, n);
-    slip and gaps of all contacts. rates_z (r, n): J v of all rows.
-    """
-
-    point: ContactAcceleration
-    acceleration_z: Array
-    forces_z: Array
-    friction_z: Array
-    slip_z: Array
-    gaps_z: Array
-    rates_z: Array
 
 
 class ContactDynamics:

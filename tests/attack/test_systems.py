@@ -10,8 +10,6 @@ from attack.systems import SLOPE, judged
 # Of the first twelve those that land; three of 9 to 12 joints take up to a minute each with their
 # differences. More by hand, see `attack.systems`.
 SEEDS = [(2, 3, 4, 6, 8, 10), pytest.param(tuple(range(12)), marks=pytest.mark.slow)]
-# A contact stops while another slides and leaves: the derivative is off by 6e-5. Known, not mended.
-STOPS_BESIDE_A_SLIDING_ONE = {5}
 
 
 @cache
@@ -33,6 +31,5 @@ def test_no_run_breaks_a_law(seeds):
 @pytest.mark.parametrize("seeds", SEEDS, ids=len)
 def test_derivatives_of_runs_are_those_of_the_simulated_flow(seeds):
     slopes = np.array([o.slope for o in found(seeds)])
-    wrong = {o.seed for o in found(seeds) if o.slope > SLOPE}
-    assert wrong <= STOPS_BESIDE_A_SLIDING_ONE
+    assert not [o for o in found(seeds) if o.slope > SLOPE]
     assert np.isfinite(slopes).sum() >= 0.3 * len(seeds)
