@@ -50,7 +50,7 @@ def test_the_experiment_leaves_a_complete_folder(cheap, tmp_path):
     summary = lqr.run(cheap, folder, Console(quiet=True))
     stored = json.loads((folder / "summary.json").read_text())
     assert stored.keys() == summary.keys() == {"paddle", "block", "door"}
-    # wrong jumps leave the surface of closed contacts, where nothing damps them: how much that costs
+    # wrong jumps leave the surface of closed contacts, where nothing damps them: what that costs
     # depends on the design that believes in it, but right ones are the best
     for name in ("reset", "no"):
         assert summary["door"][name]["mean_ratio"] > 1.2
