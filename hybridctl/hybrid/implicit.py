@@ -5,9 +5,9 @@ manifold with :math:`L(x)` (nx, ndx), the map from velocities to rates of coordi
 
 .. math:: J = L (D_x f + D_u f D_x u) L^+,
 
-which leaves out how L turns with x, and D_x u for a law that does not say it (see
-`DifferentiableLaw`): a rough J costs iterations, not accuracy. Modes without derivatives leave it
-to scipy's differences.
+which leaves out how L turns with x: a rough J costs iterations, not accuracy. Modes without
+derivatives, and laws that do not say D_x u (see `DifferentiableLaw`), leave it to scipy's
+differences: without D_x u a stiff feedback makes steps short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy.integrate import OdeSolver
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
-from hybridctl.hybrid.mode import DifferentiableLaw, InputLaw, Mode
+from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, Mode
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
 from hybridctl.spaces import VectorSpace
@@ -104,7 +104,7 @@ class ImplicitStepper:
 def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
     """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
     space, derivatives = mode.space, mode.jacobian
-    if derivatives is None:
+    if derivatives is None or not isinstance(law, (DifferentiableLaw, HeldInput)):
         return None
 
     def of_velocities(t: float, x: Array) -> Array:
