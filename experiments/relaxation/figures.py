@@ -17,6 +17,7 @@ from hybridctl.plots import BANDS, REFERENCE, TRACKING
 if TYPE_CHECKING:
     from hybridctl.experiments.relaxation.double_pendulum import Relaxation
     from hybridctl.experiments.relaxation.relay import Study
+    from matplotlib.axes import Axes
 
     from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -34,6 +35,12 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure."""
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=130)
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """One legend for panels that show the same things, outside of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
 
 
 def draw_errors(
@@ -93,8 +100,8 @@ def draw_sliding(path: Path, studies: Mapping[str, Study]) -> None:
         axes.set_ylabel("velocity [m/s]")
         axes.set_title(name, fontsize=10)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="upper right")
     rows[-1].set_xlabel("t [s]")
+    legend_below(figure, rows[0])
     save(figure, path)
 
 
@@ -132,8 +139,8 @@ def draw_locked(
             axes.plot(found.times, black, color="black", lw=2.2)
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="upper right")
     rows[-1].set_xlabel("t [s]")
+    legend_below(figure, rows[0])
     figure.suptitle(f"Relaxed double pendulum, {title}; black: in the strip", fontsize=10)
     save(figure, path)
 

@@ -188,6 +188,11 @@ class ContactDynamics:
         return problem(phase, rows, self._friction(phase))
 
     def _solved(self, phase: Phase, rows: Rows) -> Solution:
+        """The solution in the directions of sliding velocities, or, where there is none, of others.
+
+        Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
+        against their acceleration, the way friction lets them accelerate, or stick.
+        """
         directions, slow = sliding_directions(phase, rows)
         now = solve(phase, rows, directions)
         if not slow:
@@ -197,7 +202,7 @@ class ContactDynamics:
         held = solve(self._holding(phase, slow), rows, moving)
         stays = staying(held, slow, friction)
         begun, sure = beginnings(phase, held, slow, stays, friction)
-        stopping = [k for k in slow if stops(phase, now, k, None if k in stays else begun.get(k))]
+        stopping = [k for k in slow if stops(now, k, None if k in stays else begun.get(k))]
         starting = [k for k in slow if k not in stopping]
         steered = endings(now, stopping) if stopping else {}
         if stopping and starting:

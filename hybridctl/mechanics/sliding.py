@@ -42,7 +42,7 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
     return found, starting
 
 
-def stops(phase: Phase, now: Solution, k: int, onwards: Array | None) -> bool:
+def stops(now: Solution, k: int, onwards: Array | None) -> bool:
     """Whether the k-th closed contact is about to stop, rather than to begin to slide.
 
     Friction that stops a contact turns its direction against the acceleration first; one that
@@ -50,7 +50,7 @@ def stops(phase: Phase, now: Solution, k: int, onwards: Array | None) -> bool:
     from the stop, if it would. Its velocity then has to be more than what integration leaves of a
     beginning, and against that direction.
     """
-    rows = phase.tangents[k]
+    rows = now.phase.tangents[k]
     velocity = now.rows.rates[rows]
     change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
     speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))

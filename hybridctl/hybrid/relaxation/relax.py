@@ -32,16 +32,9 @@ class Relaxed(HybridSystem):
     the strip behind guard `name` of mode `key`.
     """
 
-    def __init__(
-        self,
-        system: HybridSystem,
-        epsilon: float,
-        images: Mapping[tuple[ModeKey, str], str | None],
-        samples: Mapping[ModeKey, Array],
-    ) -> None:
+    def __init__(self, strips: Strips) -> None:
         super().__init__(self._mode_at, self._outgoing_at)
-        self.system, self.epsilon = system, epsilon
-        self.strip = Strips(system, epsilon, images, samples).of
+        self.system, self.epsilon, self.strip = strips.system, strips.epsilon, strips.of
 
     def strip_of(self, key: ModeKey) -> Strip | None:
         """The strip that a mode of this relaxation is; None for a mode of the system."""
@@ -132,7 +125,7 @@ def relax(
     """
     instance("system", system, HybridSystem)
     named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
-    return Relaxed(system, number("epsilon", epsilon, above=0.0), images or {}, named)
+    return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0), images or {}, named))
 
 
 @dataclass(frozen=True, eq=False)
