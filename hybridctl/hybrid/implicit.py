@@ -5,9 +5,9 @@ manifold with :math:`L(x)` (nx, ndx), the map from velocities to rates of coordi
 
 .. math:: J = L (D_x f + D_u f D_x u) L^+,
 
-which leaves out how L turns with x: a rough J costs iterations, not accuracy. Modes without
-derivatives, and laws that do not say D_x u (see `DifferentiableLaw`), leave it to scipy's
-differences: without D_x u a stiff feedback makes steps short.
+which leaves out how L turns with x: a rough J costs iterations, not accuracy. D_x u of laws that
+do not say it (see `DifferentiableLaw`) is differenced by scipy, which asks the law alone: without
+it a stiff feedback makes steps short. So is the field of modes without derivatives.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 from scipy.integrate import OdeSolver
+from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
@@ -104,14 +105,18 @@ class ImplicitStepper:
 def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
     """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
     space, derivatives = mode.space, mode.jacobian
-    if derivatives is None or not isinstance(law, (DifferentiableLaw, HeldInput)):
+    if derivatives is None:
         return None
 
     def of_velocities(t: float, x: Array) -> Array:
         d = derivatives(t, x, law(t, x))
+        return d.state if isinstance(law, HeldInput) else d.state + d.input @ gains(t, x)
+
+    def gains(t: float, x: Array) -> Array:
         if isinstance(law, DifferentiableLaw):
-            return d.state + d.input @ law.jacobian(t, x)
-        return d.state
+            return law.jacobian(t, x)
+        slopes = approx_fprime(np.zeros(space.ndx), lambda dx: law(t, space.integrate(x, dx)))
+        return np.reshape(slopes, (mode.nu, space.ndx))
 
     def in_coordinates(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)

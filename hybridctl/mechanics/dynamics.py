@@ -41,12 +41,11 @@ from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import (
     beginnings,
-    endings,
+    goes_on,
     sliding_directions,
     staying,
     steered_derivatives,
     stop_of,
-    stops,
 )
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 
@@ -191,7 +190,7 @@ class ContactDynamics:
         """The solution in the directions of sliding velocities, or, where there is none, of others.
 
         Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
-        against their acceleration, the way friction lets them accelerate, or stick.
+        the way they go, the way friction lets them accelerate, or stick.
         """
         directions, slow = sliding_directions(phase, rows)
         now = solve(phase, rows, directions)
@@ -202,16 +201,13 @@ class ContactDynamics:
         held = solve(self._holding(phase, slow), rows, moving)
         stays = staying(held, slow, friction)
         begun, sure = beginnings(phase, held, slow, stays, friction)
-        stopping = [k for k in slow if stops(now, k, None if k in stays else begun.get(k))]
-        starting = [k for k in slow if k not in stopping]
-        steered = endings(now, stopping) if stopping else {}
-        if stopping and starting:
+        going = [k for k in slow if goes_on(now, k, begun.get(k))]
+        if begun and going:
+            starting = [k for k in slow if k not in going]
             begun, sure = beginnings(phase, held, starting, stays, friction)
-        begun = {k: s for k, s in begun.items() if k in starting}
-        directions = {k: s for k, s in directions.items() if k not in starting} | steered | begun
-        steered |= begun if sure else {}
-        still = self._holding(phase, [k for k in starting if k not in begun])
-        return solve(still, rows, directions, tuple(steered))
+        begun = {k: s for k, s in begun.items() if k not in going}
+        still = self._holding(phase, [k for k in slow if k not in going and k not in begun])
+        return solve(still, rows, directions | begun, tuple(begun) if sure else ())
 
     def _holding(self, phase: Phase, contacts: Sequence[int]) -> Phase:
         """The phase in which some more of the closed contacts stick."""

@@ -16,7 +16,7 @@ from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIP_MINUS, SLIP_PLUS, S
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.jamming import JAMMED, can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED
-from hybridctl.mechanics.sliding import stop_of
+from hybridctl.mechanics.sliding import sliding_directions, stop_of
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1
@@ -177,8 +177,9 @@ class ContactGuards:
         along = np.zeros(len(phase.owner))
         s = now.directions[k]
         along[phase.tangents[k]] = s if s @ point.slip[guard.contact] >= 0.0 else -s
-        if k in now.steered:
-            response, across = stop_of(now, now.steered)
+        _, slow = sliding_directions(phase, now.rows)
+        if k in slow:
+            response, across = stop_of(now, tuple(slow))
             along -= across @ (along @ now.rows.jacobian @ response)
         weights[list(phase.closed)] = phase.spread(along)[1]
         return weights

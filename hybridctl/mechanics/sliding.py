@@ -22,8 +22,7 @@ from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 _BORDER = 1e-6
 _MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding
 _CLEARLY = 0.9 * STOPPED
-_TURNS = 0.5  # relative to the deceleration: friction that turns a sliding velocity before a stop
-_AGAINST = 0.5  # cosine of an angle: an acceleration that much against a velocity stops it
+_ALONG = 0.5  # cosine of an angle: directions that are nearer than that are of one motion
 
 
 def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
@@ -42,41 +41,20 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
     return found, starting
 
 
-def stops(now: Solution, k: int, onwards: Array | None) -> bool:
-    """Whether the k-th closed contact is about to stop, rather than to begin to slide.
+def goes_on(now: Solution, k: int, onwards: Array | None) -> bool:
+    """Whether the k-th closed contact still slides the way it goes, now that it is slow.
 
-    Friction that stops a contact turns its direction against the acceleration first; one that
-    begins to slide is accelerated the way it goes. onwards: the direction in which it would slide
-    from the stop, if it would. Its velocity then has to be more than what integration leaves of a
-    beginning, and against that direction.
+    onwards: the direction in which it would begin to slide from a standstill, if it would. Then its
+    velocity has to be more than what integration leaves of a beginning, and point elsewhere. Where
+    friction could hold it, it goes on until it stops, if it slows down: otherwise it is held.
     """
     rows = now.phase.tangents[k]
     velocity = now.rows.rates[rows]
     change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
     speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
-    if onwards is not None and not (speed > _CLEARLY and float(velocity @ onwards) < 0.0):
-        return False
-    return speed > _MOVES and float(velocity @ change) < -_AGAINST * speed * size
-
-
-def endings(now: Solution, stopping: list[int]) -> dict[int, Array]:
-    r"""Directions in which contacts come to a stop: those against their own acceleration.
-
-    Friction turns a sliding velocity towards them the faster the slower it is, so that at the
-    stop :math:`t \cdot J_t a = 0` with t across s. A step of Newton's method in the angles, from
-    the present velocities whose direction rounding and integration have spoilt, finds them. Where
-    friction hardly turns a contact all keep theirs.
-    """
-    turn = _turn(now, tuple(stopping))
-    change = now.rows.jacobian @ now.acceleration - now.rows.target
-    if (turn.slope.diagonal() > -_TURNS * turn.slowing).any():
-        return {}
-    angles = np.linalg.solve(turn.slope, -turn.across.T @ change)
-    found = {}
-    for k, angle in zip(stopping, angles, strict=True):
-        s = now.directions[k]
-        found[k] = s * np.cos(angle) + np.array([-s[1], s[0]]) * np.sin(angle)
-    return found
+    if onwards is not None:
+        return speed > _CLEARLY and float(velocity @ onwards) < _ALONG * speed
+    return speed > _MOVES and float(velocity @ change) < -_ALONG * speed * size
 
 
 class _Turn(NamedTuple):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybridctl.robots import ball
+from hybridctl.robots import ball, cube
 from hybridctl.robots.bodies import free_body
 from scipy.integrate import quad
 from scipy.optimize import brentq
@@ -162,3 +162,28 @@ def test_a_stop_in_a_surface_from_which_a_contact_slips_back_is_an_event(speed, 
         np.testing.assert_allclose(
             transition @ change, found, rtol=0.0, atol=1e-6 * np.abs(found).max()
         )
+
+
+@pytest.mark.parametrize("friction", [0.3, 1.0])
+def test_a_contact_about_to_stop_slides_as_a_faster_one_does(friction):
+    """Friction knows the direction of a sliding velocity, not its size, until the stop.
+
+    A cube falls onto a corner and slides on it without turning; between 1e-5 and 1e-8 m/s nothing
+    else changes the acceleration. It is compared where friction slows the corner down the way it
+    goes: of one that speeds up at 1e-8 m/s the direction is that of its acceleration.
+    """
+    system = cube.system(cube.Parameters(friction=friction))
+    dynamics, robot = system.dynamics, system.robot
+    modes = ("slip",) + ("open",) * 7
+    q = robot.integrate(robot.neutral(), np.array([0.0, 0.0, 0.0, 0.1, 0.5, 0.3]))
+    tangents, slowed = dynamics.tangent_jacobian(q)[0], 0
+    for angle in np.linspace(0.0, 2.0 * np.pi, 48, endpoint=False):
+        heading = np.array([np.cos(angle), np.sin(angle)])
+        v = np.concatenate([heading @ tangents[:, :3], np.zeros(3)])
+        fast = dynamics.acceleration(q, 1e-5 * v, np.zeros(0), modes)
+        slow = dynamics.acceleration(q, 1e-8 * v, np.zeros(0), modes)
+        change = tangents @ fast.acceleration
+        if heading @ change < -0.6 * np.linalg.norm(change):
+            slowed += 1
+            np.testing.assert_allclose(slow.acceleration, fast.acceleration, atol=1e-6)
+    assert slowed
