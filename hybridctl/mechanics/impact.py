@@ -16,7 +16,6 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.mechanics.complementarity import least_constraint
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.coulomb.law import (
     CLOSED,
@@ -94,26 +93,17 @@ def impact(
     approach = free[:k].copy()
     rebound = -approach * (0.0 if plastic else dynamics.restitution_at(closed, approach))
     free[:k] -= rebound
-    if len(rows) == k:
-        law = least_constraint(mass, v, rows, rebound)
-        after, forces, residual, family = law.motion, law.multipliers, law.residual, False
-        acting, border = law.active, law.weakly_active
-        states = tuple(CLOSED if i in acting else OPEN for i in range(k))
-    else:
-        friction = dynamics.friction[closed]
-        system = KKT(mass, rows.T, rows)
-        size = float((np.abs(rows) @ np.abs(v)).max())
-        solution = solve(
-            CoulombProblem(
-                system.response, free, phase.tangents, friction, friction, (None,) * k, size
-            )
-        )
-        forces, states, border = solution.forces, solution.modes, solution.border
-        residual, family = solution.residual, solution.family
-        after = v + system.push @ forces
+    friction = dynamics.friction[closed]
+    system = KKT(mass, rows.T, rows)
+    size = float((np.abs(rows) @ np.abs(v)).max())
+    solution = solve(
+        CoulombProblem(system.response, free, phase.tangents, friction, friction, (None,) * k, size)
+    )
+    states = solution.modes
+    after = v + system.push @ solution.forces
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
-    impulses[closed], friction_impulses[closed] = phase.spread(forces)
+    impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
     all_states, modes = [OPEN] * count, [OPEN] * count
     rates = rows @ after
     for j, i in enumerate(closed):
@@ -127,14 +117,14 @@ def impact(
         friction_impulses,
         tuple(all_states),
         tuple(modes),
-        tuple(closed[j] for j in border),
-        float(np.abs(momentum - rows.T @ forces).max()),
-        residual,
+        tuple(closed[j] for j in solution.border),
+        float(np.abs(momentum - rows.T @ solution.forces).max()),
+        solution.residual,
         float(-0.5 * momentum @ (after + v)),
-        family,
+        solution.family,
         terms,
     )
-    return result if family else replace(result, family=_undetermined(dynamics, result))
+    return result if solution.family else replace(result, family=_undetermined(dynamics, result))
 
 
 def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:

@@ -11,7 +11,6 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SeveralContactSolutionsError
-from hybridctl.mechanics.complementarity import least_constraint
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
     CoulombSolution,
@@ -43,17 +42,10 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
     """
     phase = dynamics.phase(proposed)
     holds = consistent(dynamics, q, v, u, proposed)
-    smooth = len(phase.owner) == len(phase.closed)
-    if holds and smooth:
+    if holds and len(phase.owner) == len(phase.closed):  # a convex problem
         return proposed
     rows = dynamics.rows(phase, q, v, u)
     result = [OPEN] * len(proposed)
-    if smooth:
-        free = np.asarray(np.linalg.solve(rows.mass, rows.drive), dtype=np.float64)
-        least = least_constraint(rows.mass, free, rows.jacobian, rows.target)
-        for j in (*least.active, *least.weakly_active):
-            result[phase.closed[j]] = CLOSED
-        return tuple(result)
     problem = dynamics.problem(phase, rows)
     if holds:
         _check_unique(problem)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
-from hybridctl.mechanics.complementarity import least_constraint
+from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impact import impact
 from hybridctl.mechanics.selection import select_modes
 from mechanics.models import SLOPE, door, pair, random_state
@@ -135,17 +135,23 @@ def test_separating_contacts_take_no_part():
     assert result.impulses[1] * separation[1] == pytest.approx(0.0, abs=1e-12)
 
 
+def without_friction(delassus, free):
+    """Coulomb's law of contacts that do not rub."""
+    k = len(free)
+    none = (np.zeros(0, dtype=int),) * k
+    return CoulombProblem(delassus, np.array(free), none, np.zeros(k), np.zeros(k), (None,) * k)
+
+
 def test_a_tie_is_reported():
-    """Contact 2 is touched without being pressed: neither impulse nor separation."""
-    result = least_constraint(np.eye(2), np.array([-1.0, 0.0]), np.eye(2), np.zeros(2))
-    assert result.active == (0,)
-    assert result.weakly_active == (1,)
+    """Contact 1 is touched without being pressed: neither impulse nor separation."""
+    result = solve(without_friction(np.eye(2), [-1.0, 0.0]))
+    np.testing.assert_allclose(result.forces, [1.0, 0.0], atol=1e-15)
+    assert result.border == (1,)
 
 
 def test_contradicting_contacts_have_no_solution():
-    rows = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    with pytest.raises(NoContactSolutionError, match="no motion keeps all contacts apart"):
-        least_constraint(np.eye(2), np.zeros(2), rows, np.array([1.0, 1.0]))
+    with pytest.raises(NoContactSolutionError, match="no rates keep all contacts from penetrat"):
+        solve(without_friction(np.array([[1.0, -1.0], [-1.0, 1.0]]), [-1.0, -1.0]))
 
 
 def test_selection_agrees_with_the_accelerations_it_promises():

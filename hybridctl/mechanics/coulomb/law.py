@@ -152,7 +152,8 @@ def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -
     """By how much forces of a problem without units miss the law, in given states or those shown.
 
     A contact is shown closed, and sticking, if it may be by 1e-9. Before, forces of open contacts
-    are put to zero and friction of sliding ones on its ray.
+    and normal ones that pull by that little are put to zero, and friction of sliding ones on its
+    ray.
     """
     forces = forces.copy()
     rates = problem.delassus @ forces + problem.free
@@ -162,6 +163,8 @@ def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -
         push, rate = forces[[i, *rows]].tolist(), rates[[i, *rows]].tolist()
         mode = _shown(push, rate, given) if modes is None else modes[i]
         direction = None
+        if -BORDER <= push[0] < 0.0:
+            push[0] = forces[i] = 0.0
         if mode == OPEN:
             forces[[i, *rows]] = 0.0
         elif mode != STICK and rows:
