@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDefinitionError
+from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Jumped, Strategy, jumped
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.mode import (
@@ -106,7 +107,10 @@ class Model:
         return mode, self._flow(system, key, x, (0.0, length), lambda s, x: law(time - s, x))
 
     def fire(self, key: ModeKey, guards: Sequence[str], t: float, x: Array, law: InputLaw) -> Event:
-        """The event of these guards at a state, whatever the values of the guards."""
+        """The event of these guards at a state, whatever the values of the guards.
+
+        What the mode after it holds is put right, where a state beyond the guard is off it.
+        """
         u, system = law(t, x), self.system
         edge = system.outgoing(key).edge(tuple(guards))
         if edge is None:
@@ -127,7 +131,7 @@ class Model:
                     after,
                     tuple(guards),
                     x,
-                    jump.state,
+                    constrained(mode, jump.state),
                     u,
                     u,
                     none,

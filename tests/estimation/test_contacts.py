@@ -93,3 +93,15 @@ def test_a_contact_that_would_pull_and_cannot_be_corrected_lets_go():
     found = admit(kf.model, e, lambda t, x: lifting)
     assert found.estimate.mode == ("open",)
     assert [event.guards for event in found.events] == [(f"{ball.CONTACT} opens",)]
+
+
+def test_a_certain_mean_below_the_ground_lands_on_it():
+    """Too far below to be overdue, and sure of its height: it lands, and its gap is closed."""
+    system = ball.system(ball.Parameters(slope=0.0, restitution=0.0))
+    kf = SaltedKalmanFilter(
+        system, np.zeros((4, 4)), coordinates("position", [0, 1], np.eye(2)), rewind=1e-3
+    )
+    below = Estimate(("open",), 0.0, np.array([0.0, -3e-4, 0.3, -0.01]), np.zeros((4, 4)))
+    landed = admit(kf.model, below, lambda t, x: np.zeros(2)).estimate
+    assert landed.mode == ("closed",)
+    np.testing.assert_allclose(landed.mean, [0.0, 0.0, 0.3, 0.0], atol=1e-11)
