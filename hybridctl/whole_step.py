@@ -21,10 +21,11 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import casadi as ca
+import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, Mapped
-from hybridctl.hybrid.mode import Moved, Taken
+from hybridctl.hybrid.mode import LinearFeedback, Moved, Taken
 from hybridctl.hybrid.series import DEGREE, FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
 
@@ -32,9 +33,11 @@ Expression = Any
 Function = Any
 Value = Callable[[float, Array, Array], Array]
 Many = Callable[..., list[Array]]
-Rate = Callable[[Expression, Expression], tuple[Expression, Expression]]
+Rate = Callable[[int, Expression, Expression], tuple[Expression, Expression]]
 
 _STAGES = DOP853_TABLEAU.stages
+_INPUTS: Array = np.array([0.0, *DOP853_TABLEAU.nodes, *FRACTIONS])  # where a law is asked
+_UNLIMITED: Array = np.array([[-np.inf], [np.inf]])
 _LARGEST = 3000  # instructions of field and guards of a step that is made unasked
 _INLINED = 200  # instructions of a function: copies of a smaller one cost less than calls of it
 _LEAST = 1e-300  # keeps the error of a step that is exact from being 0 / 0
@@ -54,6 +57,7 @@ def compiled_step(motion: Function, field: Value, guards: Value) -> CompiledStep
     return CompiledStep(
         partial(_itself, expanded),
         partial(whole_step, expanded),
+        partial(fed_step, expanded),
         partial(varied_step, expanded),
         field,
         guards,
@@ -67,21 +71,23 @@ def _itself(motion: Function) -> Function:
 class CompiledStep:
     """Whole steps of a field and its guards.
 
-    motion, step, varied: make the function of which whole steps are, see `whole_step`, that
-    function, and `varied_step`, at first use. field, guards: the callables of the mode and its
-    guard set that evaluate the same.
+    motion, step, fed, varied: make the function of which whole steps are, see `whole_step`, that
+    function, `fed_step`, and `varied_step`, at first use. field, guards: the callables of the mode
+    and its guard set that evaluate the same.
     """
 
     def __init__(
         self,
         motion: Callable[[], Function],
         step: Callable[[], Function],
+        fed: Callable[[], Function],
         varied: Callable[[], Function],
         field: Value,
         guards: Value,
     ) -> None:
         self.field, self.guards = field, guards
-        self._make_motion, self._make_step, self._make_varied = motion, step, varied
+        self._make_motion, self._make_varied = motion, varied
+        self._make_step, self._make_fed = step, fed
 
     @cached_property
     def motion(self) -> Function:
@@ -91,6 +97,13 @@ class CompiledStep:
     @cached_property
     def _step(self) -> Compiled:
         return Compiled(*self._step_made)
+
+    @cached_property
+    def _fed(self) -> Compiled:
+        made = self._make_fed()
+        nx, nu, n = made.size1_out(2), made.size1_out(3), made.size1_out(4)
+        kinds = [(DEGREE + 1, size) for size in (nx, nu, n)]
+        return Compiled(made, [(1,), (1,), *kinds, (n,)])
 
     @cached_property
     def _varied(self) -> Compiled:
@@ -126,7 +139,21 @@ class CompiledStep:
         sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, u)
         if not sound[0] > 0.0:
             return None
-        return Taken(float(error[0]), states.copy(), guards.copy(), bounds.copy())
+        inputs = np.broadcast_to(u, (DEGREE + 1, len(u)))
+        return Taken(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
+
+    def under(
+        self, law: LinearFeedback, t: float, x: Array, h: float, rtol: float, atol: float
+    ) -> Taken | None:
+        """The step under a feedback law, in a vector space, None where it is not sound."""
+        offsets, gains = law.along(t + h * _INPUTS)
+        limits = _UNLIMITED if law.limits is None else law.limits
+        columns = offsets.ravel(), gains.ravel(), *np.broadcast_to(limits, (2, offsets.shape[1]))
+        sound, error, *found = self._fed((t, h, rtol, atol), x, *columns)
+        if not sound[0] > 0.0:
+            return None
+        states, inputs, guards, bounds = (values.copy() for values in found)
+        return Taken(float(error[0]), states, inputs, guards, bounds)
 
     def transition(
         self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
@@ -229,18 +256,51 @@ def whole_step(motion: Function) -> Function:
     sound where all its evaluations are.
     """
     start = _Start.of(motion)
-    t, h, x, u = start.t, start.h, start.x, start.u
+    sound, error, states, _, *guards = _stepped(motion, start, lambda i, x: start.u)
+    return start.function("step", motion, [sound, error, states, *guards])
+
+
+def fed_step(motion: Function) -> Function:
+    """A step under u = b - K x, cut to limits: of (t, h, rtol, atol), x, b, K, and both limits.
+
+    b (nu, k) and K (nx, nu k), transposed, at the stages and nodes. The results are those of
+    `whole_step`, with the inputs (nu, 8) after the states.
+    """
+    start = _Start.of(motion)
+    nx, nu, k = start.x.numel(), start.u.numel(), len(_INPUTS)
+    shapes = (nu, k), (nx, nu * k), (nu, 1), (nu, 1)
+    offsets, gains, least, most = (ca.MX.sym("law", *shape) for shape in shapes)
+
+    def law(i: int, x: Expression) -> Expression:
+        u = offsets[:, i] - ca.mtimes(gains[:, nu * i : nu * (i + 1)].T, x)
+        return ca.fmin(ca.fmax(u, least), most)
+
+    symbols = [start.scalars, start.x, offsets, gains, least, most]
+    results = [ca.densify(result) for result in _stepped(motion, start, law)]
+    made = ca.Function("fed", symbols, results)
+    return made.expand() if motion.n_instructions() < _INLINED else made
+
+
+def _stepped(
+    motion: Function, start: _Start, law: Callable[[int, Expression], Expression]
+) -> tuple[Expression, ...]:
+    """The results of a step: soundness, error, states, inputs and guards at the nodes, bounds.
+
+    law: the input at the i-th of `_INPUTS` and a state.
+    """
+    t, h, x = start.t, start.h, start.x
     rate, guards = _part(motion, "rate", 0, 2), _part(motion, "guards", 1, 2)
-    states, rates, sound = _stages(start, x, lambda time, state: rate(time, state, u))
+    states, rates, sound = _stages(start, x, lambda i, t, state: rate(t, state, law(i, state)))
     end = states[_STAGES]
     nodes = [x, *(x + h * _sum(row, rates) for row in DOP853_TABLEAU.dense[1:-1]), end]
-    sampled = [guards(t + h * c, node, u) for c, node in zip(FRACTIONS, nodes, strict=True)]
+    inputs = [law(len(states) + i, node) for i, node in enumerate(nodes)]
+    sampled = [guards(t + h * c, *at) for c, *at in zip(FRACTIONS, nodes, inputs, strict=True)]
     values = ca.horzcat(*(value for value, _ in sampled))
     first, second, *others = ca.horzsplit(ca.mtimes(values, ca.DM(TO_SERIES.T)))
     bounds = first - ca.fabs(second) - 2.0 * ca.sum2(ca.fabs(ca.horzcat(*others)))
     sound = ca.mmin(ca.vertcat(*sound, *(least for _, least in sampled)))
     error = _error(start, x, end, rates)
-    return start.function("step", motion, [sound, error, ca.horzcat(*nodes), values, bounds])
+    return sound, error, ca.horzcat(*nodes), ca.horzcat(*inputs), values, bounds
 
 
 def varied_step(motion: Function, tangent: Function | None = None) -> Function:
@@ -252,7 +312,7 @@ def varied_step(motion: Function, tangent: Function | None = None) -> Function:
     n, u = start.x.numel(), start.u
     varied = _with_slope(motion)
 
-    def rate(time: Expression, state: Expression) -> tuple[Expression, Expression]:
+    def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
         value, slope, sound = varied(time, state[:, 0], u)
         return ca.horzcat(value, ca.mtimes(slope, state[:, 1:])), sound
 
@@ -288,13 +348,13 @@ def _stages(
 ) -> tuple[list[Expression], list[Expression], list[Expression]]:
     """States and rates at the stages of a step from x, the last one its end, and their soundness.
 
-    All stages by default, with those of the dense output.
+    All stages by default, with those of the dense output. rate: of the stage's number, time, state.
     """
-    first, least = rate(start.t, x)
+    first, least = rate(0, start.t, x)
     states, rates, sound = [x], [first], [least]
     for row, node in zip(DOP853_TABLEAU.rows[:last], DOP853_TABLEAU.nodes, strict=False):
         states.append(x + start.h * _sum(row, rates))
-        value, least = rate(start.t + node * start.h, states[-1])
+        value, least = rate(len(rates), start.t + node * start.h, states[-1])
         rates.append(value)
         sound.append(least)
     return states, rates, sound

@@ -46,18 +46,37 @@ def generic(system):
     return hc.HybridSystem(lambda key: replace(system.mode(key), step=None), system.outgoing)
 
 
-def formulas(system, key="swing", rtol=1e-6, atol=1e-8):
+class Feedback:
+    """u = sin(3 t) - (2 + t) x_0 - 0.5 x_1, which limits cut in a part of the plane."""
+
+    limits = np.array([[-1.0], [0.8]])
+
+    def __call__(self, t, x):
+        offsets, gains = self.along(np.array([t]))
+        return np.clip(offsets[0] - gains[0] @ x, *self.limits)
+
+    def along(self, times):
+        gains = np.stack([2.0 + times, np.full_like(times, 0.5)], axis=1)
+        return np.sin(3.0 * times)[:, None], gains[:, None]
+
+
+HELD = HeldInput(U)
+LAWS = pytest.mark.parametrize("law", [HELD, Feedback()], ids=["held", "feedback"])
+
+
+def formulas(system, key="swing", rtol=1e-6, atol=1e-8, law=HELD):
     mode, guards = system.mode(key), system.outgoing(key).guards
-    motion = Motion(mode, HeldInput(U), guards)
+    motion = Motion(mode, law, guards)
     return (
-        CompiledFormula(motion, motion.whole_step, motion.held, rtol, atol),
+        CompiledFormula(motion, motion.whole_step, rtol, atol),
         ExplicitFormula(METHODS["DOP853"], motion, rtol, atol),
     )
 
 
+@LAWS
 @KINDS
-def test_a_compiled_step_is_the_generic_one(kind):
-    compiled, plain = formulas(pendulum(kind))
+def test_a_compiled_step_is_the_generic_one(kind, law):
+    compiled, plain = formulas(pendulum(kind), law=law)
     rng = np.random.default_rng(0)
     for _ in range(20):
         t, x = rng.uniform(0.0, 9.0), rng.normal(size=2)
@@ -181,6 +200,7 @@ def test_what_needs_more_than_a_held_input_takes_the_generic_step():
     system = pendulum()
     mode, guards = system.mode("swing"), system.outgoing("swing").guards
     assert Motion(mode, HeldInput(U), guards).whole_step is mode.step
+    assert Motion(mode, Feedback(), guards).whole_step is mode.step
     assert Motion(mode, lambda t, x: U, guards).whole_step is None
     other = hc.Mode("swing", mode.space, lambda t, x, u: x, 1, step=mode.step)
     assert Motion(other, HeldInput(U), guards).whole_step is None

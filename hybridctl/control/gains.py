@@ -50,18 +50,19 @@ class GainCurve:
         """The same K (nu, ndx) at all times."""
         return GainCurve(np.zeros(1), array("gain", gain, (None, None))[None])
 
-    def __call__(self, t: float) -> Array:
-        """K (nu, ndx) at time t."""
-        k = int(self.times.searchsorted(t, "right"))
-        if k in (0, len(self.times)):
-            return np.asarray(self.values[min(k, len(self.times) - 1)])
-        start, end = self.times[k - 1 : k + 1]
-        w = (t - start) / (end - start)
-        line = (1.0 - w) * self.values[k - 1] + w * self.values[k]
+    def __call__(self, t: ArrayLike) -> Array:
+        """K (..., nu, ndx) at times t (...), or at one."""
+        knots, values = self.times, self.values
+        if len(knots) == 1:
+            return np.asarray(np.broadcast_to(values[0], (*np.shape(t), *values.shape[1:])))
+        k = np.minimum(np.maximum(knots.searchsorted(t, "right"), 1), len(knots) - 1)
+        start, length = knots[k - 1], knots[k] - knots[k - 1]
+        w = np.minimum(np.maximum((t - start) / length, 0.0), 1.0)[..., None, None]
+        line = (1.0 - w) * values[k - 1] + w * values[k]
         if self.slopes is None:
             return np.asarray(line)
-        rise = self.values[k] - self.values[k - 1]
-        left, right = (end - start) * self.slopes[k - 1 : k + 1]
+        length, rise = length[..., None, None], values[k] - values[k - 1]
+        left, right = length * self.slopes[k - 1], length * self.slopes[k]
         return np.asarray(line + w * (1.0 - w) * ((1.0 - w) * (left - rise) + w * (rise - right)))
 
     def rate(self, t: float) -> Array:

@@ -29,21 +29,31 @@ def tracking_law(
     default.
     """
     law = _Tracking(arc, gain, limits, projector)
-    return DifferentiableLaw(law.value, law.jacobian, law.rate)
+    return DifferentiableLaw(law, law.jacobian, law.rate)
 
 
 @dataclass(frozen=True, eq=False)
 class _Tracking:
-    """The law of `tracking_law`, and its derivatives."""
+    """The law of `tracking_law`, a `LinearFeedback` in a vector space, and its derivatives."""
 
     arc: Arc
     gain: GainCurve | None
     limits: Array | None
     projector: Array | None
 
-    def value(self, t: float, x: Array) -> Array:
+    def __call__(self, t: float, x: Array) -> Array:
         u, limits = self._free(t, x), self.limits
         return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """Of u = b - K x, b (k, nu) and K (k, nu, nx)."""
+        u = self.arc.input(times)
+        if self.gain is None:
+            return u, np.zeros((*u.shape, self.arc.space.nx))
+        gain = self.gain(times)
+        if self.projector is not None:
+            gain = gain @ self.projector
+        return u + (gain @ self.arc(times)[:, :, None])[:, :, 0], gain
 
     def jacobian(self, t: float, x: Array) -> Array:
         arc, space = self.arc, self.arc.space

@@ -39,6 +39,7 @@ _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
 LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
+INPUT_RTOL = 1e-6  # of inputs on a step, whose record is to show what fields do not feel
 OFF = 1e-5  # of what a mode tolerates: a state this far from what it holds is put back on it
 
 
@@ -137,12 +138,15 @@ class Flow:
         return float(ended.guards[-1, i])
 
     def _input_error(self, step: Step) -> float:
-        """How well the record of a step knows its inputs: their last coefficients by tolerance."""
+        """How well the record of a step knows its inputs: their last coefficients by tolerance.
+
+        What the field feels of them is resolved by its own error already.
+        """
         if self._motion.held is not None or not step.inputs.size:
             return 0.0
         tail = np.abs(TO_SERIES[-2:] @ step.inputs).sum(axis=0)
         size = np.abs(step.inputs).max(axis=0)
-        return float((tail / (self._settings.atol + self._settings.rtol * size)).max())
+        return float((tail / (self._settings.atol + INPUT_RTOL * size)).max())
 
     def _put_back(self, step: Step) -> None:
         """Project the end of a step onto what its mode holds.
@@ -200,9 +204,9 @@ class Flow:
     def _formula(self, tableau: Tableau, rtol: float) -> Formula:
         motion, atol = self._motion, self._settings.atol
         whole = motion.whole_step if tableau is DOP853_TABLEAU else None
-        if whole is None or motion.held is None:
+        if whole is None:
             return ExplicitFormula(tableau, motion, rtol, atol)
-        return CompiledFormula(motion, whole, motion.held, rtol, atol)
+        return CompiledFormula(motion, whole, rtol, atol)
 
     def _paced(self, t: float, x: Array) -> Pace:
         mode = self._motion.mode

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -63,6 +63,24 @@ class DifferentiableLaw:
     def velocity(self, t: float, x: Array, dx: Array) -> Array:
         """The rate (nu,) of the input where the state moves with velocity dx (ndx,)."""
         return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
+
+
+@runtime_checkable
+class LinearFeedback(Protocol):
+    """An input law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits."""
+
+    @property
+    def limits(self) -> Array | None:
+        """The least and the greatest input (2, nu)."""
+        ...
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
+        ...
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """b (k, nu) and K (k, nu, nx) at times (k,), s."""
+        ...
 
 
 class FieldJacobian(NamedTuple):
@@ -119,11 +137,12 @@ class Pace(NamedTuple):
 class Taken(NamedTuple):
     """One step: its error in units of the tolerance, and its values at the nodes of `series`.
 
-    states (8, nx), guards (8, n), and the bounds (n,) of these, see `step`.
+    states (8, nx), inputs (8, nu), guards (8, n), and the bounds (n,) of these, see `step`.
     """
 
     error: float
     states: Array
+    inputs: Array
     guards: Array
     bounds: Array
 
@@ -158,6 +177,12 @@ class WholeStep(Protocol):
         self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
     ) -> Taken | None:
         """The step of length h from (t, x) with the input u held, None where it does not hold."""
+        ...
+
+    def under(
+        self, law: LinearFeedback, t: float, x: Array, h: float, rtol: float, atol: float
+    ) -> Taken | None:
+        """The step under a feedback law, in a vector space."""
         ...
 
     def transition(

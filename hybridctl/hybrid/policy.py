@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridctl.checks import Array, array, floats, function, instance, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, ModeKey
+from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -167,9 +167,10 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
             f"law of the policy must return a function u(t, x), got {law!r} in mode "
             f"{history.mode!r}"
         )
+    source = law.function if isinstance(law, DifferentiableLaw) else law
 
     def checked(t: float, x: Array) -> Array:
-        value = law(t, x)
+        value = source(t, x)
         if type(value) is np.ndarray and value.dtype.kind == "f" and value.shape == shape:
             return np.array(value, dtype=np.float64)
         try:
@@ -185,7 +186,10 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
             )
         return u
 
-    return checked
+    if isinstance(source, LinearFeedback):
+        checked(history.time, history.state)
+        return law
+    return replace(law, function=checked) if isinstance(law, DifferentiableLaw) else checked
 
 
 def next_change(policy: Policy, history: History) -> float:

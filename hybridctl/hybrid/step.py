@@ -22,7 +22,16 @@ from numpy.exceptions import ComplexWarning
 
 from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
-from hybridctl.hybrid.mode import GuardSet, HeldInput, InputLaw, Mode, Taken, WholeStep
+from hybridctl.hybrid.mode import (
+    DifferentiableLaw,
+    GuardSet,
+    HeldInput,
+    InputLaw,
+    LinearFeedback,
+    Mode,
+    Taken,
+    WholeStep,
+)
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.spaces import VectorSpace
@@ -79,15 +88,22 @@ class Motion:
         if isinstance(law, HeldInput):
             self.held = np.empty((len(FRACTIONS), len(law.value)))
             self.held[:] = law.value
+        source = law.function if isinstance(law, DifferentiableLaw) else law
+        self.feedback: LinearFeedback | None = None
+        if isinstance(source, LinearFeedback) and isinstance(mode.space, VectorSpace):
+            self.feedback = source
 
     @property
     def whole_step(self) -> WholeStep | None:
         """The compiled step of this motion, if there is one.
 
-        It is that of the very field and guards of the motion, and needs an input that is held.
+        It is that of the very field and guards of the motion, and needs an input that is held, or
+        a feedback law that is known ahead.
         """
         step, guards = self.mode.step, self.guards
-        if step is None or self.held is None or step.field != self.mode.field:
+        if step is None or step.field != self.mode.field:
+            return None
+        if self.held is None and self.feedback is None:
             return None
         same = guards is None or not guards.names or step.guards == guards.values
         return step if same else None
@@ -292,11 +308,8 @@ class CompiledFormula:
 
     exponent = DOP853_TABLEAU.exponent
 
-    def __init__(
-        self, motion: Motion, whole_step: WholeStep, held: Array, rtol: float, atol: float
-    ) -> None:
-        self._motion, self._step, self._held = motion, whole_step, held
-        self._rtol, self._atol = rtol, atol
+    def __init__(self, motion: Motion, whole_step: WholeStep, rtol: float, atol: float) -> None:
+        self._motion, self._step, self._rtol, self._atol = motion, whole_step, rtol, atol
         self._general = ExplicitFormula(DOP853_TABLEAU, motion, rtol, atol)
         self._taken: Taken | None = None
         self._last: Step | None = None
@@ -345,10 +358,13 @@ class CompiledFormula:
         return self._ended
 
     def _to(self, t: float, x: Array, end: float) -> Taken | None:
-        return self._step(t, x, self._held[0], end - t, self._rtol, self._atol)
+        motion, tolerances = self._motion, (self._rtol, self._atol)
+        if motion.feedback is not None:
+            return self._step.under(motion.feedback, t, x, end - t, *tolerances)
+        return self._step(t, x, motion.law(t, x), end - t, *tolerances)
 
     def _recorded(self, start: float, end: float, taken: Taken) -> Step:
-        return Step(start, end, taken.states, self._held, taken.guards, taken.bounds)
+        return Step(start, end, taken.states, taken.inputs, taken.guards, taken.bounds)
 
 
 def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:

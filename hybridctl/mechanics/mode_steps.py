@@ -30,7 +30,7 @@ def mode_step(dynamics: ContactDynamics, modes: Modes, field: Value, guards: Val
     field, guards: the callables of the mode and of its guard set.
     """
     make = _Maker(dynamics, modes)
-    return CompiledStep(make.motion, make.step, make.varied, field, guards)
+    return CompiledStep(make.motion, make.step, make.fed, make.varied, field, guards)
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class _Maker:
 
     def step(self) -> Function:
         return self._kept("step", lambda: whole_step.whole_step(self.motion()))
+
+    def fed(self) -> Function:
+        return self._kept("fed", lambda: whole_step.fed_step(self.motion()))
 
     def varied(self) -> Function:
         return self._kept("varied", lambda: whole_step.varied_step(self.motion(), self._tangent()))

@@ -45,6 +45,7 @@ from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.spaces import Space, VectorSpace
 
 _KNOWN: dict[int, Modes] = {
     0: (OPEN, CLOSED),
@@ -62,7 +63,9 @@ class ContactSystem(HybridSystem):
 
     def __init__(self, dynamics: ContactDynamics) -> None:
         self.dynamics = dynamics
-        self.space = RobotStateSpace(dynamics.robot)
+        robot = dynamics.robot
+        flat = robot.nq == robot.nv
+        self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
         super().__init__(self._mode, self._ways_out, self._all_guards())
 
     @property

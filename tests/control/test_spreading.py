@@ -206,3 +206,39 @@ def test_leaving_the_extension_is_an_error(system, reference):
     policy = hc.ReferenceSpreading(reference, [np.zeros((1, 2))] * 2)
     with pytest.raises(ReferenceRangeError, match="extend it further"):
         hc.simulate(system, "00", [0.3, 0.0], (0.0, 0.6), policy)
+
+
+class Asked:
+    """The laws of a policy as functions of which nothing more is known."""
+
+    def __init__(self, policy):
+        self.policy = policy
+
+    def law(self, history):
+        law = self.policy.law(history)
+        return lambda t, x: law(t, x)
+
+    def next_change(self, history):
+        return self.policy.next_change(history)
+
+
+def test_tracking_laws_known_ahead_are_those_asked_at_every_stage():
+    """A door pushed back, with torques cut to limits: the same runs, to the tolerance of steps.
+
+    What 1e-10 of each of some thousand steps leaves is damped by the feedback.
+    """
+    plant = rrr_door.system()
+    reference = build(plant, rrr_door.Parameters(), Design())
+    gains = [np.hstack([400.0 * np.eye(3, 4), 40.0 * np.eye(3, 4)])] * len(reference.arcs)
+    policy = hc.ReferenceSpreading(reference, gains, limits=[6.0, 4.0, 2.0])
+    start = reference.nominal(0.0) + np.r_[0.05, -0.05, 0.1, np.zeros(5)]
+    run, expected = (
+        hc.simulate(plant, ("open", "open"), start, (0.0, 1.3), given)
+        for given in (policy, Asked(policy))
+    )
+    assert [e.guards for e in run.events] == [e.guards for e in expected.events] != []
+    for ours, theirs in zip(run.events, expected.events, strict=True):
+        assert ours.time == pytest.approx(theirs.time, abs=1e-8)
+    np.testing.assert_allclose(run.final_state, expected.final_state, atol=1e-7)
+    cut = np.abs(run.arcs[0].input(np.linspace(0.0, 0.2, 50))) >= np.array([6.0, 4.0, 2.0]) - 1e-9
+    assert cut.any()

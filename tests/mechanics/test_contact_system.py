@@ -37,7 +37,7 @@ def test_field_guards_and_resets_have_exact_jacobians(name, key):
     space = mode.space
     rng = np.random.default_rng(5)
     start = np.zeros(space.nx)
-    start[: space.robot.nq] = space.robot.neutral()
+    start[: system.robot.nq] = system.robot.neutral()
     x, u = space.integrate(start, rng.normal(size=space.ndx)), rng.normal(size=mode.nu)
     field = mode.jacobian(0.0, x, u)
     assert_derivative(lambda z: mode.field(0.0, space.integrate(x, z), u), field.state)

@@ -70,7 +70,7 @@ def test_a_step_is_that_of_the_generic_stepper(make, key):
     x[: system.robot.nq] *= 1.0 + 1e-9
     mode, guards = system.mode(key), system.outgoing(key).guards
     motion = Motion(mode, HeldInput(u), guards)
-    compiled = CompiledFormula(motion, motion.whole_step, motion.held, 1e-9, 1e-9)
+    compiled = CompiledFormula(motion, motion.whole_step, 1e-9, 1e-9)
     generic = ExplicitFormula(DOP853_TABLEAU, motion, 1e-9, 1e-9)
     assert mode.step(0.0, x, u, 1e-2, 1e-9, 1e-9) is not None
     taken = []
@@ -154,7 +154,7 @@ def test_forces_outside_their_cones_are_looked_for_elsewhere():
     assert mode.step(0.0, CUBE_AT_REST, np.zeros(6), 1e-3, 1e-9, 1e-9) is not None
     assert mode.step(0.0, CUBE_AT_REST, u, 1e-3, 1e-9, 1e-9) is None
     motion = Motion(mode, HeldInput(u), guards)
-    formula = CompiledFormula(motion, motion.whole_step, motion.held, 1e-9, 1e-9)
+    formula = CompiledFormula(motion, motion.whole_step, 1e-9, 1e-9)
     formula.start(0.0, CUBE_AT_REST)
     formula.attempt(1e-3)
     step = formula.accept()
