@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -166,19 +166,17 @@ def animation(
     figure = Figure(figsize=(5.0, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    limits = _limits([pose for frame in frames for pose in frame])
-
-    def draw(k: int) -> list[object]:
-        axes.clear()
-        _frame(axes, limits)
-        for pose in frames[k]:
-            _draw_pose(axes, pose)
-        axes.set_title(f"{title}, t = {frames[k][-1].time:.2f} s", fontsize=10)
-        return []
-
-    movie = FuncAnimation(figure, draw, frames=len(frames))  # type: ignore[arg-type]
-    with atomic(path) as temporary:
-        movie.save(temporary, writer=PillowWriter(fps=frames_per_second), dpi=80)
+    _frame(axes, _limits([pose for frame in frames for pose in frame]))
+    movie = PillowWriter(fps=frames_per_second)
+    with atomic(path) as temporary, movie.saving(figure, temporary, dpi=80):
+        for frame in frames:
+            for line in list(axes.lines):
+                line.remove()
+            for pose in frame:
+                _draw_pose(axes, pose)
+            axes.set_title(f"{title}, t = {frame[-1].time:.2f} s", fontsize=10)
+            movie.grab_frame()
+            figure.set_layout_engine("none")  # that of the first frame stays
 
 
 def _limits(poses: Sequence[Pose]) -> tuple[Array, Array]:
