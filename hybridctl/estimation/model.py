@@ -19,6 +19,7 @@ from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
     GuardSet,
+    HeldInput,
     InputLaw,
     Mode,
     ModeKey,
@@ -148,8 +149,7 @@ class Model:
         if callable(given):
             return given
         nu = self.system.mode(key).nu
-        u = np.zeros(nu) if given is None else vector("input", given, nu)
-        return lambda t, x: u
+        return HeldInput(np.zeros(nu) if given is None else vector("input", given, nu))
 
     def quiet(self) -> Model:
         """The same without process noise, for times whose noise has been counted already."""
