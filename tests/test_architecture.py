@@ -34,6 +34,7 @@ HOME = {
         "mechanics/contact_expressions.py",
         "mechanics/generated.py",
         "mechanics/mode_expressions.py",
+        "mechanics/mode_functions.py",
         "mechanics/mode_steps.py",
     },
     "matplotlib": {"plots.py"},

@@ -127,12 +127,17 @@ class Flow:
             self._go_on(step)
 
     def ended(self, step: Step, t: float) -> Step:
-        """The step just taken, ended at t within it, if that costs little; else as it is."""
-        return self._stepper.ended(step, t)
+        """The step just taken, ended at t within it.
+
+        It is taken again if that costs little; else its polynomial is cut off there, so that its
+        record knows nothing of inputs beyond t.
+        """
+        ended = self._stepper.ended(step, t)
+        return self._motion.cut(step, t) if ended is step else ended
 
     def guard(self, step: Step, i: int, t: float) -> float:
         """Guard i at t within the step just taken, as exactly as `ended` knows the state there."""
-        ended = self.ended(step, t)
+        ended = self._stepper.ended(step, t)
         if ended is step or ended.guards is None:
             return self._motion.guard(step, i, t)
         return float(ended.guards[-1, i])

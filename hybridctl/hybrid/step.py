@@ -154,6 +154,12 @@ class Motion:
         guards = self._along(step, self.guards, guards_before)
         return Step(start, end, states, inputs, guards, guard_bounds(guards))
 
+    def cut(self, step: Step, t: float) -> Step:
+        """The polynomial of a step until t within it, with inputs sampled there, without guards."""
+        part = (t - step.start) / (step.end - step.start)
+        states = basis(2.0 * part * FRACTIONS - 1.0) @ TO_SERIES @ step.states
+        return Step(step.start, t, states, self._inputs(step.start, t, states))
+
     def _along(self, step: Step, guards: GuardSet, before: Array | None) -> Array:
         """Guards (8, n) at the nodes of a step; before (n,): at its start, if known."""
         normalize, key = self.mode.space.normalize, self.mode.key

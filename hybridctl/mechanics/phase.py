@@ -18,7 +18,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
 
 STANDSTILL = 2e-8
-STOPPED = 1e-9
+STOPPED = 1e-8
 NO_DIRECTION = 1e-12
 
 

@@ -8,7 +8,7 @@ is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.
 - "<contact> opens": the normal force of a closed one, N;
 - "<contact> slips": mu_s lambda_n - |lambda_t| of a sticking one, N; where there is one direction
   "<contact> slips+" and "<contact> slips-", mu_s lambda_n + lambda_t and mu_s lambda_n - lambda_t;
-- "<contact> sticks": the signed speed of "slip+" and "slip-", m/s. In a surface |v_t| - 1e-9 m/s,
+- "<contact> sticks": the signed speed of "slip+" and "slip-", m/s. In a surface |v_t| - 1e-8 m/s,
   whose gradient is that of s . v_t with s the direction at the event: |v_t| itself has no
   derivative at zero.
 
@@ -38,8 +38,8 @@ from hybridctl.mechanics.coulomb.law import (
     Modes,
 )
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
-from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.guards import ContactGuards
+from hybridctl.mechanics.mode_functions import ModeFunctions
 from hybridctl.mechanics.mode_steps import mode_step
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.resets import ContactEdges
@@ -66,6 +66,7 @@ class ContactSystem(HybridSystem):
         robot = dynamics.robot
         flat = robot.nq == robot.nv
         self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
+        self._functions: dict[Modes, ModeFunctions] = {}
         super().__init__(self._mode, self._ways_out, self._all_guards())
 
     @property
@@ -80,17 +81,17 @@ class ContactSystem(HybridSystem):
 
     def _mode(self, key: ModeKey) -> Mode:
         modes = self._checked(key)
-        flow = ContactFlow(self.dynamics, modes)
-        free = not closed_contacts(modes)
+        functions = self._functions_of(modes)
+        flow, free = functions.flow, not closed_contacts(modes)
         step = None
         if self.dynamics.is_generated:
-            step = mode_step(self.dynamics, modes, flow.field, self.outgoing(key).guards.values)
+            step = mode_step(self.dynamics, modes, functions.field, functions.guards)
         return Mode(
             key,
             self.space,
-            flow.field,
+            functions.field,
             self.robot.nu,
-            flow.jacobian,
+            functions.jacobian,
             flow.outputs,
             None if free else flow.select,
             None if free else flow.pace,
@@ -101,13 +102,18 @@ class ContactSystem(HybridSystem):
 
     def _ways_out(self, key: ModeKey) -> Outgoing:
         modes = self._checked(key)
-        guards = ContactGuards.of(self.dynamics, modes)
+        functions = self._functions_of(modes)
+        guards = functions.contact_guards
         edges = ContactEdges(self.dynamics, modes, guards.guards)
         return Outgoing(
-            GuardSet(guards.names, guards.values, guards.jacobian, guards.scales),
+            GuardSet(guards.names, functions.guards, functions.guard_jacobian, guards.scales),
             edges.edge,
             edges.rest,
         )
+
+    def _functions_of(self, modes: Modes) -> ModeFunctions:
+        known = self._functions.get(modes)
+        return known or self._functions.setdefault(modes, ModeFunctions(self.dynamics, modes))
 
     def _all_guards(self) -> Iterator[str]:
         """Names: a mode of one contact has the same guards whatever the others do."""

@@ -110,11 +110,12 @@ def test_events_converge_with_the_tolerance():
 
     exact = run(1e-12)
     errors = []
-    for tolerance in (1e-5, 1e-7, 1e-9):
+    for tolerance in (1e-5, 1e-8, 1e-11):
         times, state = run(tolerance)
         errors.append((np.abs(times - exact[0]).max(), np.abs(state - exact[1]).max()))
         # The global error of a stable closed loop stays within a modest multiple of the
         # tolerance; velocities change by 10 per second at most, so states share the bound.
+        # Stiff feedback keeps steps short, so that loose tolerances are far from exhausted.
         assert max(errors[-1]) <= 100 * tolerance
     assert errors[2][0] < 1e-2 * errors[0][0]
     assert errors[2][1] < 1e-2 * errors[0][1]

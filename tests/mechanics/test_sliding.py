@@ -82,14 +82,14 @@ def test_a_point_that_slides_across_a_slope_in_space_turns_downhill_as_the_close
 
 
 def test_a_puck_on_a_table_stops_once_at_the_closed_form_time_and_place():
-    """v / (mu g) and v^2 / (2 mu g); the guard fires at |v_t| = 1e-9 m/s, 1e-9 s early."""
+    """v / (mu g) and v^2 / (2 mu g); the guard fires at |v_t| = 1e-8 m/s, 3.4e-9 s early."""
     mu, v = 0.3, np.array([0.8, -0.6])
     robot, contacts = hopper(3, upper=1e-9, stiffness=1e-9, friction=mu)
     x0 = np.array([0.0, 0.0, 0.0, 0.0, *v, 0.0, 0.0])
     run = hc.simulate(contact_system(robot, contacts), ("slip",), x0, (0.0, 1.0))
     (event,) = run.events
     assert event.mode_after == ("stick",)
-    assert event.time == pytest.approx(1.0 / (mu * G), abs=2e-9)
+    assert event.time == pytest.approx((1.0 - 1e-8) / (mu * G), abs=1e-9)
     np.testing.assert_allclose(run.final_state[:2], v / (2.0 * mu * G), atol=1e-8)
 
 
@@ -128,7 +128,9 @@ def tipped(speed):
     return system, np.concatenate([q, v])
 
 
-@pytest.mark.parametrize(("speed", "force"), [(2.5, 432.2), (3.5, 3787.0)])
+@pytest.mark.parametrize(
+    ("speed", "force"), [(2.5, 432.2), pytest.param(3.5, 3787.0, marks=pytest.mark.slow)]
+)
 def test_a_stop_in_a_surface_from_which_a_contact_slips_back_is_an_event(speed, force):
     """Its normal force grows to many times the weight of 9.81 N, and falls at once.
 
