@@ -92,17 +92,24 @@ class Intersection:
         return [w for w in self.weights(t, x, u) if min(w) >= 0.0 and max(w) <= 1.0]
 
     def nearest(self, t: float, x: Array, u: Array) -> tuple[float, float]:
-        """The weights nearest to a convex combination. Raises `IntersectionError` for none."""
+        """The weights nearest to a convex combination, for steps tried past where there is one.
+
+        They are cut to [-1, 2], between which and [0, 1] the motion ends; those of a pole are 2.
+        """
         found = self.weights(t, x, u)
         if not found:
-            raise self.refused(t, x, u)
-        return min(found, key=lambda w: max(abs(w[0] - 0.5), abs(w[1] - 0.5)))
+            return 2.0, 2.0
+        a, b = min(found, key=lambda w: max(abs(w[0] - 0.5), abs(w[1] - 0.5)))
+        return min(max(a, -1.0), 2.0), min(max(b, -1.0), 2.0)
 
     def sliding(self, t: float, x: Array, u: Array) -> Array:
-        """The combination of these weights (n,)."""
+        """The combination of these weights (n,); F_00 for a step tried off the intersection."""
+        fields = self.fields(t, x, u)
+        if len(fields) < 4:
+            return np.asarray(fields[0])
         a, b = self.nearest(t, x, u)
         shares = np.array([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
-        return np.asarray(shares @ self.fields(t, x, u))
+        return np.asarray(shares @ fields)
 
     def refused(self, t: float, x: Array, u: Array) -> IntersectionError:
         """The error for an intersection where no combination is singled out."""
