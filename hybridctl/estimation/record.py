@@ -71,11 +71,13 @@ class Sample(NamedTuple):
 class Record:
     """Measured channels by name, and the input (n, nu) held from each of its stamps to the next.
 
-    Before its first stamp the input has its first value; without inputs it is zero.
+    Before its first stamp the input has its first value; without inputs it is zero. notes: what was
+    odd about the log that it was made from.
     """
 
     channels: Mapping[str, Series]
     inputs: Series | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, Mapping):
