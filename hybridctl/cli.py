@@ -296,6 +296,54 @@ def filter_log(
     filtering.run(request, out, Console(), overwrite=overwrite)
 
 
+@cli.command("identify")
+@click.argument(
+    "logs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="LOG [LOG...]"
+)
+@_MODEL
+@click.option("--parameters", required=True, help="Settings of the model to find: NAME,NAME,...")
+@click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="May be repeated.")
+@_MAPPING
+@click.option("--segments", help="Of several recordings in a row: 0-99, or 0,3,7.")
+@click.option(
+    "--held-out", multiple=True, type=click.Path(path_type=Path), help="Log to judge by; repeated."
+)
+@click.option("--held-out-segments", help="Of the held-out logs, or of LOG without any.")
+@click.option("--until", type=float, help="How much of each log, in s.")
+@click.option("--profile", "profiles", default="", help="Parameters whose profile is wanted.")
+@click.option("--max-evaluations", type=int, default=60, show_default=True)
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; that of an interrupted run is completed.",
+)
+@_OVERWRITE
+@_SET
+def identify_parameters(
+    logs: tuple[Path, ...],
+    model: str,
+    parameters: str,
+    profiles: str,
+    settings: tuple[str, ...],
+    out: Path | None,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Find parameters of a model by the likelihood of its filter on logs, with standard errors.
+
+    Parameters are settings of the model (`record MODEL --settings` shows them) and start at their
+    values, which --set changes.
+    """
+    from rich.console import Console
+
+    from hybridctl.commands import identify
+
+    names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
+    request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
+    identify.run(request, out, Console(), overwrite=overwrite)
+
+
 def _echo_settings(configuration: Any) -> None:
     """Print a configuration as JSON."""
     import dataclasses

@@ -30,7 +30,7 @@ from hybridctl.checks import instance, member
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.report import load_configuration
-from hybridctl.robot_file import load_robot
+from hybridctl.robot_file import RobotSettings, load_robot
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def find_model(text: str) -> ModelSource:
     if text.endswith(".py"):
         raise InputError(f"model must name a function, as in {text}:NAME, got {text!r}")
     if Path(text).suffix in (".yaml", ".yml"):
-        return ModelSource(Path(text).stem, FilterSettings, load_robot(text).filter_model)
+        return ModelSource(Path(text).stem, RobotSettings, load_robot(text).filter_model)
     return _source(text, plugins.load("models", text))
 
 

@@ -25,17 +25,23 @@ the first of encoders and pose measures the whole configuration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter_model import FilterModel, Part, Sensor, surface_noise
+from hybridctl.estimation.filter_model import (
+    FilterModel,
+    FilterSettings,
+    Part,
+    Sensor,
+    surface_noise,
+)
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
 from hybridctl.files import read_yaml, typed
@@ -154,6 +160,25 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
+class RobotSettings(FilterSettings):
+    """friction, restitution: of all contacts, static friction too; None for those of the file."""
+
+    friction: float | None = None
+    restitution: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self.contact_law().items():
+            number(name, value, at_least=0.0)
+
+    def contact_law(self) -> dict[str, Any]:
+        """What is given, by the names of `Contact`."""
+        given = {"friction": self.friction, "static_friction": self.friction}
+        given["restitution"] = self.restitution
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class RobotFile:
     """What a file says of a robot, checked as far as it goes without the robot."""
 
@@ -163,15 +188,17 @@ class RobotFile:
     joints: dict[str, JointEntry]
     encoders: dict[str, EncoderEntry]
 
-    def filter_model(self) -> FilterModel:
+    def filter_model(self, settings: RobotSettings) -> FilterModel:
         """The model. What does not fit the robot raises an `InputError` that names the file."""
         try:
-            return self._filter_model()
+            return self._filter_model(settings)
         except InputError as error:
             raise type(error)(f"{self.path}: {error}") from error
 
-    def _filter_model(self) -> FilterModel:
-        robot, contacts = self._robot(), [self._contact(name) for name in self.contacts]
+    def _filter_model(self, settings: RobotSettings) -> FilterModel:
+        law = settings.contact_law()
+        robot = self._robot()
+        contacts = [replace(self._contact(name), **law) for name in self.contacts]
         system, noise = contact_system(robot, contacts), self.robot.noise
         space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
         motors = self.robot.motors

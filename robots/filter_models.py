@@ -166,7 +166,7 @@ class CubeSettings(FilterSettings):
 
     Noise as for the block, with guard_noise that of the table's height: the recorded corners are
     up to 5 mm below it. Corners that hit more slowly than restitution_threshold, m/s, do not
-    rebound.
+    rebound. rounding: the radius of the corners, m; table: its height, m, see `cube.Parameters`.
     """
 
     duration: float = 0.5
@@ -178,6 +178,8 @@ class CubeSettings(FilterSettings):
     friction: float = 0.18
     restitution: float = 0.125
     restitution_threshold: float = 0.1
+    rounding: float = 0.0
+    table: float = 0.0
     position_noise: float = 7e-4
     angle_noise: float = 7e-3
     force_noise: float = 1e-2
@@ -200,6 +202,8 @@ class CubeSettings(FilterSettings):
             friction=self.friction,
             restitution=self.restitution,
             restitution_threshold=self.restitution_threshold,
+            rounding=self.rounding,
+            table=self.table,
         )
 
 

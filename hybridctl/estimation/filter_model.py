@@ -28,7 +28,6 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.sensitivity.beside import ParameterDerivatives
 from hybridctl.spaces import Space
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
@@ -97,8 +96,7 @@ class FilterModel:
     names of the coordinates (nx). shown(x, P): the values and deviations (k,) that figures show,
     under the names `shown_names`. pose(x): position and quaternion of the body (7,), or None.
     mapping: of recordings that are known by the names of their fields. propagate: of all particles
-    at once. derivatives(names): those of the system by settings of the model, for `identify`;
-    without it they are differences of the functions of the system.
+    at once.
     """
 
     system: HybridSystem
@@ -118,7 +116,6 @@ class FilterModel:
     pose: Callable[[Array], Array] | None = None
     mapping: Mapping[str, Any] | None = None
     propagate: Propagate | None = None
-    derivatives: Callable[[Sequence[str]], ParameterDerivatives] | None = None
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -271,7 +271,7 @@ def log_likelihoods(result: FilterResult, record: Record) -> Array:
     right one, that may lie anywhere in the range of its channel. That does not depend on the
     levels: otherwise those would win that are small enough to reject much.
     """
-    ranges = {name: _log_range(series.values) for name, series in record.channels.items()}
+    ranges = {name: log_range(series.values) for name, series in record.channels.items()}
     return np.array(
         [
             i.log_likelihood
@@ -282,7 +282,7 @@ def log_likelihoods(result: FilterResult, record: Record) -> Array:
     )
 
 
-def _log_range(values: Array) -> float:
+def log_range(values: Array) -> float:
     """Mean of the logarithms of the ranges of the columns of values (n, m) that vary; else 0."""
     known = values[np.isfinite(values).all(axis=1)]
     ranges = np.ptp(known, axis=0) if len(known) else np.zeros(0)
