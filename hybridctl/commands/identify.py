@@ -25,7 +25,7 @@ from hybridctl.estimation.identify import (
     identify,
     profile,
 )
-from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.record import Record
 from hybridctl.models import find_model
 from hybridctl.report import RunFolder, table
 
@@ -215,12 +215,8 @@ def _shortened(record: Record, until: float | None) -> Record:
     """The rows of the first `until` s."""
     if until is None:
         return record
-    end = min(float(s.times.min()) for s in record.channels.values() if len(s.times)) + until
-    channels = {
-        name: Series(s.times[s.times <= end], s.values[s.times <= end])
-        for name, s in record.channels.items()
-    }
-    return replace(record, channels=channels)
+    first = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
+    return record.between(-np.inf, first + until)
 
 
 def summarize(

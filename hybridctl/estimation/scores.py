@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import chi2
@@ -49,54 +49,32 @@ from hybridctl.checks import Array
 from hybridctl.errors import (
     ConstraintViolatedError,
     HybridctlError,
-    InputError,
     SimulationError,
 )
 from hybridctl.estimation.admit import admit
-from hybridctl.estimation.estimate import Estimate, constrained
+from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import kalman
 from hybridctl.estimation.likelihood import log_range
-from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import Prediction
-from hybridctl.estimation.record import Record, Sample, Series
+from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.tangents import (
+    Filters,
+    Moved,
+    Tangent,
+    difference,
+    differences_at_a_point,
+)
 from hybridctl.estimation.update import Innovation, correct
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.sensitivity.beside import ParameterDerivatives
 from hybridctl.sensitivity.parameters import parameter_sensitivity
-from hybridctl.spaces import Space
 
 STEP = 1e-5  # of a parameter, of differences along its tangent
 _LEAST = 1e-3  # size of a parameter that is zero
 
 MakeModel = Callable[[Array], FilterModel]
-
-
-class Moved(NamedTuple):
-    """An estimate, and the way it has come: the guards of its events."""
-
-    estimate: Estimate
-    way: tuple[tuple[str, ...], ...] = ()
-
-    @classmethod
-    def of(cls, prediction: Prediction) -> Moved:
-        """The end of a prediction, with its events."""
-        return cls(prediction.estimate, tuple(event.guards for event in prediction.events))
-
-    def beside(self, other: Moved) -> bool:
-        """Whether another has come the same way to the same mode."""
-        return (self.estimate.mode, self.way) == (other.estimate.mode, other.way)
-
-
-class Tangent(NamedTuple):
-    """Derivatives of an estimate by parameters: mean (ndx, np), covariance (np, ndx, ndx)."""
-
-    mean: Array
-    covariance: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,70 +114,6 @@ class _Sums:
         self.information += by_r.T @ inverse @ by_r + spread
 
 
-@dataclass(frozen=True, eq=False)
-class _Filters:
-    """A model and its filter, and both with each parameter a step down and up."""
-
-    models: tuple[FilterModel, ...]
-    middle: SaltedKalmanFilter
-    sides: tuple[tuple[SaltedKalmanFilter, SaltedKalmanFilter], ...]
-    steps: Array
-    derivatives: ParameterDerivatives
-    settings: FilterSettings
-    patience: int | None
-
-    def space(self, key: ModeKey) -> Space:
-        return self.middle.model.system.mode(key).space
-
-    def idle(self, estimate: Estimate, tangent: Tangent) -> bool:
-        """Whether an estimate that no parameter has touched is in a mode that none touches."""
-        noises = [one.model.process_noise for pair in self.sides for one in pair]
-        if tangent.mean.any() or tangent.covariance.any() or not _alike(noises):
-            return False
-        u = np.zeros(self.middle.model.system.mode(estimate.mode).nu)
-        return not self.derivatives.field(estimate.mode, estimate.time, estimate.mean, u).any()
-
-    def differences(
-        self,
-        function: Callable[[SaltedKalmanFilter, Estimate], Moved],
-        estimate: Estimate,
-        tangent: Tangent,
-        after: Moved,
-    ) -> Tangent:
-        """The tangent of a function of filter and estimate, whose value is `after`."""
-        space = self.space(estimate.mode)
-        means, covariances = [], []
-        for i, (h, pair) in enumerate(zip(self.steps.tolist(), self.sides, strict=True)):
-            ends = []
-            for sign, one in zip((-h, h), pair, strict=True):
-                x = space.integrate(estimate.mean, sign * tangent.mean[:, i])
-                x = constrained(one.model.system.mode(estimate.mode), x)
-                p = estimate.covariance + sign * tangent.covariance[i]
-                ends.append(function(one, replace(estimate, mean=x, covariance=p)))
-            mean, covariance = _difference(self.space(after.estimate.mode), ends, after, h)
-            means.append(mean)
-            covariances.append(covariance)
-        return Tangent(np.array(means).T, np.array(covariances))
-
-
-def _alike(noises: Sequence[Noise | None]) -> bool:
-    """Whether noises are constant and equal."""
-    values: list[Any] = [None if noise is None else noise.value for noise in noises]
-    if any(callable(value) or isinstance(value, Mapping) for value in values):
-        return False
-    return all(np.array_equal(value, values[0]) for value in values)
-
-
-def _difference(space: Space, ends: Sequence[Moved], after: Moved, h: float) -> tuple[Array, Array]:
-    """From the ends a step down and up, those that have come the way of the middle."""
-    down, up = (end if end.beside(after) else after for end in ends)
-    width = h * ((down is not after) + (up is not after)) or np.inf
-    mean = after.estimate.mean
-    first, last = (space.difference(mean, end.estimate.mean) for end in (down, up))
-    rise = up.estimate.covariance - down.estimate.covariance
-    return (last - first) / width, rise / width
-
-
 def scores(
     make: MakeModel,
     values: Array,
@@ -220,7 +134,7 @@ def scores(
     pairs = tuple(zip(filters[1::2], filters[2::2], strict=True))
     systems = [(a.model.system, b.model.system) for a, b in pairs]
     derivatives = differences_at_a_point(models[0].system, systems, names, steps)
-    both = _Filters(tuple(models), filters[0], pairs, steps, derivatives, plain, settings.patience)
+    both = Filters(tuple(models), filters[0], pairs, steps, derivatives, plain, settings.patience)
     found: list[Score | None] = []
     for record in records:
         try:
@@ -230,7 +144,7 @@ def scores(
     return found
 
 
-def _along(filters: _Filters, record: Record) -> Score:
+def _along(filters: Filters, record: Record) -> Score:
     """All of a record, in one go or, where the filter is lost, in several."""
     n = len(filters.steps)
     sums = _Sums(np.zeros(n), np.zeros((n, n)))
@@ -242,13 +156,13 @@ def _along(filters: _Filters, record: Record) -> Score:
     return Score(**vars(sums))
 
 
-def _begun(filters: _Filters, record: Record) -> tuple[Estimate, Record, Tangent]:
+def _begun(filters: Filters, record: Record) -> tuple[Estimate, Record, Tangent]:
     """The first estimate, what is left of the record, and the tangent by those on both sides."""
     starts = [first_estimate(model, filters.settings, record) for model in filters.models]
     first, rest = starts[0]
     ends, space = [Moved(e) for e, _ in starts[1:]], filters.space(first.mode)
     found = [
-        _difference(space, ends[2 * i : 2 * i + 2], Moved(first), h)
+        difference(space, ends[2 * i : 2 * i + 2], Moved(first), h)
         for i, h in enumerate(filters.steps)
     ]
     means, covariances = zip(*found, strict=True)
@@ -256,7 +170,7 @@ def _begun(filters: _Filters, record: Record) -> tuple[Estimate, Record, Tangent
 
 
 def _until_lost(
-    filters: _Filters,
+    filters: Filters,
     record: Record,
     estimate: Estimate,
     tangent: Tangent,
@@ -285,23 +199,14 @@ def _until_lost(
         sums.log_likelihood += _outlier(filters, sample, ranges)
         if filters.patience is not None and in_a_row == filters.patience:
             sums.lost += 1
-            left = _after(record, sample.time)
+            left = record.between(sample.time, np.inf)
             if _enough(filters, left):
                 return left
             blind = True
     return None
 
 
-def _after(record: Record, time: float) -> Record:
-    """The rows after a time."""
-    channels = {}
-    for name, series in record.channels.items():
-        later = series.times > time
-        channels[name] = Series(series.times[later], series.values[later])
-    return replace(record, channels=channels)
-
-
-def _enough(filters: _Filters, record: Record) -> bool:
+def _enough(filters: Filters, record: Record) -> bool:
     """Whether a first estimate can be made of a record, with rows after it."""
     model = filters.models[0]
     series = record.channels[model.sensors[0].name]
@@ -309,7 +214,7 @@ def _enough(filters: _Filters, record: Record) -> bool:
     return model.start is None and len(complete) > filters.settings.warm_up
 
 
-def _outlier(filters: _Filters, sample: Sample, ranges: Mapping[str, float]) -> float:
+def _outlier(filters: Filters, sample: Sample, ranges: Mapping[str, float]) -> float:
     """What a rejected value counts, see `log_likelihoods`."""
     assert filters.settings.gate is not None
     k = filters.middle.measurements[sample.channel].dimension
@@ -317,7 +222,7 @@ def _outlier(filters: _Filters, sample: Sample, ranges: Mapping[str, float]) -> 
 
 
 def _predicted(
-    filters: _Filters, record: Record, estimate: Estimate, tangent: Tangent, end: float
+    filters: Filters, record: Record, estimate: Estimate, tangent: Tangent, end: float
 ) -> tuple[Estimate, Tangent]:
     """Estimate and tangent at a later time, over changes of the input."""
     for t in (*record.input_changes(estimate.time, end).tolist(), end):
@@ -352,7 +257,7 @@ def _stood_in(after: Prediction, tangent: Tangent) -> Tangent:
 
 
 def _mean_by_parameters(
-    filters: _Filters, estimate: Estimate, tangent: Tangent, end: float, u: Array | None
+    filters: Filters, estimate: Estimate, tangent: Tangent, end: float, u: Array | None
 ) -> Array | None:
     """Phi D + Psi (ndx+, np) of a prediction; None where it is no plain simulation."""
     model = filters.middle.model
@@ -377,7 +282,7 @@ def _mean_by_parameters(
 
 
 def _corrected(
-    filters: _Filters, record: Record, estimate: Estimate, tangent: Tangent, sample: Sample
+    filters: Filters, record: Record, estimate: Estimate, tangent: Tangent, sample: Sample
 ) -> tuple[Estimate, Tangent, Innovation, Array, Array] | None:
     """After a value: estimate, tangent, innovation, D_p r (k, np) and D_p S (np, k, k)."""
     u = record.input(sample.time)
@@ -399,11 +304,8 @@ def _corrected(
     if not innovations:
         return None
     own = innovations.pop()
-    limit = (
-        np.inf
-        if filters.settings.gate is None
-        else float(chi2.ppf(filters.settings.gate, own.dimension))
-    )
+    gate = filters.settings.gate
+    limit = np.inf if gate is None else float(chi2.ppf(gate, own.dimension))
     own = replace(own, limit=limit, accepted=own.nis <= limit)
     moved = filters.differences(updated, estimate, tangent, after)
     width = 2.0 * filters.steps
@@ -426,45 +328,3 @@ def _corrected(
 
 def _pairs(innovations: Sequence[Innovation]) -> list[tuple[Innovation, Innovation]]:
     return list(zip(innovations[::2], innovations[1::2], strict=True))
-
-
-def differences_at_a_point(
-    system: HybridSystem,
-    sides: Sequence[tuple[HybridSystem, HybridSystem]],
-    names: Sequence[str],
-    steps: Array,
-) -> ParameterDerivatives:
-    """Derivatives of field, guards and resets at fixed state and input, from systems on both sides.
-
-    sides: for each parameter, those at a step (np,) down and up. Functions that are linear or
-    quadratic in a parameter have no error but rounding.
-    """
-
-    def each(values: Callable[[HybridSystem], Array]) -> Array:
-        pairs = [(values(a), values(b)) for a, b in sides]
-        slopes = [(b - a) / (2.0 * h) for (a, b), h in zip(pairs, steps, strict=True)]
-        return np.column_stack(slopes)
-
-    def field(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        return each(lambda s: np.asarray(s.mode(key).field(t, x, u), dtype=np.float64))
-
-    def guards(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        return each(lambda s: np.asarray(s.outgoing(key).guards.values(t, x, u), dtype=np.float64))
-
-    def reset(key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
-        edge = system.outgoing(key).edge(fired)
-        if edge is None:
-            raise InputError(f"mode {key!r} has no edge for guards {fired}")
-        jump = edge.reset(t, x, u)
-        after = edge.target if jump.mode is None else jump.mode
-        space: Space = system.mode(after).space
-
-        def state(side: HybridSystem) -> Array:
-            own = side.outgoing(key).edge(fired)
-            assert own is not None
-            moved: Array = space.difference(jump.state, own.reset(t, x, u).state)
-            return moved
-
-        return each(state)
-
-    return ParameterDerivatives(tuple(names), field, guards, reset)

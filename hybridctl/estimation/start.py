@@ -13,7 +13,7 @@ from hybridctl.estimation.admit import admit
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import kalman
-from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.record import Record
 from hybridctl.mechanics.state import RobotStateSpace
 
 
@@ -46,8 +46,8 @@ def first_estimate(
     u = record.input(start.time)
     held = np.zeros(model.system.mode(model.open).nu) if u is None else u
     start = admit(loose.model, start, lambda t, x: held).estimate
-    first = _between(record, times[0], times[-1])
-    return loose.run(first, start).steps[-1].estimate, _between(record, times[-1], np.inf)
+    first = record.between(times[0], times[-1])
+    return loose.run(first, start).steps[-1].estimate, record.between(times[-1], np.inf)
 
 
 def _prior(model: FilterModel, ends: Array, times: Array) -> Estimate:
@@ -63,12 +63,3 @@ def _prior(model: FilterModel, ends: Array, times: Array) -> Estimate:
     v = robot.difference(q, last) / (times[-1] - times[0])
     p = block_diag(model.sensors[0].measurement.covariance, np.diag(model.speeds**2))
     return Estimate(model.open, float(times[0]), np.concatenate([q, v]), p)
-
-
-def _between(record: Record, after: float, until: float) -> Record:
-    """The rows at times in (after, until]."""
-    channels = {}
-    for name, series in record.channels.items():
-        kept = (series.times > after) & (series.times <= until)
-        channels[name] = Series(series.times[kept], series.values[kept])
-    return replace(record, channels=channels)

@@ -79,13 +79,8 @@ def slopes(at, values, record, h=2e-4):
         ("ball", ("slope", "mass", "position_noise"), ("duration=0.6", "rate=25")),
         ("block", ("friction", "height"), ("duration=0.35", "rate=50")),
         ("cube", ("friction", "restitution"), ("duration=0.2", "rate=100")),
-        (
-            "door",
-            ("torque_noise", "guard_noise"),
-            ("begin=0.9", "duration=0.15", "guard_noise=1e-4"),
-        ),
     ],
-    ids=["bounce", "slope and noise", "landing", "cube", "noise of the door"],
+    ids=["bounce", "slope and noise", "landing", "cube"],
 )
 def test_the_gradient_is_that_of_the_filter_s_likelihood(name, names, assignments):
     at = model_at(name, names, *PLAIN, *assignments)
@@ -219,7 +214,7 @@ def test_what_no_record_tells_has_no_error():
     assert (restitution.value, restitution.standard_error) == (0.7, None)
     # 6 rows of 2 values, 4 of which the start takes: an error of some sqrt(1 / 2 / 8)
     assert 0.1 < noise.standard_error / noise.value < 0.6
-    flat = profile(problem, found, "restitution", deviations=(-1.0, 1.0))
+    flat = profile(problem, found, "restitution", deviations=(-1.0,))
     assert (flat.low, flat.high) == (None, None)
 
 
