@@ -10,17 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from hybridctl.experiments.filtering.kinds import make_filter
-from hybridctl.experiments.filtering.log import to_record
-from hybridctl.experiments.filtering.model import FilterModel, Settings
-from hybridctl.experiments.filtering.models import load_settings, make_model
-from hybridctl.experiments.filtering.record import synthetic
-from hybridctl.experiments.filtering.start import first_estimate
 from rich.table import Table
 
 from benchmarks.timing import Timing, measure
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings
+from hybridctl.estimation.filters import make_filter
 from hybridctl.estimation.record import Record
+from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.synthetic import synthetic
+from hybridctl.models import find_model
 from hybridctl.report import table
 
 RATE, PARTICLES, MANY = 148.0, 20, 1000
@@ -41,7 +40,7 @@ class Log(NamedTuple):
     """A log and what filters it."""
 
     model: FilterModel
-    settings: Settings
+    settings: FilterSettings
     record: Record
     start: Estimate
     samples: int
@@ -71,10 +70,10 @@ def table_of_filters(effort: dict[str, float]) -> Table:
 def prepared(name: str, duration: float) -> Log:
     """A synthetic log of a body, and the first estimate from it."""
     chosen = [f"rate={RATE}", f"duration={duration}", f"particles={PARTICLES}"]
-    settings = load_settings(name, assignments=chosen)
-    model = make_model(name, settings)
-    log, _ = synthetic(model, settings)
-    start, record = first_estimate(model, settings, to_record(log, model, settings)[0])
+    source = find_model(name)
+    settings = source.configured(None, chosen)
+    model = source.make(settings)
+    start, record = first_estimate(model, settings, synthetic(model, settings)[0])
     samples = sum(len(series.times) for series in record.channels.values())
     return Log(model, settings, record, start, samples)
 

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from hybridctl.estimation.contact_signal import ContactSignal as ContactSignal
     from hybridctl.estimation.estimate import Estimate as Estimate
     from hybridctl.estimation.filter import SaltedKalmanFilter as SaltedKalmanFilter
+    from hybridctl.estimation.filter_model import FilterModel as FilterModel
+    from hybridctl.estimation.identify import identify as identify
+    from hybridctl.estimation.judgement import judge as judge
     from hybridctl.estimation.likelihood import fit_noise as fit_noise
     from hybridctl.estimation.measurement import Measurement as Measurement
     from hybridctl.estimation.noise import EventNoise as EventNoise
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from hybridctl.estimation.record import Record as Record
     from hybridctl.estimation.record import Series as Series
     from hybridctl.estimation.smoother import smooth as smooth
+    from hybridctl.estimation.start import first_estimate as first_estimate
     from hybridctl.estimation.unscented import UnscentedFilter as UnscentedFilter
     from hybridctl.hybrid.mode import DifferentiableLaw as DifferentiableLaw
     from hybridctl.hybrid.mode import Guard as Guard
@@ -99,6 +103,7 @@ _HOME = {
     "EntryGains": "hybridctl.control.tuning.structure",
     "Estimate": "hybridctl.estimation.estimate",
     "EventNoise": "hybridctl.estimation.noise",
+    "FilterModel": "hybridctl.estimation.filter_model",
     "ForceSignal": "hybridctl.control.detection",
     "GainCurve": "hybridctl.control.gains",
     "GainSchedule": "hybridctl.control.gains",
@@ -138,10 +143,13 @@ _HOME = {
     "extend_by_rule": "hybridctl.control.extension",
     "feasibility": "hybridctl.control.feasibility",
     "filippov": "hybridctl.hybrid.relaxation.sliding",
+    "first_estimate": "hybridctl.estimation.start",
     "fit_noise": "hybridctl.estimation.likelihood",
     "floquet_multipliers": "hybridctl.sensitivity.orbits",
     "hybrid_lqr": "hybridctl.control.lqr.continuous",
+    "identify": "hybridctl.estimation.identify",
     "ilqr": "hybridctl.control.ilqr.search",
+    "judge": "hybridctl.estimation.judgement",
     "jump_derivative": "hybridctl.sensitivity.simultaneous",
     "jump_gains": "hybridctl.sensitivity.gains",
     "linearize": "hybridctl.sensitivity.linearize",

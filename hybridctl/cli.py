@@ -9,13 +9,8 @@ from typing import Any
 
 import click
 
-from hybridctl import __version__
+from hybridctl import __version__, plugins
 from hybridctl.errors import HybridctlError
-from hybridctl.experiments import EXPERIMENTS
-
-VALIDATED = ("rrr-door", "biped")
-TUNED = ("rrr-door",)
-FILTERED = ("ball", "block", "cube", "door")
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
 _OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
@@ -31,6 +26,10 @@ _SEGMENT = click.option(
     "--segment", type=int, help="Which of several recordings in a row (see --mapping)."
 )
 
+_MODEL = click.option(
+    "--model", required=True, help="A name that `list` shows, FILE.py:FUNCTION, or ROBOT.yaml."
+)
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="hybridctl")
@@ -40,14 +39,16 @@ def cli() -> None:
 
 @cli.command("list")
 def list_experiments() -> None:
-    """List the experiments."""
-    width = max(len(name) for name in EXPERIMENTS)
-    for name, entry in EXPERIMENTS.items():
-        click.echo(f"{name:<{width}}  {entry.summary}")
+    """List the experiments, and the models for filters."""
+    experiments = plugins.names("experiments")
+    width = max(map(len, experiments), default=0)
+    for name in experiments:
+        click.echo(f"{name:<{width}}  {plugins.load('experiments', name).SUMMARY}")
+    click.echo(f"models for filters: {', '.join(plugins.names('models'))}")
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.argument("experiment", type=click.Choice(list(EXPERIMENTS)), metavar="EXPERIMENT")
+@click.argument("experiment", metavar="EXPERIMENT")
 @_OUT
 @_OVERWRITE
 @_CONFIG
@@ -71,6 +72,7 @@ def simulate(
 ) -> None:
     """Simulate an experiment; print its tables and leave a folder with data and figures.
 
+    EXPERIMENT is a name that `list` shows, or a Python file with Config, quick and run.
     A setting that is true or false can be switched on by its name, as in
     `simulate rrr-door --friction --release`.
     """
@@ -79,9 +81,10 @@ def simulate(
 
     from rich.console import Console
 
+    from hybridctl.models import experiment_module
     from hybridctl.report import RunFolder, load_configuration
 
-    module = EXPERIMENTS[experiment].load()
+    module = experiment_module("experiments", experiment)
     switches = [f"{name}=true" for name in _switches(module.Config, context.args)]
     if gains is not None:
         if "gains" not in {f.name for f in dataclasses.fields(module.Config)}:
@@ -93,13 +96,13 @@ def simulate(
     if show:
         _echo_settings(configuration)
         return
-    folder = RunFolder(experiment, out, overwrite=overwrite)
+    folder = RunFolder(Path(experiment).stem, out, overwrite=overwrite)
     module.run(configuration, folder, Console())
     click.echo(f"results in {folder.path}")
 
 
 @cli.command()
-@click.argument("experiment", type=click.Choice(VALIDATED), metavar="EXPERIMENT")
+@click.argument("experiment", type=click.Choice(plugins.names("validations")), metavar="EXPERIMENT")
 @_OUT
 @_OVERWRITE
 @_CONFIG
@@ -140,7 +143,7 @@ def validate(
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.argument("experiment", type=click.Choice(TUNED), metavar="EXPERIMENT")
+@click.argument("experiment", metavar="EXPERIMENT")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -168,14 +171,15 @@ def tune(
 ) -> None:
     """Tune the feedback gains of an experiment, and compare them over perturbed runs.
 
-    Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door; --friction
-    and --release choose its variants.
+    Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door, whose
+    variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
     from rich.console import Console
 
-    from hybridctl.experiments.tuning import tune as tuning
+    from hybridctl.models import experiment_module
     from hybridctl.report import RunFolder, load_configuration
 
+    tuning = experiment_module("tunings", experiment)
     given = {"seed": seed, "workers": workers}
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
     switches = [f"{name}=true" for name in _switches(tuning.Config, context.args)]
@@ -185,7 +189,7 @@ def tune(
     if show:
         _echo_settings(configuration)
         return
-    name = f"tune-{experiment}"
+    name = f"tune-{Path(experiment).stem}"
     folder = RunFolder(name, out, overwrite=overwrite, resumes=tuning.RECORD)
     tuning.run(configuration, folder, Console())
     click.echo(f"results in {folder.path}")
@@ -195,20 +199,29 @@ def tune(
 @click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
 @_MAPPING
 @_SEGMENT
-def info(log: Path, mapping: Path | None, segment: int | None) -> None:
+@click.option(
+    "--write-mapping",
+    "draft",
+    type=click.Path(path_type=Path),
+    help="Write a mapping of the log to edit, for --mapping.",
+)
+def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | None) -> None:
     """Show what is in a log: fields, channels, rates, units, gaps, and what is odd about it.
 
     LOG is a file of CSV, NPZ, HDF5, a ROS 1 bag or MCAP, or the folder of a ROS 2 bag.
     """
     from rich.console import Console
 
-    from hybridctl.logs.info import print_info
+    from hybridctl.logs.info import print_info, write_mapping
 
     print_info(log, Console(), mapping, segment)
+    if draft is not None:
+        write_mapping(log, draft)
+        click.echo(f"a mapping to edit is in {draft}")
 
 
 @cli.command("record")
-@click.argument("experiment", type=click.Choice(FILTERED), metavar="EXPERIMENT")
+@click.argument("model", metavar="MODEL")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -220,7 +233,7 @@ def info(log: Path, mapping: Path | None, segment: int | None) -> None:
 @click.option("--seed", type=int, help="Seed of start and noise, as `--set seed=SEED`.")
 @_SHOW
 def record_log(
-    experiment: str,
+    model: str,
     out: Path | None,
     overwrite: bool,
     config: Path | None,
@@ -228,28 +241,29 @@ def record_log(
     seed: int | None,
     show: bool,
 ) -> None:
-    """Make a synthetic log of an experiment, and leave the truth beside it.
+    """Make a synthetic log of a model, and leave the truth beside it.
 
-    EXPERIMENT is ball, block, cube or door. Rate, duration and noise are settings.
+    MODEL is as in `filter --model`. Rate, duration and noise are settings.
     """
     from rich.console import Console
 
-    from hybridctl.experiments.filtering import record
-    from hybridctl.experiments.filtering.models import load_settings
+    from hybridctl.commands import record
+    from hybridctl.models import find_model
     from hybridctl.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
-    configuration = load_settings(experiment, config, (*settings, *seeds))
+    source = find_model(model)
+    configuration = source.configured(config, (*settings, *seeds))
     if show:
         _echo_settings(configuration)
         return
-    path = RunFolder(f"record-{experiment}").path if out is None else out
-    record.record(experiment, configuration, path, Console(), overwrite=overwrite)
+    path = RunFolder(f"record-{source.name}").path if out is None else out
+    record.record(source, configuration, path, Console(), overwrite=overwrite)
 
 
 @cli.command("filter")
 @click.argument("log", type=click.Path(path_type=Path), required=False, metavar="[LOG]")
-@click.option("--model", type=click.Choice(FILTERED), required=True, help="What moves.")
+@_MODEL
 @_MAPPING
 @_SEGMENT
 @click.option("--truth", type=click.Path(path_type=Path), help="What `record` left beside the log.")
@@ -276,10 +290,58 @@ def filter_log(
     """
     from rich.console import Console
 
-    from hybridctl.experiments.filtering import run as filter_run
+    from hybridctl.commands import filter as filtering
 
-    request = filter_run.Request(model, log, mapping, segment, truth, settings, compare, mcap)
-    filter_run.run(request, out, Console(), overwrite=overwrite)
+    request = filtering.Request(model, log, mapping, segment, truth, settings, compare, mcap)
+    filtering.run(request, out, Console(), overwrite=overwrite)
+
+
+@cli.command("identify")
+@click.argument(
+    "logs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="LOG [LOG...]"
+)
+@_MODEL
+@click.option("--parameters", required=True, help="Settings of the model to find: NAME,NAME,...")
+@click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="May be repeated.")
+@_MAPPING
+@click.option("--segments", help="Of several recordings in a row: 0-99, or 0,3,7.")
+@click.option(
+    "--held-out", multiple=True, type=click.Path(path_type=Path), help="Log to judge by; repeated."
+)
+@click.option("--held-out-segments", help="Of the held-out logs, or of LOG without any.")
+@click.option("--until", type=float, help="How much of each log, in s.")
+@click.option("--profile", "profiles", default="", help="Parameters whose profile is wanted.")
+@click.option("--max-evaluations", type=int, default=60, show_default=True)
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; that of an interrupted run is completed.",
+)
+@_OVERWRITE
+@_SET
+def identify_parameters(
+    logs: tuple[Path, ...],
+    model: str,
+    parameters: str,
+    profiles: str,
+    settings: tuple[str, ...],
+    out: Path | None,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Find parameters of a model by the likelihood of its filter on logs, with standard errors.
+
+    Parameters are settings of the model (`record MODEL --settings` shows them) and start at their
+    values, which --set changes.
+    """
+    from rich.console import Console
+
+    from hybridctl.commands import identify
+
+    names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
+    request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
+    identify.run(request, out, Console(), overwrite=overwrite)
 
 
 def _echo_settings(configuration: Any) -> None:

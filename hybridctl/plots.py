@@ -17,6 +17,7 @@ from hybridctl.checks import Array
 from hybridctl.files import atomic
 
 REFERENCE, TRACKING, BASELINE = "#c0392b", "#1f5fa8", "#7f8c8d"
+CURVES = (TRACKING, "#d68910", BASELINE, "#8e44ad", "#1e8449")
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
 _DPI = 130
 

@@ -26,7 +26,9 @@ CORNERS = tuple("".join(signs) for signs in product("-+", repeat=3))
 class Parameters:
     """Half width in m, mass in kg, moment of inertia about each axis in kg m^2.
 
-    Corners that hit more slowly than `restitution_threshold` (m/s) do not rebound.
+    Corners that hit more slowly than `restitution_threshold` (m/s) do not rebound. They are balls
+    of radius `rounding` (m) inside the faces, with friction taken to act at their centres. The
+    table is at the height `table` (m).
     """
 
     half_width: float = 0.0524
@@ -36,10 +38,14 @@ class Parameters:
     restitution: float = 0.125
     gravity: float = 9.81
     restitution_threshold: float = 0.0
+    rounding: float = 0.0
+    table: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            number(field.name, getattr(self, field.name), at_least=0.0)
+            least = None if field.name == "table" else 0.0
+            number(field.name, getattr(self, field.name), at_least=least)
+        number("rounding", self.rounding, at_most=0.9 * self.half_width)
         for name in ("half_width", "mass", "inertia"):
             number(name, getattr(self, name), above=0.0)
 
@@ -59,15 +65,16 @@ def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Ro
 
 
 def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
-    """The corners, named by the signs of their x, y, z, against the table z = 0."""
+    """The centres of the corners, named by the signs of their x, y, z, above the table."""
     p = parameters or Parameters()
-    table = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
+    table = Plane(point=(0.0, 0.0, p.table + p.rounding), normal=(0.0, 0.0, 1.0))
+    reach = p.half_width - p.rounding
     return tuple(
         Contact(
             name,
             "cube",
             table,
-            offset=tuple(p.half_width * (1.0 if sign == "+" else -1.0) for sign in name),
+            offset=tuple(reach * (1.0 if sign == "+" else -1.0) for sign in name),
             restitution=p.restitution,
             friction=p.friction,
             restitution_threshold=p.restitution_threshold,

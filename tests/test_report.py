@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
-from hybridctl.experiments import EXPERIMENTS
-from hybridctl.experiments.filtering.models import KINDS
 from hybridctl.experiments.linearization import validate
 from hybridctl.experiments.tuning import tune
 
+from hybridctl import plugins
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.models import find_model
 from hybridctl.report import RunFolder, build_configuration, load_configuration
 
 
@@ -106,13 +106,15 @@ def test_settings_have_the_types_of_their_fields():
     assert load_configuration(Outer, None, ["file=null"]).file is None
 
 
-@pytest.mark.parametrize("name", [*EXPERIMENTS, "tune", "validate", *KINDS])
+@pytest.mark.parametrize(
+    "name", [*plugins.names("experiments"), "tune", "validate", *plugins.names("models")]
+)
 def test_every_experiment_reads_its_own_settings_back(name):
     others = {"tune": tune.Config, "validate": validate.Config}
-    if name in KINDS:
-        kind = KINDS[name].settings
+    if name in plugins.names("models"):
+        kind = find_model(name).settings
     else:
-        kind = others[name] if name in others else EXPERIMENTS[name].load().Config
+        kind = others[name] if name in others else plugins.load("experiments", name).Config
     stored = json.loads(json.dumps(dataclasses.asdict(kind())))
     assert build_configuration(kind, stored) == kind()
 

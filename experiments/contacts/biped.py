@@ -39,6 +39,8 @@ from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.linearize import Linearization, linearize
 
+SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
+
 PITCH, RISE, SPIN = 2, 4, 5  # of x = (x, y, pitch) and their rates
 LEFT_FIRST, RIGHT_FIRST = (0, 1), (1, 0)
 

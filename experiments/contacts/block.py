@@ -34,6 +34,8 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.plots import BASELINE, Pose, snapshots
 from hybridctl.report import RunFolder, event_record, table
 
+SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
+
 OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick")
 
 

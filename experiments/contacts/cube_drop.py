@@ -27,6 +27,8 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
 from hybridctl.report import RunFolder, event_record, progress, table
 
+SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
+
 OPEN = ("open",) * len(cube.CORNERS)
 INSTANTS = 6  # at which poses are put side by side, start and end included
 LONGEST = 60.0  # s

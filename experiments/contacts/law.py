@@ -41,6 +41,8 @@ from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
 
+SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutions"
+
 NONE, ONE, SEVERAL, FAMILY = OUTCOMES = ("none", "one", "several", "family")
 SAME, ANOTHER = "same", "another"
 CORNERS = {2: 4, 3: 8}

@@ -27,6 +27,8 @@ from hybridctl.mechanics import closed_contacts
 from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, event_record, progress
 
+SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
+
 GRAVITY = 9.81
 BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
 

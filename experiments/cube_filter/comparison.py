@@ -59,6 +59,8 @@ from hybridctl.control.tuning.ensemble import process_pool
 from hybridctl.errors import InputError
 from hybridctl.report import RunFolder, Tick, progress
 
+SUMMARY = "Kalman filters on recorded tosses of a cube, with and without noise of impacts"
+
 TRAINING, HELD_OUT = range(100), range(100, 200)
 ORIGIN = "DAIRLab/contact-nets on GitHub, data/tosses_processed"
 RATE = 148.0  # 1/s, of simulated tosses

@@ -36,6 +36,8 @@ from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
 from hybridctl.spaces import VectorSpace
 
+SUMMARY = "the image of a ball through two guards at once, one map for each order"
+
 Signs = tuple[int, ...]
 
 SIGNS: tuple[Signs, ...] = tuple(product((-1, 1), repeat=2))

@@ -35,6 +35,8 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.report import RunFolder, progress, table
 
+SUMMARY = "perturbations and covariances of a ball through an impact, by the saltation matrix"
+
 GRAVITY = 9.81
 
 

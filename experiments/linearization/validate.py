@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.linearization.validate_cases import Case, cases
+from hybridctl.experiments.linearization.validate_cases import Case
 from hybridctl.experiments.linearization.validate_figures import draw
 from rich.console import Console
 
+from hybridctl import plugins
 from hybridctl.checks import Array, count, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import DisturbedPolicy
@@ -121,7 +122,7 @@ def run(experiment: str, config: Config, folder: RunFolder, console: Console) ->
     folder.write_configuration(config, seed=config.seed)
     results = {}
     with progress(console, 0.0, 1.0) as begin:
-        for name, build in cases(experiment, config.tolerance).items():
+        for name, build in plugins.load("validations", experiment)(config.tolerance).items():
             tick = begin(name)
             results[name] = study(config, build(), tick)
     summary = summarize(config, results)

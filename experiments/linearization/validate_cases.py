@@ -56,14 +56,20 @@ class Case:
         return replace(self.map, jumps=tuple(jumps))
 
 
-def cases(experiment: str, tolerance: float) -> dict[str, Callable[[], Case]]:
-    """The cases of an experiment by name, each built when it is called for."""
-    if experiment == "biped":
-        return {
-            "linear": lambda: landing("linear", 0.0, tolerance),
-            "by feet": lambda: landing("by_feet", 0.0, tolerance),
-            "tilted": lambda: landing("by_feet", TILT, tolerance),
-        }
+Cases = dict[str, Callable[[], Case]]
+
+
+def biped_cases(tolerance: float) -> Cases:
+    """Of the biped by name, each built when it is called for."""
+    return {
+        "linear": lambda: landing("linear", 0.0, tolerance),
+        "by feet": lambda: landing("by_feet", 0.0, tolerance),
+        "tilted": lambda: landing("by_feet", TILT, tolerance),
+    }
+
+
+def door_cases(tolerance: float) -> Cases:
+    """Of the door by name, each built when it is called for."""
     return {
         "impact": lambda: impact(tolerance),
         "split impact": lambda: split_impact(tolerance),

@@ -37,6 +37,8 @@ from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.spaces import VectorSpace
 
+SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
+
 GRAVITY, RESTITUTION, HEIGHT = 9.8, 0.75, 4.0  # of the public set-up
 FINAL_WEIGHT, INPUT_WEIGHT = 40.0, 0.25
 STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}

@@ -36,6 +36,8 @@ from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 
+SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
+
 DESIGNS = ("saltation", "reset", "no")
 _NODES, _WEIGHTS = leggauss(8)
 

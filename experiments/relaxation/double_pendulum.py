@@ -38,6 +38,8 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity.linearize import linearize
 
+SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
+
 KICK = 5.0 / 16.0
 LONG = 0.1  # s: shorter locks are the brief rests of a plastic stop that lets go at once
 CALM = 2.0  # times sqrt(epsilon): what is left of bounces is slower (K(0.5) = 1.46), rad/s

@@ -32,6 +32,8 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
 
+SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
+
 GRAVITY = 9.81
 SAMPLES = 600
 Surface = Literal["relay", "friction"]

@@ -46,6 +46,8 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
 from hybridctl.spaces import VectorSpace
 
+SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
+
 GRAVITY, HEIGHT = 1.0, 1.0
 AFTER = 3.0  # s past the last bounce, over which errors are taken
 START = (HEIGHT, 0.0)

@@ -36,6 +36,8 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
 from hybridctl.report import RunFolder, event_record, progress, table
 
+SUMMARY = "an arm hits a door with both corners of its foot, tracked with reference spreading"
+
 PERTURBATION = (-0.05, -0.03, -0.02, 0.0, -0.02, -0.05, 0.03, 0.0)  # (5.31)
 FEEDBACKS = ("ante", "post", "none")
 

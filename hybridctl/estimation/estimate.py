@@ -33,6 +33,12 @@ class Estimate:
     alternative: Alternative | None = None
     since: float = -math.inf
 
+    def __repr__(self) -> str:
+        with np.printoptions(precision=4, suppress=True, threshold=16):
+            mean = np.asarray(self.mean)
+            spread = np.sqrt(np.maximum(np.diag(np.atleast_2d(self.covariance)), 0.0))
+            return f"Estimate({self.mode}, {self.time:.6g} s, mean {mean}, deviations {spread})"
+
 
 @dataclass(frozen=True, eq=False)
 class Alternative:

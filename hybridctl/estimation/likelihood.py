@@ -68,7 +68,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Evaluation:
     """What a filter makes of several records: each one's log-likelihood (n,), NIS and its band.
 
     failed: how many could not be filtered; their log-likelihood is -inf. nis: None if no value was
@@ -146,7 +146,7 @@ def fit_noise(
         nonlocal evaluations
         evaluations += 1
         levels = np.exp(logarithms)
-        total = judge(make_filter, levels, records, initials, executor=executor).log_likelihood
+        total = evaluate(make_filter, levels, records, initials, executor=executor).log_likelihood
         if progress is not None:
             progress(levels, total)
         return -total
@@ -217,7 +217,7 @@ def _step(fall: Callable[[Array], float], axis: Array, longest: float) -> tuple[
     return h, fallen
 
 
-def judge(
+def evaluate(
     make_filter: MakeFilter,
     levels: ArrayLike,
     records: Sequence[Record],
@@ -225,7 +225,7 @@ def judge(
     *,
     level: float = 0.99,
     executor: Executor | None = None,
-) -> Judgement:
+) -> Evaluation:
     """How likely records are, and whether the filter deserves its covariance, at given levels.
 
     For records that the levels were not fitted to. level: probability of the band of NIS.
@@ -241,7 +241,7 @@ def judge(
     scores = list(mapped)
     squares = [v for score in scores for v in score.nis]
     sizes = [d for score in scores for d in score.dimensions]
-    return Judgement(
+    return Evaluation(
         np.array([score.log_likelihood for score in scores]),
         band(squares, sizes, level=level) if squares else None,
         sum(score.rejected for score in scores),
@@ -271,7 +271,7 @@ def log_likelihoods(result: FilterResult, record: Record) -> Array:
     right one, that may lie anywhere in the range of its channel. That does not depend on the
     levels: otherwise those would win that are small enough to reject much.
     """
-    ranges = {name: _log_range(series.values) for name, series in record.channels.items()}
+    ranges = {name: log_range(series.values) for name, series in record.channels.items()}
     return np.array(
         [
             i.log_likelihood
@@ -282,7 +282,7 @@ def log_likelihoods(result: FilterResult, record: Record) -> Array:
     )
 
 
-def _log_range(values: Array) -> float:
+def log_range(values: Array) -> float:
     """Mean of the logarithms of the ranges of the columns of values (n, m) that vary; else 0."""
     known = values[np.isfinite(values).all(axis=1)]
     ranges = np.ptp(known, axis=0) if len(known) else np.zeros(0)

@@ -98,6 +98,41 @@ def configuration(
     return Measurement(name, pose.value, _Constant(h), r, pose.residual, gate)
 
 
+def encoders(
+    name: str,
+    space: RobotStateSpace,
+    joints: Sequence[str],
+    covariance: ArrayLike,
+    *,
+    gate: float | None = None,
+) -> Measurement:
+    """The coordinates (m,) of joints of one degree of freedom, in rad or m, in the order given.
+
+    covariance (m, m). Raises `UnknownNameError` for a joint that the robot lacks.
+    """
+    passive = space.robot.passive
+    rows = [passive.velocity(f"joints of {name!r}", joint) for joint in joints]
+    columns = [int(passive.coordinate[row]) for row in rows]
+    h = np.eye(space.ndx)[rows]
+    h.flags.writeable = False
+    r = np.atleast_2d(covariance)
+    return Measurement(name, _Entries(name, columns, True).value, _Constant(h), r, gate=gate)
+
+
+def base_pose(
+    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = None
+) -> Measurement:
+    """Position and quaternion (7,) of a robot's floating base.
+
+    covariance (6, 6) in the frame of the base: position in m, then rotation in rad.
+    """
+    h = np.eye(6, space.ndx)
+    h.flags.writeable = False
+    pose = _Base(name, space.robot)
+    r = np.atleast_2d(covariance)
+    return Measurement(name, pose.value, _Constant(h), r, pose.residual, gate)
+
+
 @dataclass(frozen=True, eq=False)
 class _Constant:
     """A Jacobian that is the same everywhere."""
@@ -122,13 +157,15 @@ class _Product:
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """Some coordinates of a state in a vector space."""
+    """Some coordinates of a state in a vector space, or of any state where that is allowed."""
 
     name: str
     indices: list[int]
+    anywhere: bool = False
 
     def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
-        _check_vector_space(self.name, mode, None, max(self.indices, default=-1))
+        if not self.anywhere:
+            _check_vector_space(self.name, mode, None, max(self.indices, default=-1))
         return np.asarray(x[self.indices])
 
     def jacobian(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
@@ -152,6 +189,24 @@ class _Pose:
                 f"a row of {self.name!r} must have {robot.nq} values, got {len(measured)}"
             )
         return robot.difference(predicted, robot.normalize(measured))
+
+
+@dataclass(frozen=True, eq=False)
+class _Base:
+    """The pose of a robot's floating base."""
+
+    name: str
+    robot: Robot
+
+    def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+        return np.asarray(x[:7])
+
+    def residual(self, predicted: Array, measured: Array) -> Array:
+        if len(measured) != 7:
+            raise InputError(f"a row of {self.name!r} must have 7 values, got {len(measured)}")
+        q, seen = self.robot.neutral(), self.robot.neutral()
+        q[:7], seen[:7] = predicted, measured
+        return self.robot.difference(q, self.robot.normalize(seen))[:6]
 
 
 def _check_vector_space(name: str, mode: Mode, size: int | None, largest: int = -1) -> None:

@@ -7,7 +7,7 @@ NaN marks a missing value; stamps may repeat or be out of order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -71,11 +71,13 @@ class Sample(NamedTuple):
 class Record:
     """Measured channels by name, and the input (n, nu) held from each of its stamps to the next.
 
-    Before its first stamp the input has its first value; without inputs it is zero.
+    Before its first stamp the input has its first value; without inputs it is zero. notes: what was
+    odd about the log that it was made from.
     """
 
     channels: Mapping[str, Series]
     inputs: Series | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, Mapping):
@@ -104,6 +106,14 @@ class Record:
         ]
         for t, _, k, name in sorted(rows):
             yield Sample(t, name, ordered[name].values[k])
+
+    def between(self, after: float, until: float) -> Record:
+        """The rows of all channels at times in (after, until], and all inputs."""
+        channels = {}
+        for name, series in self.channels.items():
+            kept = (series.times > after) & (series.times <= until)
+            channels[name] = Series(series.times[kept], series.values[kept])
+        return replace(self, channels=channels)
 
     def input(self, t: float) -> Array | None:
         """The input (nu,) held at time t, None without inputs."""

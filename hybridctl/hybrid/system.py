@@ -51,6 +51,10 @@ class HybridSystem:
         self._modes: dict[ModeKey, Mode] = {}
         self._outgoing: dict[ModeKey, Outgoing] = {}
 
+    def __repr__(self) -> str:
+        guards = "by mode" if self.guard_names is None else ", ".join(self.guard_names)
+        return f"{type(self).__name__}(guards {guards})"
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_modes": {}, "_outgoing": {}}
 

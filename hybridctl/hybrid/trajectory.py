@@ -10,12 +10,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number
+from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
 from hybridctl.hybrid.mode import Mode, ModeKey
@@ -54,6 +55,10 @@ class Event:
     impulses: Array
     report: Any = None
     accumulation: float | None = None
+
+    def __repr__(self) -> str:
+        what = ", ".join(self.guards) or "the input changes"
+        return f"Event({self.time:.9g} s, {what}: {self.mode_before} -> {self.mode_after})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +225,34 @@ class HybridTrajectory:
         ends = np.array([arc.end for arc in self.arcs[:-1]])
         return self.arcs[int(ends.searchsorted(t, "left" if side == "left" else "right"))]
 
-    def __call__(self, t: float, side: Side = "right") -> Array:
-        """State (nx,) at time t."""
-        return self.arc(t, side)(float(t))
+    def __call__(self, t: ArrayLike, side: Side = "right") -> Array:
+        """State (nx,) at time t, or (n, nx) at times (n,).
+
+        Raises `InputError` for times outside [start, end], or in modes of different sizes.
+        """
+        if np.ndim(t) == 0:
+            return self.arc(t, side)(float(t))  # type: ignore[arg-type]
+        rows = [self.arc(one, side)(one) for one in vector("t", t).tolist()]
+        sizes = {len(row) for row in rows}
+        if len(sizes) > 1:
+            raise InputError(f"t must lie in modes of one size, got states of {sorted(sizes)}")
+        return np.array(rows).reshape(len(rows), max(sizes, default=0))
+
+    def __repr__(self) -> str:
+        n, events = len(self.arcs), len(self.guard_events)
+        span = f"{self.start:.6g} to {self.end:.6g} s"
+        return f"HybridTrajectory({span}, {n} arcs, {events} events, ends in {self.final_mode})"
+
+    def _repr_html_(self) -> str:
+        """A table of the arcs and of the events that end them."""
+        rows = []
+        for k, arc in enumerate(self.arcs):
+            ends = ", ".join(self.events[k].guards) if k < len(self.events) else ""
+            cells = (f"{arc.start:.6g}", f"{arc.end:.6g}", str(arc.mode), ends)
+            rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+        head = "".join(f"<th>{c}</th>" for c in ("from [s]", "to [s]", "mode", "event"))
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><tr>{head}</tr>{body}</table>"
 
     def input(self, t: float, side: Side = "right") -> Array:
         """Input (nu,) at time t."""

@@ -18,6 +18,22 @@ def guess_mapping(raw: RawLog) -> Mapping:
     return Mapping(tuple(channels))
 
 
+def draft_mapping(raw: RawLog) -> Mapping:
+    """A mapping to edit: that which is guessed, or, without stamps, all numbers at 100 Hz."""
+    try:
+        return guess_mapping(raw)
+    except InputError:
+        channels = tuple(
+            ChannelSource(f"{table.name}.{name}".strip("."), (name,), topic=table.name)
+            for table in raw.tables.values()
+            for name, values in table.fields.items()
+            if values.size and _usable(values, len(values))
+        )
+        if not channels:
+            raise
+        return Mapping(channels, TimeSource(rate=100.0))
+
+
 def _channels(table: RawTable) -> list[ChannelSource]:
     time = table.obvious_time() if table.stamps is None else None
     if table.stamps is not None:

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hybridctl.errors import FileFormatError, HybridctlError
+from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.files import atomic
 from hybridctl.logs.build import build, read_log
-from hybridctl.logs.guess import guess_mapping
+from hybridctl.logs.guess import draft_mapping, guess_mapping
 from hybridctl.logs.messages import TEXT
 from hybridctl.logs.native import native_log
 from hybridctl.logs.quality import LogReport, examine
@@ -56,6 +57,18 @@ def print_info(
         _say(console, f"no channels without a mapping: {error}")
         return
     _print_log(log, console)
+
+
+def write_mapping(path: str | Path, target: str | Path) -> None:
+    """Write a mapping of a log to edit, with a channel for each of its arrays and columns.
+
+    Raises `InputError` for a target that exists.
+    """
+    if Path(target).exists():
+        raise InputError(f"write_mapping must name a new file, but {target} is there already")
+    mapping = draft_mapping(read_raw(path))
+    with atomic(target) as temporary:
+        temporary.write_text(mapping.text(), encoding="utf-8")
 
 
 def _say(console: Console, line: str) -> None:

@@ -16,16 +16,16 @@ into the messages of a topic.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from collections.abc import Mapping as Dictionary
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hybridctl import checks
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.errors import InputError
+from hybridctl.files import read_yaml
 from hybridctl.logs.units import NANOSECONDS, UNITS
 
 ROTATIONS = ("wxyz", "xyzw", "rpy")
@@ -97,19 +97,25 @@ class Mapping:
     @classmethod
     def load(cls, path: str | Path) -> Mapping:
         """The mapping in a YAML file; an error names the file and the key at fault."""
-        path = Path(path)
-        if not path.is_file():
-            raise InputError(f"mapping {str(path)!r} does not exist")
-        try:
-            content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise FileFormatError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+        content = read_yaml(path, "mapping")
         try:
             return cls.parse(content)
-        except UnknownNameError as error:
-            raise UnknownNameError(f"{path}: {error}") from error
         except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+            raise type(error)(f"{path}: {error}") from error
+
+    def text(self) -> str:
+        """This mapping as YAML, to be edited; `load` reads it back."""
+        content: dict[str, Any] = {"time": _given(self.time)}
+        content["segment"] = None if self.segment is None else _given(self.segment)
+        for section, role in _SECTIONS.items():
+            content[section] = {
+                c.name: {k: v for k, v in _given(c).items() if k not in ("name", "role")}
+                for c in self.channels
+                if c.role == role
+            }
+        kept = {key: value for key, value in content.items() if value}
+        body = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None)
+        return f"# channels are read as SI after `unit`, one of {', '.join(UNITS)}\n{body}"
 
     @classmethod
     def parse(cls, content: Any) -> Mapping:
@@ -131,18 +137,15 @@ class Mapping:
         return cls(tuple(channels), time, segment)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Plain YAML in which a key that occurs twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """The dictionary of a node."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} occurs twice", node.start_mark
-                )
-        return super().construct_mapping(node, deep)
+def _given(entry: TimeSource | Segment | ChannelSource) -> dict[str, Any]:
+    """What of an entry is not its default, in lists and dictionaries."""
+    given = {}
+    for f in fields(entry):
+        value = getattr(entry, f.name)
+        if value != f.default:
+            plain = list(value) if isinstance(value, tuple) else value
+            given[f.name] = _given(value) if isinstance(value, TimeSource) else plain
+    return given
 
 
 def _dictionary(name: str, value: Any, known: tuple[str, ...]) -> Dictionary[str, Any]:

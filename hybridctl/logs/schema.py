@@ -13,6 +13,9 @@ from numpy.typing import ArrayLike
 from hybridctl import checks
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.estimation.filter_model import FilterModel
+from hybridctl.estimation.record import Record
+from hybridctl.logs.record import to_record
 
 ROLES = ("measurement", "input", "truth")
 QUATERNION = ("qx", "qy", "qz", "qw")
@@ -116,6 +119,10 @@ class Log:
         """The channels of a role: "measurement", "input" or "truth"."""
         checks.member("role", role, ROLES)
         return tuple(channel for channel in self.channels if channel.role == role)
+
+    def record(self, model: FilterModel, longest_gap: float = 2.0) -> Record:
+        """What a filter of this model reads, see `to_record`."""
+        return to_record(self, model, longest_gap)
 
     @property
     def span(self) -> tuple[float, float]:

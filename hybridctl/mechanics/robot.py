@@ -124,6 +124,9 @@ class Robot:
             gravity=gravity,
         )
 
+    def __repr__(self) -> str:
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
+
     def _scratches(self) -> tuple[_Scratch, _Scratch]:
         return _Scratch(self._model), _Scratch(self._weightless)
 

@@ -12,7 +12,7 @@ from scipy.stats import chi2, norm
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.likelihood import fit_noise, judge
+from hybridctl.estimation.likelihood import evaluate, fit_noise
 from hybridctl.estimation.record import Record, Series
 
 SIGMA, KICK, RECORDS = 0.003, 0.15, 20
@@ -72,13 +72,13 @@ def test_levels_are_found_within_their_statistical_error(fitted):
 def test_held_out_records_judge_the_fit(fitted):
     records, fit, _ = fitted
     held_out = records[RECORDS:]
-    right = judge(ball_filter, fit.levels, held_out, [START])
+    right = evaluate(ball_filter, fit.levels, held_out, [START])
     assert right.nis.inside
     assert right.failed == right.rejected == 0
     for wrong in (fit.levels * [1.5, 1.0], fit.levels * [1.0, 0.4], fit.levels * [1.0, 4.0]):
-        other = judge(ball_filter, wrong, held_out, [START])
+        other = evaluate(ball_filter, wrong, held_out, [START])
         assert other.log_likelihood < right.log_likelihood - 2.0
-    assert not judge(ball_filter, fit.levels * [1.0, 0.1], held_out, [START]).nis.inside
+    assert not evaluate(ball_filter, fit.levels * [1.0, 0.1], held_out, [START]).nis.inside
 
 
 def still_records(n=3, size=8):
@@ -116,12 +116,12 @@ def test_the_result_does_not_depend_on_the_executor():
 def test_other_processes_give_the_same_numbers():
     """Those that are spawned, which read all from pickles, import for some seconds."""
     records, walk = still_records(4), Estimate("flow", 0.0, np.array([2.0]), np.eye(1))
-    alone = judge(walk_filter, [0.3, 0.1], records, [walk])
+    alone = evaluate(walk_filter, [0.3, 0.1], records, [walk])
     spawn = multiprocessing.get_context("spawn")
     options = {"max_evaluations": 20, "standard_errors": True}
     fit = fit_noise(still_filter, records, [KNOWN], [1.0], **options)
     with ProcessPoolExecutor(2, spawn) as pool:
-        shared = judge(walk_filter, [0.3, 0.1], records, [walk], executor=pool)
+        shared = evaluate(walk_filter, [0.3, 0.1], records, [walk], executor=pool)
         same = fit_noise(still_filter, records, [KNOWN], [1.0], executor=pool, **options)
     np.testing.assert_array_equal(shared.log_likelihoods, alone.log_likelihoods)
     assert shared.nis == alone.nis
@@ -203,7 +203,7 @@ def test_a_gate_does_not_reward_levels_that_reject_everything():
     """Values around 2 of deviation 0.3; a rejected one, one in 100, is anywhere in their range."""
     records = still_records()
     found = {
-        level: judge(lambda levels: still_filter(levels, 0.99), [level], records, [KNOWN])
+        level: evaluate(lambda levels: still_filter(levels, 0.99), [level], records, [KNOWN])
         for level in (1e-6, 0.003, 0.3)
     }
     for level, judged in found.items():
@@ -225,6 +225,6 @@ def test_bad_input_is_named():
     with pytest.raises(InputError, match="bounds must be positive and hold start"):
         fit_noise(still_filter, records, [KNOWN], [1.0], bounds=[[2.0, 3.0]])
     with pytest.raises(InputError, match="records must have one entry"):
-        judge(still_filter, [1.0], [], [KNOWN])
+        evaluate(still_filter, [1.0], [], [KNOWN])
     with pytest.raises(InputError, match="initials one for each"):
-        judge(still_filter, [1.0], records, [KNOWN] * 3)
+        evaluate(still_filter, [1.0], records, [KNOWN] * 3)

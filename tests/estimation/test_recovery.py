@@ -3,11 +3,6 @@
 import numpy as np
 import pytest
 from estimation.systems import affine, bouncing_ball, height
-from hybridctl.experiments.filtering.log import to_record
-from hybridctl.experiments.filtering.model import salted
-from hybridctl.experiments.filtering.models import load_settings, make_model
-from hybridctl.experiments.filtering.record import synthetic
-from hybridctl.experiments.filtering.start import first_estimate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
@@ -17,11 +12,15 @@ import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.filters import kalman
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.recovery import Beginning, inflation
 from hybridctl.estimation.smoother import smooth
+from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.models import find_model
 
 KINDS = [SaltedKalmanFilter, UnscentedFilter]
 
@@ -130,8 +129,9 @@ def test_to_filter_and_smoother_an_inflation_is_process_noise_at_that_time(kind)
 
 
 def prepared(name, *assignments):
-    chosen = load_settings(name, None, assignments)
-    return make_model(name, chosen), chosen
+    source = find_model(name)
+    chosen = source.configured(None, assignments)
+    return source.make(chosen), chosen
 
 
 def noisy(model, truth, times, inputs=None, seed=0):
@@ -156,7 +156,7 @@ def filtered(model, chosen, record, kind=SaltedKalmanFilter):
 
 
 def make_filter(model, chosen, kind, patience):
-    kf = salted(model, chosen, kind=kind)
+    kf = kalman(model, chosen, kind=kind)
     kf.patience = patience
     return kf
 
@@ -193,13 +193,12 @@ def test_a_ball_that_was_pushed_away_is_found(kind):
 
 def test_wild_rows_alone_or_few_stay_rejected():
     model, chosen = prepared("ball")
-    log, _ = synthetic(model, chosen)
-    record, _ = to_record(log, model, chosen)
+    record, _ = synthetic(model, chosen)
     series = record.channels["position"]
     values = series.values.copy()
     values[[10, 20, 40, 41, 70, *range(90, 97)]] += 3.0
     start, rest = first_estimate(model, chosen, Record({"position": Series(series.times, values)}))
-    summary = salted(model, chosen).run(rest, start).summary()
+    summary = kalman(model, chosen).run(rest, start).summary()
     assert (summary["rejected"], summary["reopened"]) == (12, 0)
 
 
@@ -209,8 +208,7 @@ def test_wild_rows_alone_or_few_stay_rejected():
 def test_ordinary_motions_are_left_alone(name, count, more):
     for seed in range(count):
         model, chosen = prepared(name, f"seed={seed}", *more, *(["duration=0.4"] if more else []))
-        log, _ = synthetic(model, chosen)
-        record, _ = to_record(log, model, chosen)
+        record, _ = synthetic(model, chosen)
         found, blind = filtered(model, chosen, record)
         assert found.summary()["reopened"] == 0
         np.testing.assert_array_equal(found.means[-1], blind.means[-1])
@@ -261,8 +259,7 @@ def test_a_block_that_does_not_stick_is_found_sliding():
 def test_a_foot_that_is_lifted_by_hand_is_found_off_the_door():
     """A torque that nobody has logged pulls the arm back for 60 ms."""
     model, chosen = prepared("door", "begin=0.9", "duration=0.6")
-    log, made = synthetic(model, chosen)
-    record, _ = to_record(log, model, chosen)
+    record, made = synthetic(model, chosen)
     lift = int(np.searchsorted(made.times, 1.25))
     x, mode, runs = made.run(made.times[lift]), model.open, []
     for k in range(lift, len(made.times) - 1):
@@ -315,5 +312,5 @@ def test_settings_are_checked():
             bouncing_ball(), np.zeros((2, 2)), height(), beginning=Beginning("air", np.eye(3))
         )
     with pytest.raises(InputError, match="patience"):
-        load_settings("ball", None, ["patience=0"])
-    assert load_settings("ball", None, ["patience=null"]).patience is None
+        find_model("ball").configured(None, ["patience=0"])
+    assert find_model("ball").configured(None, ["patience=null"]).patience is None

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import EXPERIMENTS
 from hybridctl.experiments.contacts import law as contact_law
 from rich.console import Console
 
@@ -167,7 +166,7 @@ def test_the_folder_is_complete(result):
 )
 def test_settings_that_make_no_sense_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
-        load_configuration(EXPERIMENTS["contact-law"].load().Config, None, [setting])
+        load_configuration(contact_law.Config, None, [setting])
 
 
 def test_quick_takes_few_samples():

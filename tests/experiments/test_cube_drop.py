@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybridctl.experiments import EXPERIMENTS
 from hybridctl.experiments.contacts import cube_drop
 from hybridctl.experiments.contacts.recorded_tosses import CLEARANCE, load_toss
 from hybridctl.robots import cube
@@ -292,7 +291,7 @@ def test_tosses_without_a_flight_and_a_landing_are_refused(arrays, tmp_path):
 )
 def test_settings_that_make_no_sense_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
-        load_configuration(EXPERIMENTS["cube-drop"].load().Config, None, [setting])
+        load_configuration(cube_drop.Config, None, [setting])
 
 
 def test_a_cube_that_begins_in_the_table_is_refused():

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hybridctl.experiments.filtering.models import load_settings, make_model
-from hybridctl.experiments.filtering.record import synthetic
 
 from hybridctl.cli import cli
 from hybridctl.errors import HybridctlError, SimulationError
+from hybridctl.estimation.synthetic import synthetic
 from hybridctl.logs import read_log, write_log
+from hybridctl.models import find_model
 
 QUICK = {  # settings with few samples on both sides of an impact
     "ball": ["duration=0.6", "rate=50"],
@@ -98,7 +98,7 @@ def test_filters_are_compared_on_the_same_log(tmp_path):
 
 
 def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
-    from hybridctl.experiments.filtering import run as filter_run
+    from hybridctl.commands import filter as filter_run
 
     run = filter_run.run_filter
 
@@ -108,7 +108,7 @@ def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypa
         return run(name, *rest)
 
     monkeypatch.setattr(filter_run, "run_filter", failing)
-    monkeypatch.setattr(filter_run, "COMPARED", ("salted", "no_jump", "reset_jacobian"))
+    monkeypatch.setattr(filter_run, "FILTERS", ("salted", "no_jump", "reset_jacobian"))
     text = call("filter", "--model", "ball", "--compare", "--out", tmp_path, *settings("ball"))
     assert "failed: filter 'no_jump' lost its way" in text
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -152,11 +152,12 @@ def test_the_foot_force_tells_the_mode(tmp_path):
 
 
 def test_the_same_seed_gives_the_same_log_and_others_do_not():
-    model = make_model("ball", load_settings("ball", None, QUICK["ball"]))
+    source = find_model("ball")
+    model = source.make(source.configured(None, QUICK["ball"]))
     logs = []
     for seed in (1, 1, 2):
-        given = load_settings("ball", None, [*QUICK["ball"], f"seed={seed}"])
-        logs.append(synthetic(model, given)[0]["position"].values)
+        given = source.configured(None, [*QUICK["ball"], f"seed={seed}"])
+        logs.append(synthetic(model, given)[0].channels["position"].values)
     np.testing.assert_array_equal(logs[0], logs[1])
     assert not np.allclose(logs[0], logs[2])
 

@@ -4,24 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybridctl.experiments.filtering.log import to_record
-from hybridctl.experiments.filtering.model import Settings
-from hybridctl.experiments.filtering.models import KINDS, load_settings, make_model
-from hybridctl.experiments.filtering.record import synthetic
-from hybridctl.experiments.filtering.start import first_estimate
-from hybridctl.experiments.filtering.truth import simulate_truth
 from hybridctl.robots import ball
 
+from hybridctl import plugins
 from hybridctl.errors import InputError
 from hybridctl.estimation.consistency import band, nees
+from hybridctl.estimation.filter_model import FilterSettings
+from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.synthetic import simulate_truth, synthetic
 from hybridctl.logs import Channel, Log
+from hybridctl.models import find_model
 
 FREE = ["duration=0.2", "rate=50", "spread=0"]  # no impact yet, and always the same start
 
 
 def made(model, *assignments):
-    settings = load_settings(model, None, assignments)
-    return make_model(model, settings), settings
+    source = find_model(model)
+    settings = source.configured(None, assignments)
+    return source.make(settings), settings
 
 
 def test_noise_on_the_flow_has_its_density():
@@ -70,10 +70,10 @@ def test_the_commands_of_the_door_are_held_and_go_with_the_truth():
     import hybridctl as hc
 
     model, settings = made("door", "begin=0.85", "duration=0.2", "torque_noise=0", "seed=1")
-    log, truth = synthetic(model, settings)
+    record, truth = synthetic(model, settings)
     x, mode, t = truth.run(0.85), model.open, 0.85
     events = []
-    for end, u in zip(log["torque"].times[1:].tolist(), log["torque"].values, strict=False):
+    for end, u in zip(record.inputs.times[1:].tolist(), record.inputs.values, strict=False):
         run = hc.simulate(model.system, mode, x, (t, end), lambda s, x, u=u: u)
         x, mode, t = run.final_state, run.final_mode, end
         events += [event.guards for event in run.events]
@@ -87,8 +87,7 @@ def test_first_estimates_are_consistent(model):
     built, settings = made(model, "duration=0.2", "rate=50")
     pairs = []
     for seed in range(40):
-        log, truth = synthetic(built, replace(settings, seed=seed))
-        record, _ = to_record(log, built, settings)
+        record, truth = synthetic(built, replace(settings, seed=seed))
         start, rest = first_estimate(built, settings, record)
         assert start.time == pytest.approx((settings.warm_up - 1) / 50.0)
         assert min(s.times.min() for s in rest.channels.values()) > start.time
@@ -97,46 +96,44 @@ def test_first_estimates_are_consistent(model):
 
 
 def test_channels_of_other_order_and_stamps_become_one_series():
-    model, settings = made("block")
+    model, _ = made("block")
     t = np.arange(5) / 50.0
     position = Channel("position", t, np.column_stack([t, 2.0 * t]), ("z", "x"), "m")
     pitch = Channel("pitch", t[1:], 3.0 * t[1:], ("pitch",), "rad")
-    record, warnings = to_record(Log((position, pitch)), model, settings)
+    record = Log((position, pitch)).record(model)
     values = record.channels["pose"].values
     np.testing.assert_array_equal(values[1:], np.column_stack([2.0 * t, t, 3.0 * t])[1:])
     assert np.isnan(values[0, 2])
-    assert not warnings
+    assert not record.notes
 
 
 def test_units_and_broken_values_are_caught():
-    model, settings = made("ball")
+    model, _ = made("ball")
     t = np.arange(5) / 50.0
     values = np.column_stack([t, t])
     wrong = Log((Channel("position", t, values, ("x", "z"), "rad"),))
     with pytest.raises(InputError, match="must be in m, but is in rad"):
-        to_record(wrong, model, settings)
+        wrong.record(model)
     values[2, 0] = 1e9
-    record, warnings = to_record(
-        Log((Channel("position", t, values, ("x", "z"), "m"),)), model, settings
-    )
+    record = Log((Channel("position", t, values, ("x", "z"), "m"),)).record(model)
     assert np.isnan(record.channels["position"].values[2, 0])
-    assert "above 1e+06" in warnings[0]
-    cube, given = made("cube")
+    assert "above 1e+06" in record.notes[0]
+    cube, _ = made("cube")
     q = np.tile([0.0, 0.0, 0.0, 3.0], (5, 1))
     q[0] = [0.0, 0.0, 0.0, 1.0]
     place = Channel("position", t, np.zeros((5, 3)), ("x", "y", "z"), "m")
     turn = Channel("orientation", t, q, quaternion=True)
-    record, warnings = to_record(Log((place, turn)), cube, given)
+    record = Log((place, turn)).record(cube)
     assert np.isnan(record.channels["pose"].values[1:, 3:]).all()
-    assert "no unit quaternion" in warnings[0]
+    assert "no unit quaternion" in record.notes[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", plugins.names("models"))
 def test_every_setting_is_checked(kind):
     for name, value in (("rate", "x"), ("duration", 1e9), ("seed", -1), ("gate", 0), ("noise", -1)):
         with pytest.raises(InputError, match=name):
-            load_settings(kind, None, [f"{name}={value}"])
-    assert isinstance(load_settings(kind), Settings)
+            find_model(kind).configured(None, [f"{name}={value}"])
+    assert isinstance(find_model(kind).configured(), FilterSettings)
 
 
 def test_the_ball_model_is_that_of_the_robot():

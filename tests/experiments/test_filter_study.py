@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments.filtering import study
+from hybridctl.experiments.filter_study import study
 from rich.console import Console
 
 from hybridctl.errors import InputError

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments import EXPERIMENTS
 from hybridctl.experiments.contacts import block, slope
 from hybridctl.robots import ball
 from hybridctl.robots import block as block_robot
@@ -22,7 +21,7 @@ CONTACT_FIGURES = ("modes", "forces", "energy")
 
 
 def results(name, tmp_path_factory):
-    module = EXPERIMENTS[name].load()
+    module = {"slope": slope, "block": block}[name]
     folder = RunFolder(name, tmp_path_factory.mktemp(name))
     return folder, module.run(module.quick(module.Config()), folder, Console(quiet=True))
 

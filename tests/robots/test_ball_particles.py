@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.filtering.kinds import make_filter
-from hybridctl.experiments.filtering.models import load_settings, make_model
 from hybridctl.robots import ball
 from hybridctl.robots.ball_particles import BallParticles, landing
 from hypothesis import given, settings
@@ -13,10 +11,12 @@ import hybridctl as hc
 from hybridctl.errors import EventLimitError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.filters import make_filter
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
+from hybridctl.models import find_model
 
 OPEN = ("open",)
 STILL = np.zeros(2)
@@ -252,8 +252,9 @@ def test_one_seed_gives_one_result():
 
 
 def test_the_model_of_the_command_has_it():
-    settings = load_settings("ball", None, ["guard_noise=1e-3", "force_noise=0"])
-    model = make_model("ball", settings)
+    source = find_model("ball")
+    settings = source.configured(None, ["guard_noise=1e-3", "force_noise=0"])
+    model = source.make(settings)
     assert make_filter("particle", model, settings).propagate is model.propagate
     x = np.tile([0.0, 0.1, 0.5, -1.0], (2000, 1))
     *_, events = model.propagate([OPEN] * 2000, x, 0.0, 0.2, STILL, np.random.default_rng(0))

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.filtering import figures
-from hybridctl.experiments.filtering.judgement import Judgement, judge
-from hybridctl.experiments.filtering.kinds import COMPARED, run_filter
-from hybridctl.experiments.filtering.log import load_log, recorded_settings, to_record
-from hybridctl.experiments.filtering.model import FilterModel, Settings
-from hybridctl.experiments.filtering.models import KINDS, load_settings, make_model
-from hybridctl.experiments.filtering.output import write_results
-from hybridctl.experiments.filtering.record import synthetic, truth_path, write
-from hybridctl.experiments.filtering.start import first_estimate
 from rich.console import Console
 
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.commands import figures
+from hybridctl.commands.output import write_results
+from hybridctl.commands.record import synthetic_log, truth_path, write
+from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings
+from hybridctl.estimation.filters import FILTERS, run_filter
+from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.record import Record
+from hybridctl.estimation.start import first_estimate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.logs import Log, examine
+from hybridctl.logs import Log, examine, read_log, read_raw
+from hybridctl.logs import Mapping as LogMapping
+from hybridctl.models import ModelSource, find_model
 from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
@@ -51,7 +52,7 @@ class Case:
     """A log and what is needed to filter it."""
 
     model: FilterModel
-    settings: Settings
+    settings: FilterSettings
     log: Log
     truth: HybridTrajectory | None
 
@@ -60,15 +61,16 @@ def run(
     request: Request, out: Path | None, console: Console, *, overwrite: bool = False
 ) -> dict[str, Any]:
     """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
-    case = None if request.log is None else read(request, request.log)
-    folder = RunFolder(f"filter-{request.model}", out, overwrite=overwrite)
+    source = find_model(request.model)
+    case = None if request.log is None else read(source, request, request.log)
+    folder = RunFolder(f"filter-{source.name}", out, overwrite=overwrite)
     if case is None:
-        case = recorded(request, folder, console)
-    record, warnings = to_record(case.log, case.model, case.settings)
-    for warning in (*examine(case.log).warnings, *warnings):
+        case = recorded(source, request, folder, console)
+    record = case.log.record(case.model, case.settings.longest_gap)
+    for warning in (*examine(case.log).warnings, *record.notes):
         _say(console, f"warning: {warning}")
     folder.write_configuration(case.settings, seed=case.settings.seed)
-    names = COMPARED if request.compare else COMPARED[:1]
+    names = FILTERS if request.compare else FILTERS[:1]
     judgements, failures = filtered(case, record, names, console)
     summary = summarize(case, judgements, failures)
     folder.write_json("summary.json", summary)
@@ -83,31 +85,60 @@ def run(
     return summary
 
 
-def recorded(request: Request, folder: RunFolder, console: Console) -> Case:
+def recorded(source: ModelSource, request: Request, folder: RunFolder, console: Console) -> Case:
     """A log that is made now, and left in the folder."""
     if request.mapping is not None or request.segment is not None or request.truth is not None:
         raise InputError("mapping, segment and truth belong to a log, and no log is given")
-    settings = load_settings(request.model, None, request.assignments)
-    model = make_model(request.model, settings)
+    settings = source.configured(None, request.assignments)
+    model = source.make(settings)
     with console.status("recording"):
-        log, truth = synthetic(model, settings)
+        log, truth = synthetic_log(model, settings)
     write(folder / "log.npz", model, log, truth)
     _say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")
     return Case(model, settings, log, truth.run)
 
 
-def read(request: Request, path: Path) -> Case:
+def read(source: ModelSource, request: Request, path: Path) -> Case:
     """A log from a file, with the truth where there is one."""
-    draft = make_model(request.model, load_settings(request.model))
-    log = load_log(path, draft.mapping, request.mapping, request.segment)
-    given = recorded_settings(log, request.model)
-    base = build_configuration(KINDS[request.model].settings, given)
-    settings = _assigned(base, request)
-    model = make_model(request.model, settings)
+    log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
+    given = recorded_settings(log, source.name)
+    values = dict(vars(source.configured(None, ()))) | given | assigned(request.assignments)
+    settings = build_configuration(source.settings, values)
+    model = source.make(settings)
     beside = truth_path(path)
     found = request.truth or (beside if given and beside.is_file() else None)
     truth = None if found is None else HybridTrajectory.load(found, model.system)
     return Case(model, settings, log, truth)
+
+
+def load_log(
+    path: Path,
+    recordings: Mapping[str, Any] | None,
+    mapping: Path | None = None,
+    segment: int | None = None,
+) -> Log:
+    """Read a log; without a mapping, `recordings` is used where it names fields of the file."""
+    if mapping is not None or recordings is None:
+        return read_log(path, mapping, segment=segment)
+    raw = read_raw(path)
+    known = LogMapping.parse(recordings)
+    fields = {name for source in known.channels for name in source.fields}
+    if raw.native is None and "" in raw.tables and fields <= set(raw.tables[""].fields):
+        return read_log(path, known, segment=segment)
+    return read_log(path, segment=segment)
+
+
+def recorded_settings(log: Log, model: str) -> dict[str, Any]:
+    """The settings that `record` has left in a log of this model; none for other logs."""
+    if log.metadata.get("experiment") != model:
+        return {}
+    try:
+        settings = json.loads(log.metadata.get("settings", "{}"))
+    except json.JSONDecodeError as error:
+        raise FileFormatError(f"{log.source}: its settings are not JSON ({error})") from error
+    if not isinstance(settings, dict):
+        raise FileFormatError(f"{log.source}: its settings are no JSON object")
+    return settings
 
 
 def filtered(
@@ -129,7 +160,7 @@ def filtered(
                     raise
                 failures[name] = str(error)
                 continue
-            found.append(judge(name, case.model, result, case.truth))
+            found.append(judge(case.model.system, result, case.truth, name=name))
     return tuple(found), failures
 
 
@@ -176,12 +207,6 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
         _say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:
         _say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
-
-
-def _assigned(settings: Settings, request: Request) -> Settings:
-    """The settings with the assignments of the command line."""
-    values = dict(vars(settings)) | assigned(request.assignments)
-    return build_configuration(type(settings), values)
 
 
 def _say(console: Console, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Simulated truth with the noise that a filter believes in: on the flow and on every reset.
+"""Synthetic records: simulated truth with the noise that a filter believes in, and its sensors.
 
 Noise on the flow is a disturbance of the input, constant from sample to sample, of covariance
 W / h for density W: in one sample the speed has the variance of white noise, the position three
@@ -10,18 +10,22 @@ rebound too slow to leave) is drawn again.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-from hybridctl.experiments.filtering.model import FilterModel, Settings
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
+from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+from hybridctl.mechanics.state import RobotStateSpace
 
+_OUTLIER = 50.0  # standard deviations of the sensor
 _DRAWS = 20
 _AHEAD = 4  # periods that are simulated at a time
 _ROUNDING = 1e-9  # of a period
@@ -75,14 +79,77 @@ class Truth:
     times: Array
     commands: Array
 
-    @property
+    @cached_property
     def states(self) -> Array:
         """The state at every sample (n, nx), after events."""
         return np.array([self.run(t) for t in self.times.tolist()])
 
 
-def simulate_truth(model: FilterModel, settings: Settings, rng: np.random.Generator) -> Truth:
+def synthetic(model: FilterModel, settings: FilterSettings) -> tuple[Record, Truth]:
+    """What the sensors of a model would have recorded of its scenario, and the run.
+
+    The same for the same seed. Contact signals are the normal forces of the contacts, in their
+    order, where the settings have a `force` that is true, with its `force_noise` in N.
+    """
+    rng = np.random.default_rng(settings.seed)
+    truth = simulate_truth(model, settings, rng)
+    channels = {}
+    for sensor in model.sensors:
+        channels[sensor.name] = Series(truth.times, _measured(model, settings, truth, sensor, rng))
+    if getattr(settings, "force", False):
+        values = _normal_forces(model, truth)
+        values = values + getattr(settings, "force_noise") * rng.normal(size=values.shape)  # noqa: B009
+        for signal, column in zip(model.signals.values(), values.T, strict=True):
+            channels[signal.channel] = Series(truth.times, column)
+    inputs = None if model.inputs is None else Series(truth.times, truth.commands)
+    return Record(channels, inputs), truth
+
+
+def _measured(
+    model: FilterModel,
+    settings: FilterSettings,
+    truth: Truth,
+    sensor: Sensor,
+    rng: np.random.Generator,
+) -> Array:
+    """Values (n, m) of a sensor with its noise, missing rows and outliers."""
+    m = sensor.measurement
+    n, k = len(truth.times), m.dimension
+    noise = settings.noise * rng.normal(size=(n, k)) @ np.linalg.cholesky(m.covariance).T
+    far = rng.random(n) < settings.outliers
+    deviations = np.sqrt(np.diag(m.covariance))
+    noise[far] += _OUTLIER * deviations * rng.choice([-1.0, 1.0], size=(int(far.sum()), k))
+    rows = []
+    for t, x, u, e in zip(truth.times.tolist(), truth.states, truth.commands, noise, strict=True):
+        mode = model.system.mode(truth.run.arc(t).mode)
+        z = m.value(mode, t, x, u)
+        if m.residual is None:
+            rows.append(z + e)
+        elif isinstance(mode.space, RobotStateSpace):
+            rows.append(mode.space.robot.integrate(z, e))
+        else:
+            raise InputError(f"values of {m.name!r} cannot be made up: its residual has no inverse")
+    values = np.array(rows)
+    values[rng.random(n) < settings.missing] = np.nan
+    return values
+
+
+def _normal_forces(model: FilterModel, truth: Truth) -> Array:
+    """The normal force of every contact (n, c), N."""
+    rows = []
+    for t in truth.times.tolist():
+        arc = truth.run.arc(t)
+        outputs = model.system.mode(arc.mode).outputs
+        if outputs is None:
+            raise InputError(f"force: mode {arc.mode!r} has no normal forces")
+        rows.append(outputs(t, arc(t), arc.input(t))["normal_force"])
+    return np.array(rows)
+
+
+def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.Generator) -> Truth:
     """A run of the model's scenario from a start drawn at random, sampled at a rate."""
+    if model.scenario is None:
+        raise InputError(f"model {model.name!r} has no scenario to simulate")
     scenario = model.scenario()
     period, n = 1.0 / settings.rate, round(settings.duration * settings.rate)
     times: Array = scenario.begin + period * np.arange(n + 1, dtype=np.float64)

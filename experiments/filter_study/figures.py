@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.filtering.figures import COLORS
 
-from hybridctl.plots import Line, Panel, series
+from hybridctl.plots import CURVES, Line, Panel, series
 
 
 def draw(path: Path, model: str, found: Mapping[str, Any]) -> None:
@@ -17,7 +16,7 @@ def draw(path: Path, model: str, found: Mapping[str, Any]) -> None:
     filters = found["filters"]
     lines = [
         _curve(values, "nees_per_degree", name, color, ".-", 3.5 if name == "salted" else 1.2)
-        for (name, values), color in zip(filters.items(), COLORS, strict=False)
+        for (name, values), color in zip(filters.items(), CURVES, strict=False)
     ]
     for key, label in (("low", "99 % band"), ("high", None)):
         lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hybridctl.experiments.filtering.judgement import Judgement
-from hybridctl.experiments.filtering.model import FilterModel
 
 from hybridctl.checks import Array
+from hybridctl.estimation.filter_model import FilterModel
+from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
 from hybridctl.logs import Log, PoseSeries, write_estimates
 from hybridctl.report import RunFolder

@@ -6,25 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from hybridctl.experiments.filtering.model import (
-    FilterModel,
-    Part,
-    Scenario,
-    Sensor,
-    Settings,
-    surface_noise,
-)
 from hybridctl.experiments.rrr_door import tracking as experiment
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, IMPACT_TIME, OPEN
-from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, robot, system
+from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, system
 
 from hybridctl.checks import number
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.filter_model import (
+    FilterModel,
+    FilterSettings,
+    Part,
+    Scenario,
+    Sensor,
+    surface_noise,
+)
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.mechanics.state import RobotStateSpace
 
 # Softer gains than the experiment's, whose feedback is continuous: torques are held for 10 ms.
 TRACKING = experiment.Config(
@@ -36,7 +35,7 @@ TRACKING = experiment.Config(
 
 
 @dataclass(frozen=True)
-class DoorSettings(Settings):
+class DoorSettings(FilterSettings):
     """The door experiment, tracked with reference spreading by torques held between samples.
 
     begin: of the log, in s after the start of the reference. angle_noise: of the encoders, rad;
@@ -76,17 +75,19 @@ def door_model(settings: DoorSettings) -> FilterModel:
     encoders = coordinates("joints", range(4), settings.angle_noise**2 * np.eye(4))
     impulse = settings.reset_noise**2 * np.eye(3)
     return FilterModel(
-        "door",
-        system(),
-        RobotStateSpace(robot()),
-        OPEN,
-        (Sensor(encoders, (angles,)),),
-        Noise(settings.torque_noise**2 * np.eye(3), through_input=True, name="torque_noise"),
-        Noise(impulse, through_input=True, name="reset_noise") if impulse.any() else None,
-        surface_noise(contacts(), settings.guard_noise),
-        np.full(4, 5.0),
-        (*JOINTS, *(f"{joint} rate" for joint in JOINTS)),
-        lambda: _tracking(settings),
+        system=system(),
+        open=OPEN,
+        sensors=(Sensor(encoders, (angles,)),),
+        process_noise=Noise(
+            settings.torque_noise**2 * np.eye(3), through_input=True, name="torque_noise"
+        ),
+        reset_noise=(
+            Noise(impulse, through_input=True, name="reset_noise") if impulse.any() else None
+        ),
+        guard_noise=surface_noise(contacts(), settings.guard_noise),
+        speeds=np.full(4, 5.0),
+        states=(*JOINTS, *(f"{joint} rate" for joint in JOINTS)),
+        scenario=lambda: _tracking(settings),
         shown_names=(
             *(f"{joint} [rad]" for joint in JOINTS),
             *(f"{joint} [rad/s]" for joint in JOINTS),

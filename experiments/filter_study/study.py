@@ -23,21 +23,22 @@ from os import cpu_count
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.filtering import study_figures as figures
-from hybridctl.experiments.filtering.kinds import COMPARED, run_filter
-from hybridctl.experiments.filtering.log import to_record
-from hybridctl.experiments.filtering.model import FilterModel, Settings
-from hybridctl.experiments.filtering.models import load_settings, make_model
-from hybridctl.experiments.filtering.record import synthetic
-from hybridctl.experiments.filtering.start import first_estimate
+from hybridctl.experiments.filter_study import figures
 from rich.console import Console
 
 from hybridctl.checks import count, member, vector
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings
+from hybridctl.estimation.filters import FILTERS, run_filter
 from hybridctl.estimation.result import FilterResult
+from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.models import find_model
 from hybridctl.report import RunFolder, progress, table
+
+SUMMARY = "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs"
 
 DIVERGED = 10.0  # NEES per degree of freedom at the end
 INDEFINITE = 1e-12  # of the largest eigenvalue
@@ -158,10 +159,10 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]:
     """The filters of run number k: at larger noise the salted one alone."""
     if scale != 1.0:
-        return COMPARED[:1]
+        return FILTERS[:1]
     if k < config.particle_runs or _model(model, scale).propagate is not None:
-        return COMPARED
-    return COMPARED[:-1]
+        return FILTERS
+    return FILTERS[:-1]
 
 
 def _of(
@@ -194,8 +195,7 @@ def attempt(trial: Trial) -> tuple[Outcome, ...]:
     """One run, and what each filter makes of it."""
     settings = replace(_settings(trial.model, trial.scale), seed=trial.seed)
     model = _model(trial.model, trial.scale)
-    log, truth = synthetic(model, settings)
-    record, _ = to_record(log, model, settings)
+    record, truth = synthetic(model, settings)
     results = []
     try:
         start, rest = first_estimate(model, settings, record)
@@ -316,8 +316,8 @@ def _runs(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 
 
 @cache
-def _settings(model: str, scale: float) -> Settings:
-    settings = load_settings(model, None, SETUPS[model].assignments)
+def _settings(model: str, scale: float) -> FilterSettings:
+    settings = find_model(model).configured(None, SETUPS[model].assignments)
     sensors = {
         k: scale * getattr(settings, k)
         for k in ("position_noise", "angle_noise")
@@ -328,4 +328,4 @@ def _settings(model: str, scale: float) -> Settings:
 
 @cache
 def _model(model: str, scale: float) -> FilterModel:
-    return make_model(model, _settings(model, scale))
+    return find_model(model).make(_settings(model, scale))

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from hybridctl.experiments.filtering.judgement import Judgement
-from hybridctl.experiments.filtering.model import FilterModel
 from scipy.stats import chi2
 
 from hybridctl.checks import Array
+from hybridctl.estimation.filter_model import FilterModel
+from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BANDS, BASELINE, REFERENCE, TRACKING, Band, Line, Panel, series
+from hybridctl.plots import BANDS, BASELINE, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
 from hybridctl.report import RunFolder
 
-COLORS = (TRACKING, "#d68910", BASELINE, "#8e44ad", "#1e8449")
 _COLUMNS = 2
 _WIDE = 0.12  # of the time axis; bands that are narrower have no name
 _SIGMAS = 3.0
@@ -103,7 +102,7 @@ def _innovations(
 def _nis(folder: RunFolder, judgements: Sequence[Judgement], bands: Sequence[Band]) -> None:
     """NIS divided by its dimension, and the limit that one in a hundred values exceeds."""
     lines = []
-    for judgement, color in zip(judgements, COLORS, strict=False):
+    for judgement, color in zip(judgements, CURVES, strict=False):
         found = judgement.result.innovations
         t = np.array([i.time for i in found])
         ratio = np.array([i.nis / i.dimension for i in found])

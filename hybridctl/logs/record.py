@@ -1,79 +1,48 @@
-"""From the channels of a log to the record that a filter reads, with what is odd about it."""
+"""From the channels of a log to the record of measured values that a filter reads."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping as Dictionary
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from hybridctl.experiments.filtering.model import FilterModel, Part, Settings
 
 from hybridctl.checks import Array
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.errors import InputError
+from hybridctl.estimation.filter_model import FilterModel, Part
 from hybridctl.estimation.record import Record, Series
-from hybridctl.logs import Channel, Log, Mapping, read_log, read_raw
 
-LARGEST = 1e6  # in SI units; a sensor of these models that says more is broken
+if TYPE_CHECKING:
+    from hybridctl.logs.schema import Channel, Log
+
+LARGEST = 1e6  # in SI units; a sensor of a robot that says more is broken
 _NORM = 0.1  # how far from one the length of a measured quaternion may be
 
 
-def load_log(
-    path: Path,
-    recordings: Dictionary[str, Any] | None,
-    mapping: Path | None = None,
-    segment: int | None = None,
-) -> Log:
-    """Read a log; without a mapping, `recordings` is used where it names fields of the file."""
-    if mapping is not None or recordings is None:
-        return read_log(path, mapping, segment=segment)
-    raw = read_raw(path)
-    known = Mapping.parse(recordings)
-    fields = {name for source in known.channels for name in source.fields}
-    if raw.native is None and "" in raw.tables and fields <= set(raw.tables[""].fields):
-        return read_log(path, known, segment=segment)
-    return read_log(path, segment=segment)
+def to_record(log: Log, model: FilterModel, longest_gap: float = 2.0) -> Record:
+    """The values that a model's sensors, contact signals and input have in a log; see `Log.record`.
 
-
-def recorded_settings(log: Log, model: str) -> dict[str, Any]:
-    """The settings that `record` has left in a log of this model; none for other logs."""
-    if log.metadata.get("experiment") != model:
-        return {}
-    try:
-        settings = json.loads(log.metadata.get("settings", "{}"))
-    except json.JSONDecodeError as error:
-        raise FileFormatError(f"{log.source}: its settings are not JSON ({error})") from error
-    if not isinstance(settings, dict):
-        raise FileFormatError(f"{log.source}: its settings are no JSON object")
-    return settings
-
-
-def to_record(log: Log, model: FilterModel, settings: Settings) -> tuple[Record, tuple[str, ...]]:
-    """The values that the model's sensors, contact signals and input have in a log, and warnings.
-
-    Raises `InputError` where a channel is missing, has other columns or another unit, has no
-    complete row, or where all channels are silent for longer than `settings.longest_gap`.
+    What counts as missing, or is assumed, is in the record's notes. Raises `InputError` where a
+    channel is missing, has other columns or another unit, has no complete row, or where all
+    channels are silent for longer than `longest_gap` s.
     """
-    warnings: list[str] = []
-    channels = {s.name: _joined(log, s.parts, warnings) for s in model.sensors}
+    notes: list[str] = []
+    channels = {s.name: _joined(log, s.parts, notes) for s in model.sensors}
     for sensor in model.sensors:
         if not np.isfinite(channels[sensor.name].values).all(axis=1).any():
             raise InputError(f"{log.source or 'log'}: {sensor.name!r} has no complete row")
     for part, signal in model.signals.items():
         if part.channel in log:
-            channels[signal.channel] = _joined(log, (part,), warnings)
-    inputs = None
-    if model.inputs is not None:
-        inputs = _inputs(log, model.inputs, warnings)
-    _check_gaps(log, channels, settings.longest_gap)
-    return Record(channels, inputs), tuple(warnings)
+            channels[signal.channel] = _joined(log, (part,), notes)
+    inputs = None if model.inputs is None else _inputs(log, model.inputs, notes)
+    _check_gaps(log, channels, longest_gap)
+    return Record(channels, inputs, tuple(notes))
 
 
-def _joined(log: Log, parts: Sequence[Part], warnings: list[str]) -> Series:
+def _joined(log: Log, parts: Sequence[Part], notes: list[str]) -> Series:
     """Channels side by side, by stamp; where one has no row, its columns are missing."""
-    found = [_columns(log, part, warnings) for part in parts]
+    found = [_columns(log, part, notes) for part in parts]
     times = found[0][0]
     if all(np.array_equal(t, times) for t, _ in found):
         return Series(times, np.hstack([values for _, values in found]))
@@ -84,11 +53,11 @@ def _joined(log: Log, parts: Sequence[Part], warnings: list[str]) -> Series:
         rows[np.searchsorted(times, t)] = values
         columns.append(rows)
         if len(np.unique(t)) < len(t):
-            warnings.append(f"{part.channel}: of rows with the same stamp only the last is used")
+            notes.append(f"{part.channel}: of rows with the same stamp only the last is used")
     return Series(times, np.hstack(columns))
 
 
-def _columns(log: Log, part: Part, warnings: list[str]) -> tuple[Array, Array]:
+def _columns(log: Log, part: Part, notes: list[str]) -> tuple[Array, Array]:
     """Stamps and values of a channel, in the order of the part's columns, broken ones as NaN."""
     if part.channel not in log:
         raise InputError(
@@ -96,7 +65,7 @@ def _columns(log: Log, part: Part, warnings: list[str]) -> tuple[Array, Array]:
             "mapping says which fields it is made of (see `hybridctl info`)"
         )
     channel = log[part.channel]
-    if channel.unit not in (part.unit, "1"):
+    if part.unit and channel.unit not in (part.unit, "1"):
         raise InputError(
             f"channel {part.channel!r} must be in {part.unit}, but is in {channel.unit}"
         )
@@ -109,7 +78,7 @@ def _columns(log: Log, part: Part, warnings: list[str]) -> tuple[Array, Array]:
     if broken.any():
         rows = int(broken.any(axis=1).sum())
         what = "are no unit quaternion" if part.quaternion else f"are above {LARGEST:g}"
-        warnings.append(f"{part.channel}: {rows} rows {what}; they count as missing")
+        notes.append(f"{part.channel}: {rows} rows {what}; they count as missing")
         values[broken] = np.nan
     return channel.times, values
 
@@ -118,6 +87,8 @@ def _in_order(channel: Channel, part: Part) -> Array:
     names = channel.columns
     if channel.quaternion != part.quaternion and part.quaternion:
         raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")
+    if not part.columns:
+        return channel.values
     if set(part.columns) <= set(names):
         return channel.values[:, [names.index(name) for name in part.columns]]
     if len(names) == len(part.columns):
@@ -127,16 +98,16 @@ def _in_order(channel: Channel, part: Part) -> Array:
     )
 
 
-def _inputs(log: Log, part: Part, warnings: list[str]) -> Series | None:
+def _inputs(log: Log, part: Part, notes: list[str]) -> Series | None:
     if part.channel not in log:
-        warnings.append(f"there is no channel {part.channel!r}: the input is taken to be zero")
+        notes.append(f"there is no channel {part.channel!r}: the input is taken to be zero")
         return None
-    times, values = _columns(log, part, warnings)
+    times, values = _columns(log, part, notes)
     whole = np.isfinite(values).all(axis=1)
     if not whole.any():
         raise InputError(f"{log.source or 'log'}: {part.channel!r} has no complete row")
     if not whole.all():
-        warnings.append(f"{part.channel}: where values are missing, those before are held")
+        notes.append(f"{part.channel}: where values are missing, those before are held")
     return Series(times[whole], values[whole])
 
 

@@ -1,15 +1,16 @@
-"""The filters that `hybridctl filter` knows, by name, behind one call."""
+"""The filters by name, on a model with its settings, behind one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-from hybridctl.experiments.filtering.model import FilterModel, Settings, measurements, salted
 
+from hybridctl.checks import member
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record
@@ -21,24 +22,24 @@ STRATEGIES: dict[str, Strategy] = {
     "reset_jacobian": "reset_jacobian",
     "no_jump": "no_jump",
 }
-COMPARED = (*STRATEGIES, "unscented", "particle")
+FILTERS = (*STRATEGIES, "unscented", "particle")
 
 
 def make_filter(
-    name: str, model: FilterModel, settings: Settings
+    name: str, model: FilterModel, settings: FilterSettings
 ) -> SaltedKalmanFilter | ParticleFilter:
-    """A filter by name; the particle filter has the particles, seed and smoothing of the settings.
+    """One of `FILTERS`: salted, a baseline that takes events otherwise, unscented, or particles.
 
-    It takes all particles at once where the model knows how.
+    The particle filter takes all particles at once where the model knows how.
     """
-    if name == "unscented":
-        return salted(model, settings, kind=UnscentedFilter)
-    if name in STRATEGIES:
-        return salted(model, settings, STRATEGIES[name])
+    member("filter", name, FILTERS)
+    if name != "particle":
+        kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter
+        return kalman(model, settings, STRATEGIES.get(name, "saltation"), kind=kind)
     return ParticleFilter(
         model.system,
         model.process_noise,
-        measurements(model, settings),
+        model.measurements(settings.gate),
         model.reset_noise,
         model.guard_noise or None,
         signals=tuple(model.signals.values()),
@@ -52,10 +53,37 @@ def make_filter(
     )
 
 
+def kalman(
+    model: FilterModel,
+    settings: FilterSettings,
+    strategy: Strategy = "saltation",
+    *,
+    gated: bool = True,
+    kind: type[SaltedKalmanFilter] = SaltedKalmanFilter,
+) -> SaltedKalmanFilter:
+    """The Kalman filter of a model; gated: whether by the gate of the settings."""
+    return kind(
+        model.system,
+        model.process_noise,
+        model.measurements(settings.gate if gated else None),
+        model.reset_noise,
+        model.guard_noise or None,
+        signals=tuple(model.signals.values()),
+        strategy=strategy,
+        rewind=settings.rewind,
+        window=settings.window,
+        odds=settings.odds,
+        patience=settings.patience,
+        beginning=model.beginning(),
+        rtol=settings.tolerance,
+        atol=settings.tolerance,
+    )
+
+
 def run_filter(
     name: str,
     model: FilterModel,
-    settings: Settings,
+    settings: FilterSettings,
     record: Record,
     start: Estimate,
     tick: Callable[[float], None] | None = None,

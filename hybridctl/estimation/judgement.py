@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.filtering.model import FilterModel
 
 from hybridctl.estimation.consistency import (
     Consistency,
@@ -16,6 +15,7 @@ from hybridctl.estimation.consistency import (
     nis_band,
 )
 from hybridctl.estimation.result import FilterResult
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 MANY = 0.05  # share of rejected values above which a filter has lost the motion
@@ -105,9 +105,17 @@ class Judgement:
 
 
 def judge(
-    name: str, model: FilterModel, result: FilterResult, truth: HybridTrajectory | None
+    system: HybridSystem,
+    result: FilterResult,
+    truth: HybridTrajectory | None = None,
+    *,
+    name: str = "salted",
 ) -> Judgement:
-    """A result against its own claims, and against the truth where that is known."""
+    """A result against its own claims, and against the truth where that is known.
+
+    The truth counts where it holds the whole run, and there for every sample at which its state
+    has the size of the estimate's.
+    """
     accepted = any(i.accepted for i in result.innovations)
     nis = nis_band([result]) if accepted else None
     span = result.steps[-1].time - result.initial.time
@@ -117,8 +125,10 @@ def judge(
         return Judgement(name, result, nis, None, None, None, None, speed)
     happened = [e for e in truth.guard_events if e.time >= result.initial.time]
     errors = event_time_errors(result.events, happened)
-    pairs = [nees(model.space, s.estimate, truth(s.time)) for s in result.steps]
-    squares, degrees = np.array(pairs).sum(axis=0)
+    both = [(s.estimate, truth(s.time)) for s in result.steps]
+    spaces = [system.mode(e.mode).space for e, _ in both]
+    pairs = [nees(s, e, x) for s, (e, x) in zip(spaces, both, strict=True) if s.nx == len(x)]
+    squares, degrees = np.array(pairs).reshape(-1, 2).sum(axis=0)
     return Judgement(
         name,
         result,

@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hybridctl.experiments.filtering.model import (
-    FilterModel,
-    Part,
-    Scenario,
-    Sensor,
-    Settings,
-    surface_noise,
-)
 from hybridctl.robots import ball, block, cube
 from hybridctl.robots.ball_particles import BallParticles
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, number
+from hybridctl.estimation.filter_model import (
+    FilterModel,
+    FilterSettings,
+    Part,
+    Scenario,
+    Sensor,
+    surface_noise,
+)
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.mechanics.state import RobotStateSpace
@@ -39,7 +39,7 @@ _LEAST_IMPULSE = 1e-12  # N s; below, a reset has no noise
 
 
 @dataclass(frozen=True)
-class BallSettings(Settings):
+class BallSettings(FilterSettings):
     """A ball in a vertical plane, seen by a camera.
 
     slope in rad; position_noise in m; force_noise in N sqrt(s); reset_noise in N s; guard_noise:
@@ -79,17 +79,15 @@ def ball_model(settings: BallSettings) -> FilterModel:
     camera = coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2))
     force, impulse = settings.force_noise**2 * np.eye(2), settings.reset_noise**2 * np.eye(2)
     return FilterModel(
-        "ball",
-        ball.system(p),
-        RobotStateSpace(ball.robot(p)),
-        ("open",),
-        (Sensor(camera, (part,)),),
-        Noise(force, through_input=True, name="force_noise"),
-        _impulses(impulse),
-        surface_noise(ball.contacts(p), settings.guard_noise),
-        np.full(2, 10.0),
-        ("x", "z", "vx", "vz"),
-        lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
+        system=ball.system(p),
+        open=("open",),
+        sensors=(Sensor(camera, (part,)),),
+        process_noise=Noise(force, through_input=True, name="force_noise"),
+        reset_noise=_impulses(impulse),
+        guard_noise=surface_noise(ball.contacts(p), settings.guard_noise),
+        speeds=np.full(2, 10.0),
+        states=("x", "z", "vx", "vz"),
+        scenario=lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
         shown_names=("x [m]", "z [m]", "vx [m/s]", "vz [m/s]"),
         pose=lambda x: np.array([x[0], 0.0, x[1], 0.0, 0.0, 0.0, 1.0]),
         propagate=BallParticles(p, force, impulse, settings.guard_noise**2),
@@ -97,7 +95,7 @@ def ball_model(settings: BallSettings) -> FilterModel:
 
 
 @dataclass(frozen=True)
-class BlockSettings(Settings):
+class BlockSettings(FilterSettings):
     """A block in a vertical plane, seen by a camera.
 
     position_noise in m, angle_noise in rad; force_noise in N sqrt(s), torque_noise in N m sqrt(s);
@@ -143,17 +141,15 @@ def block_model(settings: BlockSettings) -> FilterModel:
     push = np.array([settings.force_noise] * 2 + [settings.torque_noise])
     kick = np.array([settings.reset_noise] * 2 + [settings.reset_torque])
     return FilterModel(
-        "block",
-        block.system(p, actuated=True),
-        RobotStateSpace(block.robot(p, actuated=True)),
-        ("open", "open"),
-        (Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
-        Noise(np.diag(push**2), through_input=True, name="force_noise"),
-        _impulses(np.diag(kick**2)),
-        surface_noise(block.contacts(p), settings.guard_noise),
-        np.array([10.0, 10.0, 20.0]),
-        ("x", "z", "pitch", "vx", "vz", "spin"),
-        lambda: Scenario(
+        system=block.system(p, actuated=True),
+        open=("open", "open"),
+        sensors=(Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
+        process_noise=Noise(np.diag(push**2), through_input=True, name="force_noise"),
+        reset_noise=_impulses(np.diag(kick**2)),
+        guard_noise=surface_noise(block.contacts(p), settings.guard_noise),
+        speeds=np.array([10.0, 10.0, 20.0]),
+        states=("x", "z", "pitch", "vx", "vz", "spin"),
+        scenario=lambda: Scenario(
             np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]),
             np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05]),
         ),
@@ -165,12 +161,12 @@ def block_model(settings: BlockSettings) -> FilterModel:
 
 
 @dataclass(frozen=True)
-class CubeSettings(Settings):
+class CubeSettings(FilterSettings):
     """A cube in space, seen by a camera; the defaults suit the ContactNets recordings.
 
     Noise as for the block, with guard_noise that of the table's height: the recorded corners are
     up to 5 mm below it. Corners that hit more slowly than restitution_threshold, m/s, do not
-    rebound.
+    rebound. rounding: the radius of the corners, m; table: its height, m, see `cube.Parameters`.
     """
 
     duration: float = 0.5
@@ -182,6 +178,8 @@ class CubeSettings(Settings):
     friction: float = 0.18
     restitution: float = 0.125
     restitution_threshold: float = 0.1
+    rounding: float = 0.0
+    table: float = 0.0
     position_noise: float = 7e-4
     angle_noise: float = 7e-3
     force_noise: float = 1e-2
@@ -204,6 +202,8 @@ class CubeSettings(Settings):
             friction=self.friction,
             restitution=self.restitution,
             restitution_threshold=self.restitution_threshold,
+            rounding=self.rounding,
+            table=self.table,
         )
 
 
@@ -223,17 +223,15 @@ def cube_model(settings: CubeSettings) -> FilterModel:
     mean = np.concatenate([[0.0, 0.0, 0.2], attitude, [1.0, 0.2, 0.0], [2.0, 6.0, -1.0]])
     velocities = ("vx", "vy", "vz", "wx", "wy", "wz")
     return FilterModel(
-        "cube",
-        cube.system(p, actuated=True),
-        space,
-        ("open",) * 8,
-        (Sensor(camera, parts),),
-        Noise(np.diag(push**2), through_input=True, name="force_noise"),
-        _impulses(np.diag(kick**2)),
-        surface_noise(cube.contacts(p), settings.guard_noise),
-        np.repeat([10.0, 50.0], 3),
-        ("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
-        lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),
+        system=cube.system(p, actuated=True),
+        open=("open",) * 8,
+        sensors=(Sensor(camera, parts),),
+        process_noise=Noise(np.diag(push**2), through_input=True, name="force_noise"),
+        reset_noise=_impulses(np.diag(kick**2)),
+        guard_noise=surface_noise(cube.contacts(p), settings.guard_noise),
+        speeds=np.repeat([10.0, 50.0], 3),
+        states=("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
+        scenario=lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),
         shown_names=(
             *(f"{axis} [m]" for axis in "xyz"),
             *(f"{name} [m/s]" for name in velocities[:3]),
@@ -258,7 +256,7 @@ def _impulses(covariance: Array) -> Noise | None:
     return Noise(covariance, through_input=True, name="reset_noise")
 
 
-def _check_noise(settings: Settings, *positive: str) -> None:
+def _check_noise(settings: FilterSettings, *positive: str) -> None:
     for name in vars(settings):
         if name in positive:
             number(name, getattr(settings, name), above=0.0)

@@ -1,8 +1,8 @@
-"""What `hybridctl filter` and `hybridctl record` know of an object or robot.
+"""What a filter needs to know of an object or robot to run on its logs, in one frozen object.
 
 A model says which channels of a log it reads, how a state appears in them and how well, how noisy
 its flow, impacts and surfaces are, and what a typical motion of it looks like. The log channels
-have the same names in both directions, so what `record` writes needs no mapping.
+have the same names in both directions, so what is recorded of it needs no mapping.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, count, number
+from hybridctl.checks import Array, array, count, instance, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import Strategy
+from hybridctl.estimation.estimate import Estimate, checked
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import Propagate
@@ -29,6 +28,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.spaces import Space
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
 _LOOSE = 100.0  # deviations of its sensor, by which a configuration before any value may be off
@@ -36,10 +36,13 @@ _LOOSE = 100.0  # deviations of its sensor, by which a configuration before any 
 
 @dataclass(frozen=True)
 class Part:
-    """A channel of a log: its columns, its SI unit ("1" without one), its frame."""
+    """A channel of a log: its columns, its SI unit ("1" without one), its frame.
+
+    Without columns, all that the channel has, as they are.
+    """
 
     channel: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     unit: str = "1"
     frame: str = ""
     quaternion: bool = False
@@ -47,10 +50,18 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Sensor:
-    """A measurement, and the channels whose columns, side by side, are its value."""
+    """A measurement, and the channels whose columns, side by side, are its value.
+
+    Without parts, the channel that has the name of the measurement, in any unit.
+    """
 
     measurement: Measurement
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        instance("measurement", self.measurement, Measurement)
+        if not self.parts:
+            object.__setattr__(self, "parts", (Part(self.measurement.name, unit=""),))
 
     @property
     def name(self) -> str:
@@ -72,37 +83,67 @@ class Scenario:
     policy: Policy | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class FilterModel:
     """A system with its sensors and noise.
 
-    open: its mode without contact, in which filters begin. sensors: the first measures the whole
-    configuration. scenario: makes a typical motion. inputs: the channel of the input; None where
-    the input is noise alone. signals: optional contact signals by channel. speeds (nv,):
-    deviations that velocities are given before anything is known of them. states: names of the
-    coordinates (nx). shown(x, P): the values and deviations (k,) that figures show, under the
-    names `shown_names`. pose(x): position and quaternion of the body (7,), or None. mapping: of
-    recordings that are known by the names of their fields. propagate: of all particles at once.
+    open: its mode without contact, in which filters begin. process_noise, reset_noise,
+    guard_noise: see `SaltedKalmanFilter`. start: the estimate before the first row of a log,
+    whatever its stamp; without it, see `first_estimate`, the first sensor must measure the whole
+    configuration of a robot, and speeds (nv,) are the deviations that velocities are given before
+    anything is known of them. scenario: makes a typical motion. inputs: the channel of the input;
+    None where the input is noise alone. signals: optional contact signals by channel. states:
+    names of the coordinates (nx). shown(x, P): the values and deviations (k,) that figures show,
+    under the names `shown_names`. pose(x): position and quaternion of the body (7,), or None.
+    mapping: of recordings that are known by the names of their fields. propagate: of all particles
+    at once.
     """
 
-    name: str
     system: HybridSystem
-    space: RobotStateSpace
     open: ModeKey
     sensors: tuple[Sensor, ...]
     process_noise: Noise
-    reset_noise: Noise | None
-    guard_noise: Mapping[str, float]
-    speeds: Array
-    states: tuple[str, ...]
-    scenario: Callable[[], Scenario]
+    reset_noise: Noise | None = None
+    guard_noise: Mapping[str, float] = field(default_factory=dict)
+    start: Estimate | None = None
+    speeds: Array | None = None
+    scenario: Callable[[], Scenario] | None = None
     inputs: Part | None = None
     signals: Mapping[Part, ContactSignal] = field(default_factory=dict)
+    states: tuple[str, ...] = ()
     shown_names: tuple[str, ...] = ()
     shown: Callable[[Array, Array], tuple[Array, Array]] | None = None
     pose: Callable[[Array], Array] | None = None
     mapping: Mapping[str, Any] | None = None
     propagate: Propagate | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        instance("system", self.system, HybridSystem)
+        instance("process_noise", self.process_noise, Noise)
+        sensors = sequence("sensors", self.sensors)
+        for k, sensor in enumerate(sensors):
+            instance(f"sensors[{k}]", sensor, Sensor)
+        if not sensors:
+            raise InputError("sensors must have one entry at least, got none")
+        if self.start is not None:
+            checked(self.system, self.start)
+        elif not isinstance(self.space, RobotStateSpace):
+            raise InputError(
+                f"start must be an Estimate where the state of mode {self.open!r} is not that of a "
+                "robot, got None"
+            )
+        else:
+            speeds = 10.0 * np.ones(self.space.robot.nv) if self.speeds is None else self.speeds
+            object.__setattr__(self, "speeds", array("speeds", speeds, (self.space.robot.nv,)))
+        states = self.states or tuple(str(k) for k in range(self.space.nx))
+        object.__setattr__(self, "sensors", tuple(sensors))
+        object.__setattr__(self, "states", states)
+
+    @property
+    def space(self) -> Space:
+        """The state space of the open mode."""
+        return self.system.mode(self.open).space
 
     def display(self, x: Array, p: Array) -> tuple[Array, Array]:
         """Values and deviations for figures, by default those of the state."""
@@ -115,10 +156,21 @@ class FilterModel:
         """The names of what `display` gives."""
         return self.shown_names or self.states
 
+    def beginning(self) -> Beginning:
+        """The open mode, and the covariance of a state of which values to come say everything."""
+        if self.start is not None:
+            return Beginning(self.open, _LOOSE**2 * self.start.covariance)
+        configuration = _LOOSE**2 * self.sensors[0].measurement.covariance
+        return Beginning(self.open, block_diag(configuration, np.diag(self.speeds**2)))  # type: ignore[operator]
+
+    def measurements(self, gate: float | None) -> tuple[Measurement, ...]:
+        """Those of the sensors, with a gate."""
+        return tuple(replace(sensor.measurement, gate=gate) for sensor in self.sensors)
+
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of all models; noise of sensors, impacts and flow is each model's own.
+class FilterSettings:
+    """Settings of filters on all models; noise of sensors, impacts and flow is each model's own.
 
     gate: probability with which a right value passes, None takes all. rewind, window, odds,
     patience: of the filter, see `SaltedKalmanFilter`. warm_up: rows that make the first estimate.
@@ -171,47 +223,6 @@ class Settings:
             )
 
 
-def salted(
-    model: FilterModel,
-    settings: Settings,
-    strategy: Strategy = "saltation",
-    *,
-    gated: bool = True,
-    kind: type[SaltedKalmanFilter] = SaltedKalmanFilter,
-) -> SaltedKalmanFilter:
-    """The salted Kalman filter of a model, a baseline that takes events otherwise, or a `kind`."""
-    return kind(
-        model.system,
-        model.process_noise,
-        measurements(model, settings, gated=gated),
-        model.reset_noise,
-        model.guard_noise or None,
-        signals=tuple(model.signals.values()),
-        strategy=strategy,
-        rewind=settings.rewind,
-        window=settings.window,
-        odds=settings.odds,
-        patience=settings.patience,
-        beginning=Beginning(model.open, unknown(model)),
-        rtol=settings.tolerance,
-        atol=settings.tolerance,
-    )
-
-
 def surface_noise(contacts: Sequence[Contact], deviation: float) -> dict[str, float]:
     """Guard noise of surfaces whose place is known to a deviation in m; none for 0."""
     return dict.fromkeys(closing_guards(contacts), deviation**2) if deviation else {}
-
-
-def unknown(model: FilterModel) -> Array:
-    """The covariance (ndx, ndx) of a state of which values to come shall say everything."""
-    configuration = _LOOSE**2 * model.sensors[0].measurement.covariance
-    return np.asarray(block_diag(configuration, np.diag(model.speeds**2)))
-
-
-def measurements(
-    model: FilterModel, settings: Settings, *, gated: bool = True
-) -> tuple[Measurement, ...]:
-    """The measurements of a model, with the gate that the settings ask for."""
-    gate = settings.gate if gated else None
-    return tuple(replace(sensor.measurement, gate=gate) for sensor in model.sensors)

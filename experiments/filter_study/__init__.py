@@ -1,0 +1,1 @@
+"""Whether filters are consistent, over many synthetic runs."""

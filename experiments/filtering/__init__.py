@@ -1,1 +1,0 @@
-"""Filters on logs: models, logs with and without truth, judgement, output."""

@@ -1,0 +1,1 @@
+"""What the command line runs: each command as a function of a request, a folder and a console."""

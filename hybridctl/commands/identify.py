@@ -1,0 +1,271 @@
+"""What `hybridctl identify` does: fit parameters of a model to logs, and judge them on others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from hybridctl.checks import Array, array, member
+from hybridctl.commands.filter import load_log
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings
+from hybridctl.estimation.identify import (
+    Evaluation,
+    Identification,
+    Problem,
+    Profile,
+    identify,
+    profile,
+)
+from hybridctl.estimation.record import Record
+from hybridctl.models import find_model
+from hybridctl.report import RunFolder, table
+
+STATE = "evaluations.json"
+FACTOR = 10.0  # by which a parameter may end above or below where it starts
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for.
+
+    parameters: settings of the model, which start at what `assignments` say. bounds: NAME=LOW:HIGH.
+    segments, held_out_segments: of the logs, such as 0-99 or 0,3,7; held_out: other logs. until:
+    how much of each log, in s. profiles: parameters whose profile is wanted.
+    """
+
+    logs: tuple[Path, ...]
+    model: str
+    parameters: tuple[str, ...]
+    bounds: tuple[str, ...] = ()
+    mapping: Path | None = None
+    segments: str | None = None
+    held_out: tuple[Path, ...] = ()
+    held_out_segments: str | None = None
+    until: float | None = None
+    profiles: tuple[str, ...] = ()
+    assignments: tuple[str, ...] = ()
+    max_evaluations: int = 60
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class ModelAt:
+    """The model of a source at values (np,) of some of its settings; it can be pickled."""
+
+    model: str
+    assignments: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def settings(self, values: Array | None = None) -> FilterSettings:
+        """Those of the source, with these values."""
+        given = find_model(self.model).configured(None, self.assignments)
+        if values is None:
+            return given
+        return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))
+
+    def __call__(self, values: Array) -> FilterModel:
+        """The model."""
+        return find_model(self.model).make(self.settings(values))
+
+
+def run(
+    request: Request, out: Path | None, console: Console, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
+    make = ModelAt(request.model, request.assignments, request.parameters)
+    start, settings = _start(make), make.settings()
+    bounds = _bounds(request.bounds, request.parameters, start)
+    fitted = _records(request, make(start), request.logs, request.segments)
+    judged: tuple[Record, ...] = ()
+    if request.held_out or request.held_out_segments is not None:
+        logs = request.held_out or request.logs
+        judged = _records(request, make(start), logs, request.held_out_segments)
+    name = f"identify-{find_model(request.model).name}"
+    folder = RunFolder(name, out, overwrite=overwrite, resumes=STATE)
+    folder.write_configuration(settings, seed=None)
+    with _pool(request.workers) as executor:
+        state = _State(folder, console, request)
+        problem = Problem(
+            make, request.parameters, bounds, fitted, settings, executor, state.read(), state.add
+        )
+        found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
+        profiles = [profile(problem, found, one) for one in request.profiles]
+    summary = summarize(found, profiles, len(fitted), len(judged))
+    folder.write_json("summary.json", summary)
+    print_result(console, found, profiles)
+    console.print(f"results in {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    return summary
+
+
+class _State:
+    """The evaluations of a run, in a file that is written anew after each."""
+
+    def __init__(self, folder: RunFolder, console: Console, request: Request) -> None:
+        self.folder, self.console, self.names = folder, console, request.parameters
+        self.asked = {
+            "model": request.model,
+            "logs": [str(path) for path in request.logs],
+            "parameters": list(request.parameters),
+            "segments": request.segments,
+            "until": request.until,
+            "settings": list(request.assignments),
+        }
+        self.done: list[Evaluation] = []
+
+    def read(self) -> dict[tuple[float, ...], Evaluation]:
+        """What an earlier run of the same request has left, by values."""
+        path = self.folder / STATE
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text())
+            asked, self.done = content["asked"], list(map(Evaluation.from_dict, content["done"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileFormatError(f"{path} is no state of an identification: {error}") from error
+        if asked != self.asked:
+            raise InputError(
+                f"out: {self.folder.path} holds a run of another request, {asked}; overwrite "
+                "replaces it"
+            )
+        return {tuple(one.values.tolist()): one for one in self.done}
+
+    def add(self, one: Evaluation) -> None:
+        """Keep one more, and say so."""
+        self.done.append(one)
+        content = {"asked": self.asked, "done": [each.as_dict() for each in self.done]}
+        self.folder.write_json(STATE, content)
+        values = ", ".join(f"{n} {v:.5g}" for n, v in zip(self.names, one.values, strict=True))
+        line = f"{len(self.done)}: log-likelihood {one.log_likelihood:.2f} at {values}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[Executor | None]:
+    if workers < 2:
+        yield None
+        return
+    with ProcessPoolExecutor(workers) as executor:
+        yield executor
+
+
+def _start(make: ModelAt) -> Array:
+    """The settings that are to be found, where they begin."""
+    values = vars(make.settings())
+    numbers = [k for k, v in values.items() if isinstance(v, float | None) and k != "gate"]
+    for name in make.names:
+        member("parameter", name, numbers)
+        if values[name] is None:
+            raise InputError(f"parameter {name!r} has no value; `--set {name}=VALUE` starts it")
+    return array("start", [values[name] for name in make.names])
+
+
+def _bounds(given: Sequence[str], names: Sequence[str], start: Array) -> Array:
+    """Lower and upper bound (np, 2) of each parameter."""
+    bounds = {name: (v / FACTOR, v * FACTOR) for name, v in zip(names, start, strict=True)}
+    for text in given:
+        name, _, ends = text.partition("=")
+        low, _, high = ends.partition(":")
+        try:
+            bounds[member("bounds of", name, names)] = float(low), float(high)
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"bounds must look like NAME=LOW:HIGH, got {text!r}") from error
+    for name, (low, high) in bounds.items():
+        if not low < high:
+            raise InputError(
+                f"bounds of {name!r} must increase, got {low:g} to {high:g}; `--bounds "
+                f"{name}=LOW:HIGH` gives them"
+            )
+    return np.array([bounds[name] for name in names])
+
+
+def _records(
+    request: Request, model: FilterModel, logs: Sequence[Path], segments: str | None
+) -> tuple[Record, ...]:
+    numbers: list[int | None] = [None] if segments is None else list(_numbers(segments))
+    found = []
+    for path in logs:
+        for segment in numbers:
+            log = load_log(path, model.mapping, request.mapping, segment)
+            found.append(_shortened(log.record(model), request.until))
+    return tuple(found)
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """From 0-3,7 to 0, 1, 2, 3, 7."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        try:
+            yield from range(int(first), int(last or first) + 1)
+        except ValueError as error:
+            raise InputError(f"segments must look like 0-99 or 0,3,7, got {text!r}") from error
+
+
+def _shortened(record: Record, until: float | None) -> Record:
+    """The rows of the first `until` s."""
+    if until is None:
+        return record
+    first = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
+    return record.between(-np.inf, first + until)
+
+
+def summarize(
+    found: Identification, profiles: Sequence[Profile], fitted: int, judged: int
+) -> dict[str, Any]:
+    """What summary.json holds."""
+    best, held_out = found.best, found.held_out
+    return {
+        "parameters": {
+            p.name: {k: v for k, v in vars(p).items() if k != "name"} for p in found.parameters
+        },
+        "log_likelihood": best.log_likelihood,
+        "records": fitted,
+        "accepted": best.accepted,
+        "rejected": best.rejected,
+        "lost": best.lost,
+        "failed": best.failed,
+        "correlation": found.correlation,
+        "evaluations": found.evaluations,
+        "converged": found.converged,
+        "held_out_records": judged,
+        "held_out_log_likelihood": None if held_out is None else held_out.log_likelihood,
+        "held_out_accepted": None if held_out is None else held_out.accepted,
+        "profiles": {p.name: {k: v for k, v in vars(p).items() if k != "name"} for p in profiles},
+    }
+
+
+def print_result(console: Console, found: Identification, profiles: Sequence[Profile]) -> None:
+    """The parameters with their errors, and what is known of those that have none."""
+    ranges = {p.name: f"{_number(p.low)} to {_number(p.high)}" for p in profiles}
+    rows = [
+        (
+            p.name,
+            f"{p.value:.6g}",
+            _number(p.standard_error),
+            _number(p.robust_error),
+            ranges.get(p.name, ""),
+            "at its bound" if p.at_bound else "" if p.standard_error else "not determined",
+        )
+        for p in found.parameters
+    ]
+    columns = ["parameter", "value", "standard error", "over records", "95 % by profile", ""]
+    console.print(table("Parameters", columns, rows))
+    how = "" if found.converged else ", not converged"
+    line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
+    if found.held_out is not None:
+        line += f"; held out {found.held_out.log_likelihood:.2f}"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -1,0 +1,113 @@
+"""Filter models by name: announced by a package, a function in a Python file, or a robot in YAML.
+
+    ball                    what a package has announced, see `plugins`
+    my_robot.py:make        a function in a file
+    robot.yaml              a robot, see `robot_file`
+
+A function takes no argument, or a frozen dataclass of settings that extends `FilterSettings` and
+has defaults, and returns a `FilterModel`:
+
+    @dataclass(frozen=True)
+    class Settings(FilterSettings):
+        friction: float = 0.3
+
+    def make(settings: Settings) -> FilterModel: ...
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+from hybridctl import plugins
+from hybridctl.checks import instance, member
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings
+from hybridctl.report import load_configuration
+from hybridctl.robot_file import RobotSettings, load_robot
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model by name: the type of its settings, and the function that makes it of them."""
+
+    name: str
+    settings: type[FilterSettings]
+    function: Callable[..., FilterModel]
+
+    def configured(
+        self, file: str | Path | None = None, assignments: Sequence[str] = ()
+    ) -> FilterSettings:
+        """Its settings, from a JSON file and `key=value`, see `load_configuration`."""
+        return load_configuration(self.settings, file, assignments)
+
+    def make(self, settings: FilterSettings | None = None) -> FilterModel:
+        """The model of these settings, by default those of the source.
+
+        Raises `InputError` where the function returns something else.
+        """
+        arguments = [settings or self.settings()][
+            : len(inspect.signature(self.function).parameters)
+        ]
+        made = instance(f"what {self.name!r} returns", self.function(*arguments), FilterModel)
+        return replace(made, name=self.name)
+
+
+def find_model(text: str) -> ModelSource:
+    """The source that a text names; see this module.
+
+    Raises `UnknownNameError` for what is none, with the names that there are, `FileFormatError`
+    for a file that cannot be read or run, and `InputError` for a function of another kind.
+    """
+    path, colon, name = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        module = _imported(Path(path))
+        functions = [k for k, v in vars(module).items() if inspect.isfunction(v)]
+        return _source(name, getattr(module, member(f"function in {path}", name, functions)))
+    if text.endswith(".py"):
+        raise InputError(f"model must name a function, as in {text}:NAME, got {text!r}")
+    if Path(text).suffix in (".yaml", ".yml"):
+        return ModelSource(Path(text).stem, RobotSettings, load_robot(text).filter_model)
+    return _source(text, plugins.load("models", text))
+
+
+def experiment_module(group: str, text: str) -> Any:
+    """The module that an entry point of a group names, or a Python file with the same parts."""
+    return _imported(Path(text)) if text.endswith(".py") else plugins.load(group, text)
+
+
+def _source(name: str, function: Callable[..., Any]) -> ModelSource:
+    parameters = list(inspect.signature(function).parameters)
+    if not parameters:
+        return ModelSource(name, FilterSettings, function)
+    kind = get_type_hints(function).get(parameters[0])
+    if len(parameters) > 1 or not (isinstance(kind, type) and issubclass(kind, FilterSettings)):
+        raise InputError(
+            f"model {name!r} must be a function of one argument annotated with a subclass of "
+            f"FilterSettings, or of none, got {name}{inspect.signature(function)}"
+        )
+    return ModelSource(name, kind, function)
+
+
+def _imported(path: Path) -> ModuleType:
+    """The module in a file, known to Python by a name of its own."""
+    if not path.is_file():
+        raise InputError(f"model {str(path)!r} does not exist")
+    name = f"hybridctl_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise FileFormatError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,46 @@
+"""What packages offer to the command line, found by their entry points.
+
+A package announces an object under a name in its `pyproject.toml`, such as
+
+    [project.entry-points."hybridctl.models"]
+    my-robot = "my_package.filtering:my_model"
+
+Groups: `hybridctl.experiments` (modules with `Config`, `quick` and `run`), `hybridctl.models`
+(functions that return a `FilterModel`), `hybridctl.validations` (functions that return cases) and
+`hybridctl.tunings` (modules like those of experiments).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from hybridctl.errors import InputError
+
+
+def names(group: str) -> tuple[str, ...]:
+    """What there is in a group, such as "experiments", in alphabetical order."""
+    return tuple(sorted(_announced(group)))
+
+
+def load(group: str, name: str) -> Any:
+    """The object of that name; its module is imported now.
+
+    Raises `UnknownNameError` for a name that no package has announced, `InputError` for one whose
+    module cannot be imported.
+    """
+    from hybridctl.checks import member  # numpy comes with it, and names are wanted without
+
+    found = _announced(group)
+    point = found[member(group.removesuffix("s"), name, sorted(found))]
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"{group.removesuffix('s')} {name!r} is announced as {point.value!r}, which cannot be "
+            f"imported: {error}"
+        ) from error
+
+
+def _announced(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"hybridctl.{group}")}

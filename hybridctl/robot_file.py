@@ -1,0 +1,318 @@
+"""A robot with contacts, encoders and noise in a YAML file, as a model for filters.
+
+    urdf: leg.urdf                # beside this file, or an absolute path
+    root: sagittal                # fixed (default), floating or sagittal
+    gravity: [0, 0, -9.81]        # m/s^2
+    joints:                       # springs and dampers that hold a posture; by joint
+      knee: {stiffness: 40, damping: 1, rest: 0.3}
+    contacts:                     # points of frames against planes or spheres; by contact
+      foot: {frame: foot, offset: [0, 0, 0], plane: {point: [0, 0, 0], normal: [0, 0, 1]},
+             friction: 0.6, restitution: 0.1}
+    encoders:                     # channels of the log, their columns named like the joints
+      joints: {joints: [hip, knee], deviation: 1e-3}
+    pose: {position: 1e-3, rotation: 5e-3}    # of a floating base: position and orientation
+    motors: {channel: torque, joints: [hip, knee]}
+    noise: {force: 0.01, torque: 0.01, impulse: 0.01, angular_impulse: 0.01, surface: 1e-3}
+    start: {configuration: [0, 1, 0, 0.3], velocity: [0, 0, 0, 0],
+            deviations: {configuration: 0.1, velocity: 1}}
+
+Units are SI, deviations standard ones: of encoders rad, or m where `unit: m` says so; of the pose
+m and rad. `force` and `torque` (N sqrt(s), N m sqrt(s)) act on the base and on every joint all the
+time, `impulse` and `angular_impulse` (N s, N m s) when it hits, on the motors alone where there
+are any; `surface` (m) is how well the places of surfaces are known. `start` may be left out where
+the first of encoders and pose measures the whole configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+
+from hybridctl.checks import Array, number
+from hybridctl.errors import InputError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter_model import (
+    FilterModel,
+    FilterSettings,
+    Part,
+    Sensor,
+    surface_noise,
+)
+from hybridctl.estimation.measurement import base_pose, encoders
+from hybridctl.estimation.noise import Noise
+from hybridctl.files import read_yaml, typed
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.coulomb.law import OPEN
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.surfaces import Plane, Sphere, Surface
+from hybridctl.mechanics.system import contact_system
+
+T = TypeVar("T")
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Point = tuple[float, float, float]
+
+
+class PlaneEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A plane; its normal points to the free side."""
+
+    point: Point = (0.0, 0.0, 0.0)
+    normal: Point = (0.0, 0.0, 1.0)
+
+
+class SphereEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ball, or with `inside` a bowl."""
+
+    center: Point
+    radius: Positive
+    inside: bool = False
+
+
+class ContactEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A contact, see `mechanics.Contact`; against the ground z = 0 where no surface is given."""
+
+    frame: str
+    offset: Point = (0.0, 0.0, 0.0)
+    plane: PlaneEntry | None = None
+    sphere: SphereEntry | None = None
+    body: str = "universe"
+    friction: NotNegative = 0.0
+    static_friction: NotNegative | None = None
+    restitution: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    restitution_threshold: NotNegative = 0.0
+
+
+class JointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A spring and a damper at a joint; damping left out is that of the URDF."""
+
+    stiffness: NotNegative = 0.0
+    rest: float = 0.0
+    damping: NotNegative | None = None
+
+
+class EncoderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Joints measured by one channel."""
+
+    joints: tuple[str, ...]
+    deviation: Positive
+    unit: Literal["rad", "m"] = "rad"
+
+
+class PoseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Deviations of the measured pose of the base."""
+
+    position: Positive
+    rotation: Positive
+    frame: str = ""
+
+
+class MotorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The channel of applied torques."""
+
+    joints: tuple[str, ...]
+    channel: str = "torque"
+
+
+class NoiseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Square roots of densities and covariances."""
+
+    force: NotNegative = 0.0
+    torque: NotNegative = 0.0
+    impulse: NotNegative = 0.0
+    angular_impulse: NotNegative = 0.0
+    surface: NotNegative = 0.0
+
+
+class DeviationEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a start."""
+
+    configuration: Positive = 0.1
+    velocity: Positive = 1.0
+
+
+class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Configuration and velocity before the first row of a log."""
+
+    configuration: tuple[float, ...]
+    velocity: tuple[float, ...] = ()
+    deviations: DeviationEntry = DeviationEntry()
+
+
+class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    urdf: str
+    contacts: dict[str, Any]
+    root: Literal["fixed", "floating", "sagittal"] = "fixed"
+    gravity: Point = (0.0, 0.0, -9.81)
+    joints: dict[str, Any] = {}
+    encoders: dict[str, Any] = {}
+    pose: PoseEntry | None = None
+    motors: MotorEntry | None = None
+    noise: NoiseEntry = NoiseEntry()
+    start: StartEntry | None = None
+
+
+@dataclass(frozen=True)
+class RobotSettings(FilterSettings):
+    """friction, restitution: of all contacts, static friction too; None for those of the file."""
+
+    friction: float | None = None
+    restitution: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self.contact_law().items():
+            number(name, value, at_least=0.0)
+
+    def contact_law(self) -> dict[str, Any]:
+        """What is given, by the names of `Contact`."""
+        given = {"friction": self.friction, "static_friction": self.friction}
+        given["restitution"] = self.restitution
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RobotFile:
+    """What a file says of a robot, checked as far as it goes without the robot."""
+
+    path: Path
+    robot: RobotEntry
+    contacts: dict[str, ContactEntry]
+    joints: dict[str, JointEntry]
+    encoders: dict[str, EncoderEntry]
+
+    def filter_model(self, settings: RobotSettings) -> FilterModel:
+        """The model. What does not fit the robot raises an `InputError` that names the file."""
+        try:
+            return self._filter_model(settings)
+        except InputError as error:
+            raise type(error)(f"{self.path}: {error}") from error
+
+    def _filter_model(self, settings: RobotSettings) -> FilterModel:
+        law = settings.contact_law()
+        robot = self._robot()
+        contacts = [replace(self._contact(name), **law) for name in self.contacts]
+        system, noise = contact_system(robot, contacts), self.robot.noise
+        space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
+        motors = self.robot.motors
+        kick = self._through(robot, noise.impulse, noise.angular_impulse)
+        joints = robot.joint_names if robot.nq == len(robot.joint_names) else ()
+        return FilterModel(
+            system=system,
+            open=key,
+            sensors=self._sensors(space),
+            process_noise=Noise(
+                self._through(robot, noise.force, noise.torque), through_input=True, name="noise"
+            ),
+            reset_noise=Noise(kick, through_input=True, name="impulse") if kick.any() else None,
+            guard_noise=surface_noise(contacts, noise.surface),
+            start=self._start(space, key),
+            inputs=None if motors is None else Part(motors.channel, motors.joints, unit="Nm"),
+            states=(*joints, *(f"{joint} rate" for joint in joints)),
+        )
+
+    def _robot(self) -> Robot:
+        springs, motors = self.joints, self.robot.motors
+        urdf, root = self.path.parent / self.robot.urdf, self.robot.root
+        given = Robot.from_urdf(urdf, root=root)
+        return Robot.from_urdf(
+            urdf,
+            root=root,
+            actuated=given.joint_names if motors is None else motors.joints,
+            stiffness={name: joint.stiffness for name, joint in springs.items()},
+            rest={name: joint.rest for name, joint in springs.items()},
+            damping={k: j.damping for k, j in springs.items() if j.damping is not None},
+            gravity=self.robot.gravity,
+        )
+
+    def _contact(self, name: str) -> Contact:
+        entry = self.contacts[name]
+        if entry.plane is not None and entry.sphere is not None:
+            raise InputError(f"contacts.{name} takes a plane or a sphere, not both")
+        surface: Surface
+        if entry.sphere is not None:
+            surface = Sphere(
+                np.array(entry.sphere.center), entry.sphere.radius, entry.sphere.inside
+            )
+        else:
+            plane = entry.plane or PlaneEntry()
+            surface = Plane(plane.point, plane.normal)
+        return Contact(
+            name,
+            entry.frame,
+            surface,
+            entry.body,
+            entry.offset,
+            entry.restitution,
+            entry.friction,
+            entry.static_friction,
+            entry.restitution_threshold,
+        )
+
+    def _sensors(self, space: RobotStateSpace) -> tuple[Sensor, ...]:
+        sensors = []
+        if self.robot.pose is not None:
+            if self.robot.root != "floating":
+                raise InputError(f"pose needs `root: floating`, got root: {self.robot.root}")
+            pose = self.robot.pose
+            r = np.diag(np.repeat([pose.position, pose.rotation], 3) ** 2)
+            parts = (
+                Part("position", tuple("xyz"), "m", pose.frame),
+                Part("orientation", ("qx", "qy", "qz", "qw"), "1", pose.frame, True),
+            )
+            sensors.append(Sensor(base_pose("pose", space, r), parts))
+        for name, entry in self.encoders.items():
+            r = entry.deviation**2 * np.eye(len(entry.joints))
+            found = encoders(name, space, entry.joints, r)
+            sensors.append(Sensor(found, (Part(name, entry.joints, entry.unit),)))
+        if not sensors:
+            raise InputError("encoders or pose must say what is measured, and there is neither")
+        return tuple(sensors)
+
+    def _through(self, robot: Robot, linear: float, angular: float) -> Array:
+        """Covariance in the space of the input: forces along, torques about the axes of joints."""
+        motion = robot.motion(robot.neutral(), np.zeros(robot.nv), ())
+        turns = motion.jacobian[3:].any(axis=0) @ robot.actuation > 0.0
+        return np.diag(np.where(turns, angular, linear) ** 2)
+
+    def _start(self, space: RobotStateSpace, key: ModeKey) -> Estimate | None:
+        start = self.robot.start
+        if start is None:
+            return None
+        nq, nv = space.robot.nq, space.robot.nv
+        for name, given, size in (
+            ("configuration", start.configuration, nq),
+            ("velocity", start.velocity or (0.0,) * nv, nv),
+        ):
+            if len(given) != size:
+                raise InputError(f"start.{name} must have {size} numbers, got {list(given)}")
+        x = np.array([*start.configuration, *(start.velocity or (0.0,) * nv)])
+        deviations = start.deviations.configuration, start.deviations.velocity
+        return Estimate(key, 0.0, x, np.diag(np.repeat(deviations, nv) ** 2))
+
+
+def load_robot(path: str | Path) -> RobotFile:
+    """The robot in a YAML file; an error names the file, the key, its value, and what is right."""
+    content = read_yaml(path, "model")
+    try:
+        robot = typed(RobotEntry, content, "robot")
+        return RobotFile(
+            Path(path),
+            robot,
+            _entries(ContactEntry, "contacts", robot.contacts),
+            _entries(JointEntry, "joints", robot.joints),
+            _entries(EncoderEntry, "encoders", robot.encoders),
+        )
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _entries(kind: type[T], section: str, given: dict[str, Any]) -> dict[str, T]:
+    return {name: typed(kind, value, f"{section}.{name}") for name, value in given.items()}

@@ -1,0 +1,35 @@
+"""What a run, its events and its parts show of themselves, and states at many times."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import ball
+
+import hybridctl as hc
+from hybridctl.errors import InputError
+
+SYSTEM = ball.system(ball.Parameters(slope=0.0, restitution=0.5))
+RUN = hc.simulate(SYSTEM, ("open",), [0.0, 0.5, 0.3, 0.0], (0.0, 0.5))
+
+
+def test_what_is_shown_is_short():
+    (event,) = RUN.events
+    estimate = hc.Estimate(("open",), 0.0, np.zeros(4), np.eye(4))
+    for one in (RUN, event, SYSTEM, SYSTEM.robot, estimate):
+        assert len(repr(one)) < 200
+    assert repr(RUN).startswith("HybridTrajectory(0 to 0.5 s, 2 arcs, 1 events")
+    assert "slope closes" in repr(event)
+    assert repr(SYSTEM.robot) == "Robot(nq=2, nv=2, joints x, z)"
+    assert repr(estimate).endswith("mean [0. 0. 0. 0.], deviations [1. 1. 1. 1.])")
+
+
+def test_a_notebook_has_a_row_for_each_arc():
+    assert RUN._repr_html_().count("<tr>") == 3
+
+
+def test_states_at_many_times_are_those_at_each():
+    times = [0.0, 0.1, RUN.events[0].time, 0.5]
+    np.testing.assert_array_equal(RUN(times), [RUN(t) for t in times])
+    np.testing.assert_array_equal(RUN(times[2:3], "left")[0], RUN(times[2], "left"))
+    assert RUN([]).shape[0] == 0
+    with pytest.raises(InputError, match="t must lie in"):
+        RUN([0.1, 0.6])

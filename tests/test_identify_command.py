@@ -1,0 +1,74 @@
+"""`identify` through the command line: what it writes, how it goes on, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hybridctl.robots import ball
+from user_models import COLUMNS, ROBOT, write_csv
+
+import hybridctl as hc
+from hybridctl.cli import cli
+from hybridctl.errors import HybridctlError, InputError
+
+CALL = ("--parameters", "restitution", "--set", "restitution=0.65", "--set", "warm_up=3")
+
+
+@pytest.fixture
+def logs(tmp_path, monkeypatch):
+    """Two drops of a ball of restitution 0.7, in a robot's YAML, with a mapping."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "robot.yaml").write_text(ROBOT)
+    (tmp_path / "ball.urdf").write_text(ball.urdf())
+    (tmp_path / "map.yaml").write_text(COLUMNS.format(name="rails", fields="[across, up]"))
+    system = ball.system(ball.Parameters(slope=0.0, restitution=0.7))
+    for name, height in (("a.csv", 0.3), ("b.csv", 0.4)):
+        run = hc.simulate(system, ("open",), [0.0, height, 0.4, 0.0], (0.0, 0.45))
+        write_csv(tmp_path / name, ["across", "up"], run, [0, 1])
+    return tmp_path
+
+
+def identify(*more):
+    call = ["identify", "a.csv", "--model", "robot.yaml", "--mapping", "map.yaml", *CALL, *more]
+    done = CliRunner().invoke(cli, call, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_parameter_is_found_judged_and_kept(logs):
+    text = identify("--held-out", "b.csv", "--out", "out", "--profile", "restitution")
+    summary = json.loads((logs / "out/summary.json").read_text())
+    found = summary["parameters"]["restitution"]
+    assert abs(found["value"] - 0.7) < 3.0 * found["standard_error"]
+    # speeds of 2.4 and 1.7 m/s, each known to some centimetres a second
+    assert 1e-3 < found["standard_error"] < 0.05
+    assert summary["converged"]
+    assert np.isfinite(summary["held_out_log_likelihood"])
+    low, high = (summary["profiles"]["restitution"][k] for k in ("low", "high"))
+    assert low < found["value"] < high
+    assert "restitution" in text
+    again = identify("--held-out", "b.csv", "--out", "out", "--profile", "restitution")
+    assert "log-likelihood" in again
+    assert not again.startswith("1: ")  # nothing was evaluated anew
+    assert json.loads((logs / "out/summary.json").read_text())["parameters"] == {
+        "restitution": found
+    }
+    with pytest.raises(InputError, match="another request"):
+        identify("--out", "out", "--until", "0.4")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--parameters", "frction"], "parameter 'frction' is unknown.*did you mean 'friction'"),
+        (["--parameters", "friction"], "friction' has no value; `--set friction=VALUE`"),
+        (["--bounds", "restitution=1"], "NAME=LOW:HIGH, got 'restitution=1'"),
+        (["--bounds", "restitution=0.9:0.8"], "must increase, got 0.9 to 0.8"),
+        (["--bounds", "restitution=0.7:0.8"], "start must lie within the bounds"),
+        (["--segments", "a-b"], "segments must look like"),
+    ],
+)
+def test_what_makes_no_sense_is_named(logs, more, message):
+    with pytest.raises(HybridctlError, match=message):
+        identify("--out", "out", *more)

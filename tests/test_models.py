@@ -1,0 +1,187 @@
+"""Models of users: a function in a file, a robot in YAML; each filters a CSV of its own making."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hybridctl.robots import ball
+from user_models import COLUMNS, ROBOT, write_csv
+
+import hybridctl as hc
+from hybridctl.cli import cli
+from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.logs import Mapping
+from hybridctl.models import find_model
+
+FILE = """
+from dataclasses import dataclass
+
+import casadi as ca
+import numpy as np
+
+import hybridctl as hc
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Part, Sensor
+from hybridctl.estimation.measurement import coordinates
+
+
+@dataclass(frozen=True)
+class Settings(FilterSettings):
+    restitution: float = 0.7
+
+
+def make(settings: Settings) -> FilterModel:
+    x = ca.SX.sym("x", 2)
+    air = hc.symbolic.Mode("air", state=x, field=[x[1], -9.81])
+    up = [x[0], -settings.restitution * x[1]]
+    floor = hc.symbolic.Transition("air", "floor", guard=x[0], target="air", reset=up)
+    height = coordinates("height", [0], 4e-6 * np.eye(1))
+    return FilterModel(
+        system=hc.symbolic.hybrid_system([air], [floor]),
+        open="air",
+        sensors=(Sensor(height, (Part("height", unit="m"),)),),
+        process_noise=hc.Noise(1e-6 * np.eye(2)),
+        start=hc.Estimate("air", 0.0, np.array([1.0, 0.0]), 0.01 * np.eye(2)),
+    )
+
+
+def two(a, b):
+    return a
+"""
+
+
+def filtered(folder, model, name, fields, *more):
+    """The summary and the estimates of `hybridctl filter`."""
+    (folder / "map.yaml").write_text(COLUMNS.format(name=name, fields=fields))
+    call = ["filter", "log.csv", "--model", model, "--mapping", "map.yaml", "--out", "out", *more]
+    done = CliRunner().invoke(cli, call, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    summary = json.loads((folder / "out/summary.json").read_text())
+    with np.load(folder / "out/estimates.npz") as estimates:
+        return summary, np.array(estimates["state"])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "bouncer.py").write_text(FILE)
+    (tmp_path / "robot.yaml").write_text(ROBOT)
+    (tmp_path / "ball.urdf").write_text(ball.urdf())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_log_is_filtered_by_a_function_in_a_file(folder):
+    source = find_model("bouncer.py:make")
+    system = source.make(source.configured(None, ["restitution=0.6"])).system
+    run = hc.simulate(system, "air", [1.05, 0.1], (0.0, 0.9))
+    write_csv(folder / "log.csv", ["h"], run, [0])
+    summary, states = filtered(folder, "bouncer.py:make", "height", "h", "--set", "restitution=0.6")
+    assert (summary["events"], summary["rejected"]) == (len(run.events), 0)
+    assert summary["nis_low"] < summary["mean_nis"] < summary["nis_high"]
+    # 54 rows of 2 mm: the last error is below that of a single one
+    assert (np.abs(states[-1] - run(53 / 60)) < [3e-3, 3e-2]).all()
+
+
+def test_a_log_is_filtered_by_a_robot_in_yaml(folder):
+    system = ball.system(ball.Parameters(slope=0.0, restitution=0.7))
+    run = hc.simulate(system, ("open",), [0.0, 0.5, 0.4, 0.0], (0.0, 0.6))
+    write_csv(folder / "log.csv", ["across", "up"], run, [0, 1])
+    summary, states = filtered(folder, "robot.yaml", "rails", "[across, up]")
+    assert (summary["events"], summary["rejected"]) == (1, 0)
+    assert summary["nis_low"] < summary["mean_nis"] < summary["nis_high"]
+    assert (np.abs(states[-1] - run(35 / 60)) < [4e-3, 4e-3, 4e-2, 4e-2]).all()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("restitution: 0.7", "restitution: high", "contacts.foot.restitution must be float, got"),
+        ("restitution: 0.7", "restitution: 1.5", "contacts.foot.restitution must be float <= 1.0"),
+        ("restitution: 0.7", "frction: 0.7", "key in contacts.foot 'frction' is unknown.*friction"),
+        ("frame: ball, ", "", "contacts.foot needs frame"),
+        ("frame: ball", "frame: bal", "frame 'bal' is unknown.*did you mean 'ball'"),
+        ("deviation: 2e-3", "deviation: 0", "encoders.rails.deviation must be float > 0.0, got 0"),
+        ("joints: [x, z]", "joints: [x, y]", "joint 'y' is unknown"),
+        ("unit: m}", "unit: mm}", "encoders.rails.unit must be .*got 'mm'|Invalid enum value 'mm'"),
+        ("force: 1e-2", "force: -1", "robot.noise.force must be float >= 0.0, got -1"),
+        ("urdf: ball.urdf", "urdf: 3", "robot.urdf must be str, got 3"),
+        ("urdf: ball.urdf", "", "robot needs urdf"),
+    ],
+)
+def test_what_is_wrong_in_a_robot_is_named(folder, old, new, message):
+    (folder / "robot.yaml").write_text(ROBOT.replace(old, new))
+    with pytest.raises(InputError, match=f"(?s)robot.yaml: .*({message})"):
+        find_model("robot.yaml").make()
+
+
+def test_a_robot_needs_a_start_where_its_first_sensor_does_not_see_all(folder):
+    (folder / "robot.yaml").write_text(ROBOT.replace("[x, z]", "[z]"))
+    run = hc.simulate(find_model("robot.yaml").make().system, ("open",), [0, 0.5, 0, 0], (0, 0.3))
+    write_csv(folder / "log.csv", ["up"], run, [1])
+    (folder / "map.yaml").write_text(COLUMNS.format(name="rails", fields="up"))
+    call = ["filter", "log.csv", "--model", "robot.yaml", "--mapping", "map.yaml"]
+    with pytest.raises(InputError, match=r"must give `start`.*1 of 2 coordinates"):
+        CliRunner().invoke(cli, call, catch_exceptions=False)
+    start = "start: {configuration: [0, 0.5], deviations: {configuration: 0.01, velocity: 0.1}}\n"
+    (folder / "robot.yaml").write_text(ROBOT.replace("[x, z]", "[z]") + start)
+    summary, _ = filtered(folder, "robot.yaml", "rails", "up")
+    assert summary["rejected"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("boll", UnknownNameError, "model 'boll' is unknown.*did you mean 'ball'"),
+        ("bouncer.py", InputError, "must name a function"),
+        ("bouncer.py:mak", UnknownNameError, "function in bouncer.py 'mak'.*'make'"),
+        ("bouncer.py:two", InputError, "'two' must be a function of one argument.*two\\(a, b\\)"),
+        ("none.py:make", InputError, "'none.py' does not exist"),
+        ("none.yaml", InputError, "'none.yaml' does not exist"),
+        ("broken.py:make", FileFormatError, "broken.py cannot be run: SyntaxError"),
+    ],
+)
+def test_what_is_no_model_is_named(folder, text, error, message):
+    (folder / "broken.py").write_text("def make(")
+    with pytest.raises(error, match=message):
+        find_model(text)
+
+
+def test_a_function_that_returns_something_else_is_named(folder):
+    (folder / "other.py").write_text("def make():\n    return 3\n")
+    with pytest.raises(InputError, match="'make' returns must be a FilterModel, got 3"):
+        find_model("other.py:make").make()
+
+
+def test_a_file_is_an_experiment(folder):
+    (folder / "mine.py").write_text("""
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 3
+
+def quick(config):
+    return config
+
+def run(config, folder, console):
+    folder.write_configuration(config, seed=None)
+""")
+    call = ["simulate", "mine.py", "--set", "size=4", "--out", "run"]
+    assert CliRunner().invoke(cli, call, catch_exceptions=False).exit_code == 0
+    stored = json.loads((folder / "run/config.json").read_text())
+    assert (stored["experiment"], stored["configuration"]) == ("mine", {"size": 4})
+
+
+@pytest.mark.parametrize("header", ["t,a,b", "a,b,c"])
+def test_a_mapping_to_edit_is_written_and_read_back(folder, header):
+    (folder / "log.csv").write_text(f"{header}\n0,1,2\n0.1,2,3\n")
+    call = ["info", "log.csv", "--write-mapping", "map.yaml"]
+    assert CliRunner().invoke(cli, call, catch_exceptions=False).exit_code == 0
+    log = hc.read_log("log.csv", "map.yaml")
+    assert log.names == (("a", "b") if header[0] == "t" else ("a", "b", "c"))
+    np.testing.assert_array_equal(log["b"].values[:, 0], [2, 3] if header[0] == "t" else [1, 2])
+    mapping = Mapping.load("map.yaml")
+    (folder / "again.yaml").write_text(mapping.text())
+    assert Mapping.load("again.yaml") == mapping
+    with pytest.raises(InputError, match="is there already"):
+        CliRunner().invoke(cli, call, catch_exceptions=False)
