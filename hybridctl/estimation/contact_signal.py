@@ -30,7 +30,8 @@ class ContactSignal:
 
     At `on` or more the contact is closed: a mode that still has the guard `closes` is left through
     it, after g = 0 was measured with the guard's own noise s, which takes the mean to s / (p + s)
-    of its value of g, p the variance of that. A guard that does not fall there is not crossed.
+    of its value of g, p the variance of that. A guard that does not fall there is not crossed. In
+    a mode with a closed flow it is not measured, because no state reaches it.
     At `off` or less it is open: a mode that has the guard `opens` is left through that. Between
     the two nothing follows, so a signal that chatters there does not. What could not be followed
     leaves the estimate as it was, with a note. closes, opens: None where nothing follows.
@@ -50,6 +51,8 @@ class ContactSignal:
         """The estimate in the mode that the signal asks for, at the same time."""
         names = model.system.outgoing(estimate.mode).guards.names
         if np.isfinite(value) and value >= self.on and self.closes in names:
+            if model.system.mode(estimate.mode).flow is not None:
+                return _fired(model, estimate, estimate, self.closes, law)
             e = _measured(model, estimate, self.closes, law)
             _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
             if rates[names.index(self.closes)] < 0.0:
@@ -82,11 +85,15 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
 
 
 def _fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
-    """The estimate after the event of a guard at e, at its time; `before` where there is none."""
+    """The estimate after the event of a guard at e, at its time; `before` where there is none.
+
+    Its transition is that of the event, where e is the estimate before.
+    """
     try:
         event = model.fire(e.mode, (guard,), e.time, e.mean, law)
     except SimulationError as error:
         return Prediction(before, notes=(f"the contact signal was not followed: {error}",))
     strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
     timed = replace(model, guard_noise=None, strategy=strategy)
-    return after_event(timed, Prediction(e), event, e.covariance)
+    start = np.eye(len(e.covariance)) if e is before else None
+    return after_event(timed, Prediction(e, transition=start), event, e.covariance)

@@ -25,7 +25,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, checked, constrained, tidied
 from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.points import carried, center, integrated, silent
 from hybridctl.estimation.predict import predict
@@ -262,7 +262,7 @@ class ParticleFilter:
         if sample.channel in self.signals:
             doubt = self._contradicts(self.signals[sample.channel], cloud, float(value[0]))
             return _reweighted(cloud, np.log(_DOUBT) * doubt)[0], None
-        measurement = self.measurements[sample.channel]
+        measurement = explicit(self.measurements[sample.channel])
         given = present(measurement, value)
         if given is None:
             return cloud, None
