@@ -41,6 +41,10 @@ EXPERIMENTS = {
         "cube_filter.comparison",
         "Kalman filters on recorded tosses of a cube, with and without noise of impacts",
     ),
+    "icub-base": Experiment(
+        "legged.icub_base",
+        "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded",
+    ),
     "saltation": Experiment(
         "linearization.saltation",
         "perturbations and covariances of a ball through an impact, by the saltation matrix",

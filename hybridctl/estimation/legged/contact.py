@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 
-_MOST = 1e6  # by which noise is multiplied at most
+_LARGEST = np.log(1e6)  # of the factor by which noise is multiplied
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Hysteresis:
         """By how much the noise of a foot that bears these forces (n,) is larger: 1 / p."""
         middle, width = 0.5 * (self.on + self.off), 0.25 * (self.on - self.off)
         known = np.where(np.isfinite(forces), forces, np.inf)
-        return np.asarray(np.minimum(1.0 / expit((known - middle) / width), _MOST))
+        return np.asarray(1.0 + np.exp(np.minimum((middle - known) / width, _LARGEST)))
 
 
 def completed(forces: Array, weight: float) -> Array:

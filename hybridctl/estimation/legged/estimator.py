@@ -177,13 +177,15 @@ class BaseEstimator:
         *,
         heading: float = 0.0,
         position: ArrayLike = (0.0, 0.0, 0.0),
+        orientation: ArrayLike | None = None,
         standing: Sequence[str] | None = None,
     ) -> Estimate:
         """The estimate at the first sample of a robot that stands still.
 
         Tilt and bias of the gyroscope are means over the time `standing` of the settings. heading:
-        the yaw of the root in rad; position: of the root in m. standing: feet in contact, by
-        default those whose forces say so.
+        the yaw of the root in rad; position: of the root in m. orientation: of the root as
+        quaternion x, y, z, w, instead of tilt and heading. standing: feet in contact, by default
+        those whose forces say so.
         """
         readings = self.readings(given)
         record = self.record(given)
@@ -193,8 +195,12 @@ class BaseEstimator:
         rate, force = u[still, :3].mean(axis=0), u[still, 3:6].mean(axis=0)
         s, weight = self.settings.start, self.settings.weight
         x = np.zeros(16)
-        x[:4] = _upright(self.base.kinematics.base[0], force, number("heading", heading))
-        _, arm = self._root()
+        inertial, (_, arm) = self.base.kinematics.base[0], self._root()
+        if orientation is None:
+            x[:4] = _upright(inertial, force, number("heading", heading))
+        else:
+            given_turn = vector("orientation", orientation, 4)
+            x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
         x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
         x[10:13] = rate
         key = (OPEN,) * len(self.base.feet)
@@ -221,6 +227,24 @@ class BaseEstimator:
         """Filter readings, by default from `start` with heading and position zero."""
         first = self.start(given) if initial is None else initial
         return self.filter.run(self.record(given), first)
+
+    def flags(self, given: Readings, result: FilterResult) -> tuple[str, ...]:
+        """What in readings, or in what was made of them, speaks against trusting the estimates."""
+        found = []
+        if given.disorder:
+            found.append(f"{given.disorder} stamps out of order")
+        gaps = self.readings(given).gaps
+        if len(gaps):
+            longest = 1e3 * float(np.diff(gaps, axis=1).max())
+            found.append(f"{len(gaps)} gaps of up to {longest:.0f} ms")
+        for foot in self.base.feet:
+            load = given.loads.get(foot)
+            missing = 1.0 if load is None else float(np.isnan(load.values).mean())
+            if missing:
+                found.append(f"{100.0 * missing:.0f} % of the forces of {foot!r} missing")
+        if result.rejected:
+            found.append(f"{len(result.rejected)} rows of angles rejected")
+        return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
     def _root(self) -> tuple[Array, Array]:
         """Axes (3, 3) and origin (3,) of the root in the inertial frame."""

@@ -1,8 +1,9 @@
 """What the sensors of a legged robot said, as a record that the filter takes.
 
 Inertial samples become the input, each pair's mean held between them; joint angles a channel that
-is compared at every row. Of the forces of a foot only those rows are left at which its contact
-changes: the others say nothing that the mode does not know.
+is compared at every row but the first, from which the feet are started. Of the forces of a foot
+only those rows are left at which its contact changes: the others say nothing that the mode does not
+know.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class Readings:
                 f"{self.angles.values.shape[1]}"
             )
         loads = self._loads(weight)
-        channels: dict[str, Series] = {ANGLES: self.angles}
+        inputs = self._inputs(base, contact, loads if graded else {})
+        later = self.angles.times > inputs.times[0]
+        channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
         touching = [np.zeros(0)]
         for name, load in loads.items():
             states = contact.states(load.values[:, 0])
@@ -123,7 +126,7 @@ class Readings:
         if ground is not None:
             times = np.unique(np.concatenate(touching))
             channels[GROUND] = Series(times, np.full((len(times), 1), number("ground", ground)))
-        return Record(channels, self._inputs(base, contact, loads if graded else {}))
+        return Record(channels, inputs)
 
     def standing(self, contact: Hysteresis, *, weight: float | None = None) -> dict[str, bool]:
         """Whether each foot that has a force is in contact at the first row."""
@@ -152,8 +155,8 @@ class Readings:
         slips = np.ones((len(times), len(base.feet)))
         for k, foot in enumerate(base.feet):
             if foot in loads:
-                slips[:, k] = contact.slip(_held(loads[foot], times)[:, 0])
-        return Series(times, np.hstack([means, gaps[:, None], slips, _held(angles, times)]))
+                slips[:, k] = contact.slip(held(loads[foot], times)[:, 0])
+        return Series(times, np.hstack([means, gaps[:, None], slips, held(angles, times)]))
 
 
 def signal_name(foot: str) -> str:
@@ -178,7 +181,7 @@ def even_stamps(times: Array) -> Array:
     return np.asarray(times[0] + start + slope * numbers)
 
 
-def _held(series: Series, times: Array) -> Array:
+def held(series: Series, times: Array) -> Array:
     """The last values (n, m) at or before these times, or the first ones."""
     rows = np.maximum(series.times.searchsorted(times, "right") - 1, 0)
     return series.values[rows]
