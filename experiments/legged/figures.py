@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from hybridctl.experiments.legged.recording import Truth
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
 from hybridctl.estimation.legged.system import STICK
 from hybridctl.estimation.result import FilterResult
+from hybridctl.files import atomic
 from hybridctl.plots import BANDS, BASELINE, REFERENCE, TRACKING, Band, Line, Panel, series
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ COLORS = {
     "plain": REFERENCE,
 }
 SHOWN = ("filter", "smoother", "odometry")
+SOON = 2.0  # s
 
 
 def draw(
@@ -47,13 +51,24 @@ def draw(
 
 def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
     """The root from above."""
+    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
     seen = np.where(truth.good[:, None], truth.position, np.nan)
-    lines = [Line(seen[:, 0], seen[:, 1], "motion capture", "black", width=2.2)]
+    axes.plot(seen[:, 0], seen[:, 1], color="black", lw=2.4, label="motion capture")
     for name in (*SHOWN, "no mode switches"):
         track = by_name[name].track
-        lines.append(Line(track.position[:, 0], track.position[:, 1], name, COLORS[name]))
-    panel = Panel("y [m]", lines)
-    series(path, [[panel]], title="The root from above", xlabel="x [m]")
+        axes.plot(
+            track.position[:, 0], track.position[:, 1], color=COLORS[name], lw=1.4, label=name
+        )
+    axes.set_xlabel("x [m]")
+    axes.set_ylabel("y [m]")
+    axes.grid(alpha=0.3)
+    axes.set_aspect("equal")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    figure.suptitle("The root from above")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=130)
 
 
 def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> None:
@@ -79,26 +94,20 @@ def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> N
 
 
 def _tilts(path: Path, tilted: Sequence[Outcome]) -> None:
-    """Tilt, yaw and position after a start that is wrong in tilt."""
+    """Tilt and position just after a start that is wrong in tilt."""
     rows = []
-    for what in ("tilt [deg]", "yaw [deg]", "position [mm]"):
+    for what in ("tilt [deg]", "position [mm]"):
         lines = []
         for outcome in tilted:
             found = outcome.errors
-            if what.startswith("tilt"):
-                values = np.degrees(np.linalg.norm(found.angles[:, :2], axis=1))
-            elif what.startswith("yaw"):
-                values = np.degrees(np.abs(found.angles[:, 2]))
-            else:
-                values = 1e3 * np.linalg.norm(found.position, axis=1)
+            soon = found.times <= found.times[0] + SOON
+            errors = found.angles[soon, :2] if not rows else found.position[soon]
+            values = (np.degrees(1.0) if not rows else 1e3) * np.linalg.norm(errors, axis=1)
+            style, width = (":", 2.8) if outcome.name == "left" else ("-", 1.4)
             name = f"{outcome.name} error" if not rows else None
-            style = ":" if outcome.name == "left" else "-"
-            width = 2.4 if outcome.name == "left" else 1.4
-            values = np.maximum(values, 1e-3)
-            lines.append(
-                Line(*_broken(found.times, values), name, COLORS[outcome.name], style, width)
-            )
-        rows.append([Panel(what, lines, log=True)])
+            color = COLORS[outcome.name]
+            lines.append(Line(found.times[soon], values, name, color, style, width))
+        rows.append([Panel(what, lines)])
     series(path, rows, title="Errors after a start that is wrong in tilt")
 
 

@@ -42,7 +42,7 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.smoother import smooth
 from hybridctl.report import RunFolder, progress
 
-SETTLED = np.radians(2.0)  # of tilt, below which a start is made up for
+SETTLED = np.radians(1.0)  # of tilt, below which a start is made up for
 MAIN = "filter"
 
 
@@ -127,7 +127,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         "walk": walk,
         "touchdowns": touchdowns(main.result),
         "filters": [_record(outcome, walk) for outcome in outcomes],
-        "tilted": [_tilt_record(found) for found in tilted],
+        "tilted": [_tilt_record(found, walk) for found in tilted],
         "levels": _levels(outcomes),
     }
     if config.robust:
@@ -289,16 +289,15 @@ def _record(outcome: Outcome, walk: float) -> dict[str, Any]:
     return found
 
 
-def _tilt_record(outcome: Outcome) -> dict[str, Any]:
-    """How a start that is wrong in tilt is made up for."""
+def _tilt_record(outcome: Outcome, walk: float) -> dict[str, Any]:
+    """How a start that is wrong in tilt is made up for before the walk begins."""
+    times, still = outcome.errors.times, outcome.errors.times < walk
     tilt = np.linalg.norm(outcome.errors.angles[:, :2], axis=1)
-    wrong = np.flatnonzero(tilt > SETTLED)
-    times = outcome.errors.times
-    last = len(times) - 1
-    settled = times[min(int(wrong[-1]) + 1, last)] - times[0] if len(wrong) else 0.0
+    wrong = np.flatnonzero((tilt > SETTLED) & still)
+    last = int(wrong[-1]) + 1 if len(wrong) else 0
     return {
         "error": outcome.name,
-        "settled": None if len(wrong) and wrong[-1] == last else float(settled),
+        "settled": float(times[last] - times[0]) if still[last] else None,
         "tilt_rmse": rms(tilt),
         "position_rmse": rms(outcome.errors.position),
         "yaw_rmse": rms(outcome.errors.angles[:, 2]),

@@ -23,14 +23,18 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
     )
     columns = ("error", "settled s", "tilt deg", "yaw deg", "mm")
     console.print(table("Started wrong in tilt", columns, [_tilt(f) for f in summary["tilted"]]))
-    console.print("settled: s until tilt stays within 2 deg; others: RMS over everything.")
+    console.print(
+        "settled: s until tilt stays within 1 deg while standing; others: RMS over everything."
+    )
     columns = ("", "on/off N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
     console.print(table("Settings", columns, [_level(f) for f in summary["levels"]]))
     if "robustness" in summary:
         columns = ("", "mm", "yaw deg", "roll deg", "pitch deg", "NEES", "within", "flags")
         rows = [_robust(f) for f in summary["robustness"]]
         console.print(table("Damaged recordings", columns, rows))
-        console.print("within: share of rows with position and yaw where the filter says with 99.9 %.")
+        console.print(
+            "within: share of rows with position and yaw where the filter says with 99.9 %."
+        )
 
 
 def _row(f: Mapping[str, Any]) -> tuple[str, ...]:

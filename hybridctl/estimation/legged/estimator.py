@@ -83,7 +83,7 @@ class BaseSettings:
     ground: float | None = None
     even: bool = True
     standing: float = 2.0
-    error: Error = "right"
+    error: Error = "left"
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
     start: Start = field(default_factory=Start)
