@@ -50,8 +50,8 @@ def _settings() -> BaseSettings:
     return BaseSettings(
         INERTIAL,
         tuple(Foot(frame, flat=True) for frame in FEET),
-        on=110.0,
-        off=55.0,
+        touch_force=110.0,
+        lift_force=55.0,
         standing=3.0,
         noise=BaseNoise(gyroscope=2e-3, accelerometer=2e-2, foot=4e-3, measured=2e-3),
     )
@@ -61,8 +61,8 @@ def _settings() -> BaseSettings:
 class Config:
     """What is run on the recording in the folder `data`.
 
-    source: "archive" (NPZ), "bag", or "any" that is there. settings: of the filter. share_on,
-    share_off: of the robot's weight while it stands, the forces of the hysteresis where nothing is
+    source: "archive" (NPZ), "bag", or "any" that is there. settings: of the filter. share_touch,
+    share_lift: of the robot's weight while it stands, the forces of the hysteresis where nothing is
     known of the truth. evaluations: of the likelihood in the search for noise, 0 for none. tilted:
     by how much the start is turned about x for the comparison of errors, deg. robust: whether the
     recording is damaged in some ways as well. jump, lost: see `recording.load`.
@@ -71,8 +71,8 @@ class Config:
     data: str | None = None
     source: Source = "any"
     settings: BaseSettings = field(default_factory=_settings)
-    share_on: float = 1.0 / 3.0
-    share_off: float = 1.0 / 6.0
+    share_touch: float = 1.0 / 3.0
+    share_lift: float = 1.0 / 6.0
     evaluations: int = 40
     tilted: float = 10.0
     robust: bool = True
@@ -82,7 +82,7 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | None):
             raise InputError(f"data must be the path of a folder, got {self.data!r}")
-        for name in ("share_off", "share_on"):
+        for name in ("share_lift", "share_touch"):
             number(name, getattr(self, name), above=0.0, at_most=1.0)
         count("evaluations", self.evaluations, at_least=0)
         number("tilted", self.tilted, at_least=0.0, at_most=90.0)
@@ -167,17 +167,17 @@ def _named(name: str, s: BaseSettings, recording: Recording) -> Callable[[], Out
 def without_truth(config: Config, recording: Recording) -> BaseSettings:
     """Settings by what the robot knows: forces standing, sensor noise, feet that creep."""
     s = config.settings
-    readings = recording.readings(s.build(recording.robot).joints)
+    readings = recording.readings(s.build(recording.robot))
     weight = sum(
         float(np.median(load.values[load.times <= load.times[0] + s.standing]))
         for load in readings.loads.values()
     )
-    s = replace(s, on=config.share_on * weight, off=config.share_off * weight)
+    s = replace(s, touch_force=config.share_touch * weight, lift_force=config.share_lift * weight)
     return noise_of_creep(noise_of_standing(s, readings), recording.robot, readings)
 
 
 def _likely(config: Config, blind: BaseSettings, recording: Recording) -> Outcome:
-    readings = recording.readings(blind.build(recording.robot).joints)
+    readings = recording.readings(blind.build(recording.robot))
     s, _ = noise_of_innovations(
         blind, recording.robot, [readings], max_evaluations=config.evaluations
     )
@@ -202,7 +202,7 @@ def filtered(
     the root at the start, instead of that by gravity.
     """
     estimator = settings.build(recording.robot)
-    readings, truth = recording.readings(estimator.joints), recording.truth
+    readings, truth = recording.readings(estimator), recording.truth
     first = estimator.start(
         readings,
         heading=float(truth.angles[0, 2]),
@@ -238,7 +238,7 @@ def _biased(estimator: BaseEstimator, first: Estimate) -> Estimate:
 
 def _odometry(settings: BaseSettings, recording: Recording) -> Outcome:
     estimator, truth = settings.build(recording.robot), recording.truth
-    readings = recording.readings(estimator.joints)
+    readings = recording.readings(estimator)
     first = estimator.start(readings, heading=float(truth.angles[0, 2]), position=truth.position[0])
     root = estimator.root(first)
     track = odometry(estimator, readings, root.orientation, root.position)
@@ -255,7 +255,7 @@ def _smoothed(settings: BaseSettings, recording: Recording) -> Outcome:
         for e, step in zip(smoothed.estimates, outcome.result.steps, strict=True)
         if step.channel == ANGLES
     ]
-    record = estimator.record(recording.readings(estimator.joints))
+    record = estimator.record(recording.readings(estimator))
     track = _track(estimator, record, chosen)
     return Outcome("smoother", errors(track, recording.truth), track)
 
@@ -311,5 +311,12 @@ def _levels(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         s = outcome.settings
         if s is not None and (outcome.name == MAIN or outcome.name.startswith("noise")):
             noise = {n: getattr(s.noise, n) for n in s.noise.__dataclass_fields__}
-            found.append({"name": outcome.name, "on": s.on, "off": s.off, **noise})
+            found.append(
+                {
+                    "name": outcome.name,
+                    "touch_force": s.touch_force,
+                    "lift_force": s.lift_force,
+                    **noise,
+                }
+            )
     return found

@@ -17,17 +17,16 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, member
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.estimation.legged.estimator import BaseEstimator
 from hybridctl.estimation.legged.readings import Readings, even_stamps
 from hybridctl.logs import Log, Mapping, read_log
-from hybridctl.logs.readings import BaseChannels, base_readings
+from hybridctl.logs.legged import BaseChannels, base_readings
 from hybridctl.mechanics.robot import Robot
 
 ORIGIN = "ami-iit/paper_ramadoss_2021_icra_proprioceptive-base-estimator on GitHub"
 INERTIAL = "root_link_imu_frame"
 FEET = ("l_sole", "r_sole")
-CHANNELS = BaseChannels(
-    "gyroscope", "accelerometer", "joints", {"l_sole": "left", "r_sole": "right"}
-)
+CHANNELS = BaseChannels("gyroscope", "accelerometer", "joints", ("left", "right"))
 ARCHIVE: dict[str, Any] = {
     "time": {"field": "t_unix", "unit": "s"},
     "channels": {
@@ -87,9 +86,9 @@ class Recording:
     robot: Robot
     truth: Truth
 
-    def readings(self, joints: tuple[str, ...]) -> Readings:
-        """What the sensors said; joints: whose angles are wanted, in order."""
-        return base_readings(self.log, CHANNELS, joints)
+    def readings(self, estimator: BaseEstimator) -> Readings:
+        """What the sensors said, for an estimator."""
+        return base_readings(self.log, CHANNELS, estimator)
 
 
 def load(folder: str | None, source: Source = "any", *, jump: float, lost: float) -> Recording:

@@ -29,7 +29,7 @@ def rows(recording: Recording, settings: BaseSettings, walk: float) -> list[dict
     found = []
     for name, damage in DAMAGES.items():
         estimator = replace(settings, weight=weight).build(recording.robot)
-        given = recording.readings(estimator.joints)
+        given = recording.readings(estimator)
         found.append({"name": name, **judge(recording, estimator, damage(given), walk)})
     return found
 
@@ -53,7 +53,7 @@ def judge(
 
 def _weight(recording: Recording, settings: BaseSettings) -> float:
     """What both feet bear while the robot stands, N."""
-    readings = recording.readings(settings.build(recording.robot).joints)
+    readings = recording.readings(settings.build(recording.robot))
     return sum(
         float(np.median(load.values[load.times <= load.times[0] + settings.standing]))
         for load in readings.loads.values()

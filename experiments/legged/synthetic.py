@@ -55,7 +55,12 @@ def settings(name: str) -> BaseSettings:
     )
     start = Start(tilt=0.02, heading=0.02, position=0.01, velocity=0.05, gyroscope=2e-3)
     return BaseSettings(
-        root, tuple(Foot(tip) for tip in model.tips), on=60.0, off=40.0, noise=noise, start=start
+        root,
+        tuple(Foot(tip) for tip in model.tips),
+        touch_force=60.0,
+        lift_force=40.0,
+        noise=noise,
+        start=start,
     )
 
 

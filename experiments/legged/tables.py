@@ -26,7 +26,7 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(
         "settled: s until tilt stays within 1 deg while standing; others: RMS over everything."
     )
-    columns = ("", "on/off N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
+    columns = ("", "force N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
     console.print(table("Settings", columns, [_level(f) for f in summary["levels"]]))
     if "robustness" in summary:
         columns = ("", "mm", "yaw deg", "roll deg", "pitch deg", "NEES", "within", "flags")
@@ -63,7 +63,7 @@ def _tilt(f: Mapping[str, Any]) -> tuple[str, ...]:
 def _level(f: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f["name"],
-        f"{f['on']:.0f}/{f['off']:.0f}",
+        f"{f['touch_force']:.0f}/{f['lift_force']:.0f}",
         f"{f['gyroscope']:.1e}",
         f"{f['accelerometer']:.1e}",
         f"{1e3 * f['foot']:.1f}",

@@ -128,6 +128,8 @@ class SaltedKalmanFilter:
         law = self.model.law(estimate.mode, input)
         prediction = self._predicted(estimate, end, law)
         carried = carry_alternative(self.model, estimate, prediction, self.window, law)
+        if carried is prediction.estimate:
+            return prediction
         return replace(prediction, estimate=carried)
 
     def update(

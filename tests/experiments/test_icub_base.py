@@ -49,7 +49,7 @@ def test_the_walk_is_estimated_as_well_as_it_says(recording, config):
 @recorded
 def test_noise_found_without_truth_serves_as_well(recording, config):
     settings = icub_base.without_truth(config, recording)
-    assert settings.on == pytest.approx(111.0, abs=3.0)  # a third of 33.6 kg
+    assert settings.touch_force == pytest.approx(111.0, abs=3.0)  # a third of 33.6 kg
     assert settings.noise.foot == pytest.approx(4.7e-3, rel=0.3)  # what 6 contacts of both say
     found = judged(icub_base.filtered("blind", settings, recording).errors, 5.8)
     assert found["position_rmse"] < 0.020
@@ -92,7 +92,7 @@ def test_motion_capture_that_loses_the_robot_is_left_out(recording):
 def test_damaged_readings_are_within_what_is_stated_and_flagged(recording, config, name):
     settings = replace(config.settings, weight=330.0)
     estimator = settings.build(recording.robot)
-    readings = robustness.DAMAGES[name](recording.readings(estimator.joints))
+    readings = robustness.DAMAGES[name](recording.readings(estimator))
     found = robustness.judge(recording, estimator, readings, 5.8)
     assert found["within"] > 0.95
     assert found["flags"]
@@ -136,9 +136,11 @@ def test_a_folder_without_a_recording_is_refused(tmp_path):
 
 def test_settings_come_from_the_command_line_and_are_checked():
     found = load_configuration(
-        icub_base.Config, None, ['settings={"inertial": "a", "feet": [], "on": 2, "off": 1}']
+        icub_base.Config,
+        None,
+        ['settings={"inertial": "a", "feet": [], "touch_force": 2, "lift_force": 1}'],
     )
-    assert found.settings.on == 2.0
+    assert found.settings.touch_force == 2.0
     with pytest.raises(UnknownNameError, match="did you mean 'evaluations'"):
         load_configuration(icub_base.Config, None, ["evaluation=3"])
     with pytest.raises(InputError, match="tilted must be at most 90"):

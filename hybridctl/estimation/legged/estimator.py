@@ -65,8 +65,9 @@ class Start:
 class BaseSettings:
     """What a legged base's filter is made of.
 
-    inertial: the frame of the inertial sensor. feet: frames that touch the ground. on, off: forces
-    in N of the hysteresis of contact, see `Hysteresis`. graded: multiply the noise of a foot by
+    inertial: the frame of the inertial sensor. feet: frames that touch the ground.
+    touch_force, lift_force: vertical forces in N from which on a foot is in contact, and down to
+    which it stays so (see `Hysteresis`). graded: multiply the noise of a foot by
     the inverse of its probability of contact. weight: in N, for a force that is missing; None keeps
     the contact as it was. ground: height of level ground in m, None where it is not known. even:
     replace stamps by an even clock. standing: s from the start that the robot stands still, over
@@ -76,8 +77,8 @@ class BaseSettings:
 
     inertial: str
     feet: tuple[Foot, ...]
-    on: float
-    off: float
+    touch_force: float
+    lift_force: float
     graded: bool = False
     weight: float | None = None
     ground: float | None = None
@@ -94,7 +95,7 @@ class BaseSettings:
             flag(name, getattr(self, name))
         number("standing", self.standing, above=0.0)
         member("error", self.error, ERRORS)
-        Hysteresis(self.on, self.off)
+        Hysteresis(self.touch_force, self.lift_force)
         instance("noise", self.noise, BaseNoise)
         instance("start", self.start, Start)
         down = vector("gravity", self.gravity, 3)
@@ -129,13 +130,13 @@ class BaseEstimator:
         kinematics = LegKinematics(robot, settings.inertial, settings.feet)
         gravity = vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.error, settings.noise)
-        self.contact = Hysteresis(settings.on, settings.off)
+        self.contact = Hysteresis(settings.touch_force, settings.lift_force)
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate)]
         if settings.ground is not None:
             measurements.append(ground_measurement(self.base, settings.gate))
         signals = [
-            ContactSignal(signal_name(f), settings.on, settings.off, touches(f), lifts(f))
+            ContactSignal(signal_name(f), self.contact.on, self.contact.off, touches(f), lifts(f))
             for f in self.base.feet
         ]
         self.filter = SaltedKalmanFilter(
@@ -220,7 +221,7 @@ class BaseEstimator:
     def touched(self, estimate: Estimate, foot: str, u: Array) -> Estimate:
         """The estimate with a foot in contact from now on, where the angles in u put it."""
         member("foot", foot, self.base.feet)
-        found = self.filter.update(estimate, signal_name(foot), self.settings.on, u)
+        found = self.filter.update(estimate, signal_name(foot), self.contact.on, u)
         return found.estimate
 
     def run(self, given: Readings, initial: Estimate | None = None) -> FilterResult:

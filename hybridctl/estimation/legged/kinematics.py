@@ -19,6 +19,7 @@ import numpy as np
 from hybridctl.checks import Array, flag, instance, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import skew
+from hybridctl.mechanics.motion import Frame
 from hybridctl.mechanics.robot import Robot
 
 
@@ -69,6 +70,7 @@ class LegKinematics:
         if not given or len(self.feet) != len(given):
             raise InputError(f"feet must have different frames, and one at least, got {given}")
         self._frames = [robot.frame(name) for name in (inertial, *self.feet)]
+        self._fixed = np.array([_homogeneous(frame) for frame in self._frames])
         self._places = {name: k for k, name in enumerate(self.feet, start=1)}
         masks = np.array([robot.supporting(frame.joint) for frame in self._frames])
         self._columns = np.flatnonzero((masks != masks[0]).any(axis=0))
@@ -94,20 +96,24 @@ class LegKinematics:
         step[self._columns] = angles
         q = self._robot.integrate(self._neutral, step)
         motion = self._robot.motion(q, self._still, [self._frames[k].joint for k in chosen])
-        jacobian = motion.jacobian[:, self._columns]
-        turns, places = [], []
-        for k, pose in zip(chosen, motion.poses, strict=True):
-            frame = self._frames[k]
-            turns.append(pose[:3, :3] @ frame.rotation)
-            places.append(pose[:3, :3] @ frame.position + pose[:3, 3])
-        back = turns[0].T
-        linear, angular = back @ jacobian[:3], back @ jacobian[3:]
+        poses = motion.poses @ self._fixed[chosen]
+        back, origin = poses[0, :3, :3].T, poses[0, :3, 3]
+        spatial = motion.jacobian[:, self._columns]
+        linear, angular = back @ spatial[:3], back @ spatial[3:]
         found = []
-        for k, turn, place in zip(chosen[1:], turns[1:], places[1:], strict=True):
+        for k, pose in zip(chosen[1:], poses[1:], strict=True):
+            place = pose[:3, 3]
             turning = angular * self._masks[k]
             moving = linear * self._masks[k] - skew(back @ place) @ turning
-            found.append(Seen(back @ (place - places[0]), back @ turn, moving, turning))
+            found.append(Seen(back @ (place - origin), back @ pose[:3, :3], moving, turning))
         return found
+
+
+def _homogeneous(frame: Frame) -> Array:
+    """The pose (4, 4) of a frame in its joint."""
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
+    return pose
 
 
 def _single(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from hybridctl.estimation.smoother import smooth
 from hybridctl.mechanics.robot import Robot
 
 FEET = (Foot("left sole", flat=True), Foot("right sole"))
-SETTINGS = BaseSettings("imu", FEET, on=100.0, off=50.0, standing=0.5)
+SETTINGS = BaseSettings("imu", FEET, touch_force=100.0, lift_force=50.0, standing=0.5)
 ANGLES = np.array([0.1, -0.2, 0.4, -0.1, -0.1, 0.3])
 TILT, HEADING = (0.05, -0.1), 0.7
 RATE = np.array([0.01, -0.02, 0.03])
@@ -184,7 +184,7 @@ def test_settings_that_cannot_be_are_refused():
     with pytest.raises(UnknownNameError, match="did you mean 'imu'"):
         replace(SETTINGS, inertial="im").build(ROBOT)
     with pytest.raises(InputError, match="off must be below on"):
-        replace(SETTINGS, on=10.0)
+        replace(SETTINGS, touch_force=10.0)
     with pytest.raises(InputError, match="gravity must point down along z"):
         replace(SETTINGS, gravity=(0.0, 1.0, -9.0))
     with pytest.raises(InputError, match="encoder must be greater than 0"):
