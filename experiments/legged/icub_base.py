@@ -3,8 +3,8 @@
 A recorded walk of 12 s, of which the first 5.8 s are standing, with motion capture as truth. Feet
 come into contact and leave it by their vertical forces, with hysteresis; while a flat foot is in
 contact its pose is part of the state. Beside the filter stand the same with deviations written in
-other ways, with noise found without motion capture, with contacts that are weighed by their force,
-with level ground; without mode switches; odometry over the foot that bears more; and the smoother,
+other ways, with noise found without motion capture, with contacts that are weighed by their force
+or found without forces, with level ground; without mode switches; odometry over the foot that bears more; and the smoother,
 which knows all of the recording. Started 10 deg wrong in tilt the errors differ.
 """
 
@@ -36,6 +36,7 @@ from hybridctl.estimation.legged.levels import (
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.space import ERRORS, Error
+from hybridctl.estimation.legged.stillness import MotionEvidence
 from hybridctl.estimation.legged.system import touches
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
@@ -149,6 +150,7 @@ def _cases(config: Config, recording: Recording) -> list[Callable[[], Outcome]]:
         *(_named(f"{e} error", replace(s, error=e), recording) for e in others),
         lambda: filtered("noise from standing and creep", blind, recording),
         lambda: filtered("weighed by force", replace(s, graded=True), recording),
+        lambda: filtered("contact without forces", replace(s, motion=MotionEvidence()), recording),
         lambda: filtered("level ground", replace(s, ground=0.0), recording),
         lambda: filtered("gyroscope bias from zero", s, recording, begin=_biased),
         lambda: filtered("no mode switches", s, recording, signals=False),

@@ -15,11 +15,11 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
     """Everything that summary.json holds, to be read."""
     found = summary["touchdowns"]
     title = f"Root over {summary['duration']:.1f} s, touchdowns {found['left']} + {found['right']}"
-    columns = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "ms")
+    columns = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
     console.print(table(title, columns, [_row(f) for f in summary["filters"]]))
     console.print(
         "mm: RMS position; walk: of the part that walks; end: last error. NEES: of the position, "
-        "should be 3. ms: per sample."
+        "should be 3. L + R: touchdowns. ms: per sample."
     )
     columns = ("error", "settled s", "tilt deg", "yaw deg", "mm")
     console.print(table("Started wrong in tilt", columns, [_tilt(f) for f in summary["tilted"]]))
@@ -46,6 +46,7 @@ def _row(f: Mapping[str, Any]) -> tuple[str, ...]:
         f"{1e3 * f['final_position_error']:.1f}",
         *(f"{np.degrees(f[f'{name}_rmse']):.2f}" for name in ("roll", "pitch", "yaw")),
         "-" if f["mean_nees"] is None else f"{f['mean_nees']:.2f}",
+        "-" if "touchdowns" not in f else "{left} + {right}".format(**f["touchdowns"]),
         "-" if seconds is None else f"{1e3 * seconds:.2f}",
     )
 

@@ -9,6 +9,7 @@ matrix, which is for events whose time depends on the state. An uncertain guard 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +23,30 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event
 from hybridctl.estimation.update import correct
 from hybridctl.hybrid.mode import InputLaw, Mode
+
+
+@runtime_checkable
+class Evidence(Protocol):
+    """A channel that says which mode is right, such as a `ContactSignal`."""
+
+    @property
+    def channel(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def closes(self) -> str | None:
+        """The guard by which it closes a contact."""
+        ...
+
+    @property
+    def opens(self) -> str | None:
+        """The guard by which it opens one."""
+        ...
+
+    def applied(self, model: Model, estimate: Estimate, value: Array, law: InputLaw) -> Prediction:
+        """The estimate in the mode that a value (m,) asks for, at the same time."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -47,20 +72,27 @@ class ContactSignal:
         if not number("off", self.off) < number("on", self.on):
             raise InputError(f"off must be below on, got off = {self.off}, on = {self.on}")
 
-    def applied(self, model: Model, estimate: Estimate, value: float, law: InputLaw) -> Prediction:
+    def applied(self, model: Model, estimate: Estimate, value: Array, law: InputLaw) -> Prediction:
         """The estimate in the mode that the signal asks for, at the same time."""
+        if value.shape != (1,):
+            raise InputError(f"a row of {self.channel!r} must have one value, got {value.shape}")
+        return self._followed(model, estimate, float(value[0]), law)
+
+    def _followed(
+        self, model: Model, estimate: Estimate, value: float, law: InputLaw
+    ) -> Prediction:
         names = model.system.outgoing(estimate.mode).guards.names
         if np.isfinite(value) and value >= self.on and self.closes in names:
             if model.system.mode(estimate.mode).flow is not None:
-                return _fired(model, estimate, estimate, self.closes, law)
+                return fired(model, estimate, estimate, self.closes, law)
             e = _measured(model, estimate, self.closes, law)
             _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
             if rates[names.index(self.closes)] < 0.0:
-                return _fired(model, estimate, e, self.closes, law)
+                return fired(model, estimate, e, self.closes, law)
             note = f"{self.channel!r} is on, but {self.closes!r} recedes"
             return Prediction(estimate, notes=(note,))
         if np.isfinite(value) and value <= self.off and self.opens in names:
-            return _fired(model, estimate, estimate, self.opens, law)
+            return fired(model, estimate, estimate, self.opens, law)
         return Prediction(estimate)
 
 
@@ -84,7 +116,7 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     return found[0]
 
 
-def _fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
+def fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
     """The estimate after the event of a guard at e, at its time; `before` where there is none.
 
     Its transition is that of the event, where e is the estimate before.

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, count, instance, member, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.admit import admit
-from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.contact_signal import Evidence
 from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
 from hybridctl.estimation.jumps import STRATEGIES, Strategy
 from hybridctl.estimation.measurement import AnyMeasurement
@@ -45,8 +45,8 @@ class SaltedKalmanFilter:
     after the jump (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the
     reset moves the state. guard_noise: variance of the guards' offsets, one number or by guard.
     Names of guards that no mode has raise `UnknownNameError`.
-    signals: contact signals, evidence of the mode. strategy: "saltation", or a baseline that is
-    wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
+    signals: contact signals and other evidence of the mode. strategy: "saltation", or a baseline
+    that is wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
     rewind: longest time in s for which a corrected mean that is past a guard is taken to be just
     early or late there (see `admit`). window: time in s after an event in which the hypothesis
     that it is still to come is kept beside the main one; 0 keeps none. odds: the log-likelihood by
@@ -67,7 +67,7 @@ class SaltedKalmanFilter:
         reset_noise: Noise | EventNoise | Constant | None = None,
         guard_noise: float | Mapping[str, float] | None = None,
         *,
-        signals: Sequence[ContactSignal] = (),
+        signals: Sequence[Evidence] = (),
         strategy: Strategy = "saltation",
         rewind: float = 0.05,
         window: float = 0.05,
@@ -102,7 +102,8 @@ class SaltedKalmanFilter:
             if not isinstance(m, AnyMeasurement):
                 raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
         for k, signal in enumerate(sequence("signals", signals)):
-            instance(f"signals[{k}]", signal, ContactSignal)
+            if not isinstance(signal, Evidence):
+                raise InputError(f"signals[{k}] must be a ContactSignal, got {signal!r}")
         self.measurements = {m.name: m for m in given}
         self.signals = {signal.channel: signal for signal in signals}
         _check_guards(self.model, signals)
@@ -156,10 +157,7 @@ class SaltedKalmanFilter:
         self, estimate: Estimate, channel: str, measured: Array, law: InputLaw, reopen: bool
     ) -> Correction:
         if channel in self.signals:
-            if measured.shape != (1,):
-                raise InputError(f"a row of {channel!r} must have one value, got {measured.shape}")
-            signal = self.signals[channel]
-            found = signal.applied(self.model, estimate, float(measured[0]), law)
+            found = self.signals[channel].applied(self.model, estimate, measured, law)
             passed = None
             if found.events:
                 passed = Admission(estimate.mean, estimate.covariance, found.transition)
@@ -325,7 +323,7 @@ class SaltedKalmanFilter:
         return replace(after, alternative=alternative), innovation, None
 
 
-def _check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
+def _check_guards(model: Model, signals: Sequence[Evidence]) -> None:
     """Raise `UnknownNameError` for guards that no mode of the system has, where these are known."""
     known = model.system.guard_names
     if known is None:

@@ -141,7 +141,8 @@ class ParticleFilter:
             rtol=rtol,
             atol=atol,
         )
-        self.model, self.measurements, self.signals = same.model, same.measurements, same.signals
+        self.model, self.measurements = same.model, same.measurements
+        self.signals = {signal.channel: signal for signal in signals}
         self.particles = count("particles", particles)
         self.seed = count("seed", seed, at_least=0)
         self.propagate = propagate

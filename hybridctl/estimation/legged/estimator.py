@@ -8,7 +8,7 @@ poses = [estimator.root(step.estimate) for step in result.steps]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +16,22 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, flag, instance, member, number, vector
 from hybridctl.errors import InputError
-from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.contact_signal import ContactSignal, Evidence
 from hybridctl.estimation.estimate import Estimate, tidied
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.contact import Hysteresis
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
-from hybridctl.estimation.legged.measurements import angles_measurement, ground_measurement
+from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
 from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.readings import Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
+from hybridctl.estimation.legged.stillness import (
+    MotionEvidence,
+    Stillness,
+    foot_motion,
+    motion_name,
+)
 from hybridctl.estimation.legged.system import (
     OPEN,
     LeggedBase,
@@ -65,11 +71,11 @@ class Start:
 class BaseSettings:
     """What a legged base's filter is made of.
 
-    inertial: the frame of the inertial sensor. feet: frames that touch the ground.
-    touch_force, lift_force: vertical forces in N from which on a foot is in contact, and down to
-    which it stays so (see `Hysteresis`). graded: multiply the noise of a foot by
-    the inverse of its probability of contact. weight: in N, for a force that is missing; None keeps
-    the contact as it was. ground: height of level ground in m, None where it is not known. even:
+    inertial: the frame of the inertial sensor. feet: frames that touch the ground. touch_force,
+    lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
+    so (see `Hysteresis`). graded: multiply the noise of a foot by the inverse of its probability of
+    contact. motion: contact by how feet move, without forces (see `stillness`); None for forces.
+    weight: in N, for a force that is missing; None keeps the contact as it was. ground: height of level ground in m, None where it is not known. even:
     replace stamps by an even clock. standing: s from the start that the robot stands still, over
     which biases of the gyroscope and tilt are averaged. error: how deviations are written (see
     `BaseSpace`). gate: the probability with which right angles pass, None takes all.
@@ -80,6 +86,7 @@ class BaseSettings:
     touch_force: float
     lift_force: float
     graded: bool = False
+    motion: MotionEvidence | None = None
     weight: float | None = None
     ground: float | None = None
     even: bool = True
@@ -135,10 +142,12 @@ class BaseEstimator:
         measurements = [angles_measurement(self.base, settings.gate)]
         if settings.ground is not None:
             measurements.append(ground_measurement(self.base, settings.gate))
-        signals = [
-            ContactSignal(signal_name(f), self.contact.on, self.contact.off, touches(f), lifts(f))
-            for f in self.base.feet
+        on, off = settings.touch_force, settings.lift_force
+        signals: list[Evidence] = [
+            ContactSignal(signal_name(f), on, off, touches(f), lifts(f)) for f in self.base.feet
         ]
+        if settings.motion is not None:
+            signals += [Stillness(self.base, f, settings.motion) for f in self.base.feet]
         self.filter = SaltedKalmanFilter(
             self.system,
             Noise(self.base.density, name="process_noise"),
@@ -167,10 +176,20 @@ class BaseEstimator:
 
     def record(self, given: Readings) -> Record:
         """The record of readings."""
-        s = self.settings
-        return self.readings(given).record(
+        s, readings = self.settings, self.readings(given)
+        if s.motion is not None:
+            readings = replace(readings, loads={})
+        record = readings.record(
             self.base, self.contact, weight=s.weight, graded=s.graded, ground=s.ground
         )
+        if s.motion is None:
+            return record
+        angles, span = record.channels[ANGLES].sorted(), s.motion.span
+        motions = {
+            motion_name(f): foot_motion(self.base.kinematics, f, angles, span)
+            for f in self.base.feet
+        }
+        return replace(record, channels={**record.channels, **motions})
 
     def start(
         self,
