@@ -4,8 +4,9 @@ A recorded walk of 12 s, of which the first 5.8 s are standing, with motion capt
 come into contact and leave it by their vertical forces, with hysteresis; while a flat foot is in
 contact its pose is part of the state. Beside the filter stand the same with deviations written in
 other ways, with noise found without motion capture, with contacts that are weighed by their force
-or found without forces, with level ground; without mode switches; odometry over the foot that bears more; and the smoother,
-which knows all of the recording. Started 10 deg wrong in tilt the errors differ.
+or found without forces, with level ground; without mode switches; odometry over the foot that bears
+more; and the smoother, which knows all of the recording. Started 10 deg wrong in tilt the errors
+differ.
 """
 
 from __future__ import annotations

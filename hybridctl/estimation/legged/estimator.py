@@ -75,10 +75,11 @@ class BaseSettings:
     lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
     so (see `Hysteresis`). graded: multiply the noise of a foot by the inverse of its probability of
     contact. motion: contact by how feet move, without forces (see `stillness`); None for forces.
-    weight: in N, for a force that is missing; None keeps the contact as it was. ground: height of level ground in m, None where it is not known. even:
-    replace stamps by an even clock. standing: s from the start that the robot stands still, over
-    which biases of the gyroscope and tilt are averaged. error: how deviations are written (see
-    `BaseSpace`). gate: the probability with which right angles pass, None takes all.
+    weight: in N, for a force that is missing; None keeps the contact as it was. ground: height of
+    level ground in m, None where it is not known. even: replace stamps by an even clock. standing:
+    s from the start that the robot stands still, over which biases of the gyroscope and tilt are
+    averaged. error: how deviations are written (see `BaseSpace`). gate: the probability with which
+    right angles pass, None takes all.
     """
 
     inertial: str
