@@ -51,7 +51,7 @@ def draw(
 
 def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
     """The root from above."""
-    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+    figure = Figure(figsize=(8.0, 3.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     seen = np.where(truth.good[:, None], truth.position, np.nan)

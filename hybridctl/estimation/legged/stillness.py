@@ -44,7 +44,7 @@ class MotionEvidence:
 
     still: float = 0.05
     moving: float = 0.3
-    odds: float = 5.0
+    odds: float = 3.0
     span: float = 0.05
 
     def __post_init__(self) -> None:
