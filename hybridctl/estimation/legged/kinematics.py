@@ -40,15 +40,24 @@ class Foot:
 
 
 class Seen(NamedTuple):
-    """A foot in the inertial frame: position (3,), rotation (3, 3), derivatives (3, n) by angles.
+    """A foot in the inertial frame: position (3,), rotation (3, 3), their rates by those of angles.
 
-    turning: the angular velocity in the inertial frame by the rates of the joints.
+    twist (6, n): velocity of the position, then angular velocity, both in the axes of that frame.
     """
 
     position: Array
     rotation: Array
-    moving: Array
-    turning: Array
+    twist: Array
+
+    @property
+    def moving(self) -> Array:
+        """The velocity (3, n)."""
+        return self.twist[:3]
+
+    @property
+    def turning(self) -> Array:
+        """The angular velocity (3, n)."""
+        return self.twist[3:]
 
 
 class LegKinematics:
@@ -98,14 +107,13 @@ class LegKinematics:
         motion = self._robot.motion(q, self._still, [self._frames[k].joint for k in chosen])
         poses = motion.poses @ self._fixed[chosen]
         back, origin = poses[0, :3, :3].T, poses[0, :3, 3]
-        spatial = motion.jacobian[:, self._columns]
-        linear, angular = back @ spatial[:3], back @ spatial[3:]
+        spatial = (back @ motion.jacobian.reshape(2, 3, -1)).reshape(6, -1)[:, self._columns]
         found = []
         for k, pose in zip(chosen[1:], poses[1:], strict=True):
             place = pose[:3, 3]
-            turning = angular * self._masks[k]
-            moving = linear * self._masks[k] - skew(back @ place) @ turning
-            found.append(Seen(back @ (place - origin), back @ pose[:3, :3], moving, turning))
+            twist = spatial * self._masks[k]
+            twist[:3] -= skew(back @ place) @ twist[3:]
+            found.append(Seen(back @ (place - origin), back @ pose[:3, :3], twist))
         return found
 
 

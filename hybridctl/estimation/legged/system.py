@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -127,12 +128,14 @@ class LeggedBase:
 
         In the axes of the inertial frame.
         """
-        by = np.concatenate([seen.moving, seen.turning]) if flat else seen.moving
-        noise = self.noise.encoder**2 * (by @ by.T)
-        diagonal = noise.reshape(-1)[:: len(noise) + 1]
-        diagonal[:3] += self.noise.measured**2
-        diagonal[3:] += self.noise.measured_turn**2
-        return np.asarray(noise)
+        size = 6 if flat else 3
+        by = self.noise.encoder * seen.twist[:size]
+        return np.asarray(by @ by.T + self._pose_variance[:size, :size])
+
+    @cached_property
+    def _pose_variance(self) -> Array:
+        """Covariance (6, 6) of a pose besides that of the angles."""
+        return np.diag(np.repeat([self.noise.measured, self.noise.measured_turn], 3) ** 2)
 
 
 def base_system(base: LeggedBase) -> HybridSystem:
