@@ -169,7 +169,7 @@ class BaseEstimator:
             if event.guards == (touches(foot),):
                 touch = Touch(self.base, event.mode_before, event.mode_after, foot)
                 return touch.noise(event.state_after, event.input_before)
-        return np.zeros((1, 1)) * np.eye(self.base.space(event.mode_after).ndx)
+        return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
 
     def readings(self, given: Readings) -> Readings:
         """The readings with the clock of the settings."""

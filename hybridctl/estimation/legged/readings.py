@@ -69,16 +69,6 @@ class Readings:
         late = np.flatnonzero(steps > _GAP * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
 
-    def within(self, start: float, end: float) -> Readings:
-        """The rows with stamps from start to end."""
-
-        def cut(series: Series) -> Series:
-            rows = (series.times >= start) & (series.times <= end)
-            return Series(series.times[rows], series.values[rows])
-
-        loads = {name: cut(load) for name, load in self.loads.items()}
-        return Readings(cut(self.inertial), cut(self.angles), loads)
-
     def even(self) -> Readings:
         """The same rows with the stamps of an even clock, see `even_stamps`."""
 
@@ -98,7 +88,7 @@ class Readings:
         graded: bool = False,
         ground: float | None = None,
     ) -> Record:
-        """The record for the filter of `base_filter`.
+        """The record for the filter of a `BaseEstimator`.
 
         weight: in N, by which the force of one foot is filled in where it is missing (see
         `completed`). graded: multiply the noise of a foot by 1 / p of its force. ground: height of
