@@ -40,7 +40,12 @@ _HELD = 1e-10  # of the size of the guard's value: least standard deviation that
 
 
 def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
-    """The estimate at the same time, inside its mode or on the way into it; see this module."""
+    """The estimate at the same time, inside its mode or on the way into it; see this module.
+
+    No state reaches the guards of a mode with a closed flow.
+    """
+    if model.system.mode(estimate.mode).flow is not None:
+        return Prediction(estimate)
     now = Prediction(estimate, (), np.eye(len(estimate.covariance)))
     for _ in range(_ROUNDS):
         e = now.estimate

@@ -9,6 +9,7 @@ matrix, which is for events whose time depends on the state. An uncertain guard 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,13 +25,38 @@ from hybridctl.estimation.update import correct
 from hybridctl.hybrid.mode import InputLaw, Mode
 
 
+@runtime_checkable
+class Evidence(Protocol):
+    """A channel that says which mode is right, such as a `ContactSignal`."""
+
+    @property
+    def channel(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def closes(self) -> str | None:
+        """The guard by which it closes a contact."""
+        ...
+
+    @property
+    def opens(self) -> str | None:
+        """The guard by which it opens one."""
+        ...
+
+    def applied(self, model: Model, estimate: Estimate, value: Array, law: InputLaw) -> Prediction:
+        """The estimate in the mode that a value (m,) asks for, at the same time."""
+        ...
+
+
 @dataclass(frozen=True)
 class ContactSignal:
     """A channel with one value, such as a contact force in N, with hysteresis.
 
     At `on` or more the contact is closed: a mode that still has the guard `closes` is left through
     it, after g = 0 was measured with the guard's own noise s, which takes the mean to s / (p + s)
-    of its value of g, p the variance of that. A guard that does not fall there is not crossed.
+    of its value of g, p the variance of that. A guard that does not fall there is not crossed. In
+    a mode with a closed flow it is not measured, because no state reaches it.
     At `off` or less it is open: a mode that has the guard `opens` is left through that. Between
     the two nothing follows, so a signal that chatters there does not. What could not be followed
     leaves the estimate as it was, with a note. closes, opens: None where nothing follows.
@@ -46,18 +72,27 @@ class ContactSignal:
         if not number("off", self.off) < number("on", self.on):
             raise InputError(f"off must be below on, got off = {self.off}, on = {self.on}")
 
-    def applied(self, model: Model, estimate: Estimate, value: float, law: InputLaw) -> Prediction:
+    def applied(self, model: Model, estimate: Estimate, value: Array, law: InputLaw) -> Prediction:
         """The estimate in the mode that the signal asks for, at the same time."""
+        if value.shape != (1,):
+            raise InputError(f"a row of {self.channel!r} must have one value, got {value.shape}")
+        return self._followed(model, estimate, float(value[0]), law)
+
+    def _followed(
+        self, model: Model, estimate: Estimate, value: float, law: InputLaw
+    ) -> Prediction:
         names = model.system.outgoing(estimate.mode).guards.names
         if np.isfinite(value) and value >= self.on and self.closes in names:
+            if model.system.mode(estimate.mode).flow is not None:
+                return fired(model, estimate, estimate, self.closes, law)
             e = _measured(model, estimate, self.closes, law)
             _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
             if rates[names.index(self.closes)] < 0.0:
-                return _fired(model, estimate, e, self.closes, law)
+                return fired(model, estimate, e, self.closes, law)
             note = f"{self.channel!r} is on, but {self.closes!r} recedes"
             return Prediction(estimate, notes=(note,))
         if np.isfinite(value) and value <= self.off and self.opens in names:
-            return _fired(model, estimate, estimate, self.opens, law)
+            return fired(model, estimate, estimate, self.opens, law)
         return Prediction(estimate)
 
 
@@ -81,12 +116,16 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     return found[0]
 
 
-def _fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
-    """The estimate after the event of a guard at e, at its time; `before` where there is none."""
+def fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
+    """The estimate after the event of a guard at e, at its time; `before` where there is none.
+
+    Its transition is that of the event, where e is the estimate before.
+    """
     try:
         event = model.fire(e.mode, (guard,), e.time, e.mean, law)
     except SimulationError as error:
         return Prediction(before, notes=(f"the contact signal was not followed: {error}",))
     strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
     timed = replace(model, guard_noise=None, strategy=strategy)
-    return after_event(timed, Prediction(e), event, e.covariance)
+    start = np.eye(len(e.covariance)) if e is before else None
+    return after_event(timed, Prediction(e, transition=start), event, e.covariance)

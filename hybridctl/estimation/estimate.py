@@ -16,6 +16,7 @@ from hybridctl.spaces import Space
 
 SYMMETRIC = 1e-9  # how far from symmetric and positive a given covariance may be, relative
 _TERMS = 30
+_NEGLIGIBLE = 1e-17  # of the identity, a term of a series
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +98,17 @@ def turning(space: Space, dx: Array) -> Array:
     identity.
     """
     step = space.transport(dx)
-    total = power = np.eye(len(step))
-    for k in range(1, _TERMS):
-        power = power @ step / (k + 1.0)
-        total = total + power
-        if np.abs(power).max() < 1e-17:
+    total = 0.5 * step
+    size = float(np.sqrt(np.vdot(step, step)))
+    power, largest = step, size
+    for k in range(2, _TERMS):
+        largest *= size / (k + 1)
+        if largest < _NEGLIGIBLE:
             break
+        power = power @ step
+        power *= 1.0 / k
+        total += power * (1.0 / (k + 1))
+    total.reshape(-1)[:: len(step) + 1] += 1.0
     return total
 
 

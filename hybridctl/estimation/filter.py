@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, count, instance, member, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.admit import admit
-from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.contact_signal import Evidence
 from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
 from hybridctl.estimation.jumps import STRATEGIES, Strategy
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.measurement import AnyMeasurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import Prediction, carry_alternative, predict
@@ -23,7 +23,7 @@ from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.recovery import Beginning, Doubt, inflation
 from hybridctl.estimation.restart import Row, restarted
 from hybridctl.estimation.result import Admission, Correction, FilterResult, Step, over_record
-from hybridctl.estimation.update import Innovation, correct, present
+from hybridctl.estimation.update import Innovation, compared, correct
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -41,12 +41,12 @@ class SaltedKalmanFilter:
     multiplied with. Simultaneous guards have the moments of their piecewise-linear map.
 
     process_noise: spectral density in the tangent space (ndx, ndx), by mode, or a `Noise`.
-    measurement: one, or several with different names. reset_noise: a covariance after the jump
-    (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the reset moves the
-    state. guard_noise: variance of the guards' offsets, one number or by guard. Names of guards
-    that no mode has raise `UnknownNameError`.
-    signals: contact signals, evidence of the mode. strategy: "saltation", or a baseline that is
-    wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
+    measurement: one, or several with different names; implicit ones too. reset_noise: a covariance
+    after the jump (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the
+    reset moves the state. guard_noise: variance of the guards' offsets, one number or by guard.
+    Names of guards that no mode has raise `UnknownNameError`.
+    signals: contact signals and other evidence of the mode. strategy: "saltation", or a baseline
+    that is wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
     rewind: longest time in s for which a corrected mean that is past a guard is taken to be just
     early or late there (see `admit`). window: time in s after an event in which the hypothesis
     that it is still to come is kept beside the main one; 0 keeps none. odds: the log-likelihood by
@@ -63,11 +63,11 @@ class SaltedKalmanFilter:
         self,
         system: HybridSystem,
         process_noise: Noise | Constant,
-        measurement: Measurement | Sequence[Measurement],
+        measurement: AnyMeasurement | Sequence[AnyMeasurement],
         reset_noise: Noise | EventNoise | Constant | None = None,
         guard_noise: float | Mapping[str, float] | None = None,
         *,
-        signals: Sequence[ContactSignal] = (),
+        signals: Sequence[Evidence] = (),
         strategy: Strategy = "saltation",
         rewind: float = 0.05,
         window: float = 0.05,
@@ -96,13 +96,14 @@ class SaltedKalmanFilter:
         if beginning is not None:
             ndx = system.mode(beginning.mode).space.ndx
             covariance_matrix("beginning", beginning.covariance, ndx)
-        rows = [measurement] if isinstance(measurement, Measurement) else measurement
-        given = [
-            instance(f"measurement[{k}]", m, Measurement)
-            for k, m in enumerate(sequence("measurement", rows))
-        ]
+        rows = [measurement] if isinstance(measurement, AnyMeasurement) else measurement
+        given: list[AnyMeasurement] = sequence("measurement", rows)
+        for k, m in enumerate(given):
+            if not isinstance(m, AnyMeasurement):
+                raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
         for k, signal in enumerate(sequence("signals", signals)):
-            instance(f"signals[{k}]", signal, ContactSignal)
+            if not isinstance(signal, Evidence):
+                raise InputError(f"signals[{k}] must be a ContactSignal, got {signal!r}")
         self.measurements = {m.name: m for m in given}
         self.signals = {signal.channel: signal for signal in signals}
         _check_guards(self.model, signals)
@@ -128,6 +129,8 @@ class SaltedKalmanFilter:
         law = self.model.law(estimate.mode, input)
         prediction = self._predicted(estimate, end, law)
         carried = carry_alternative(self.model, estimate, prediction, self.window, law)
+        if carried is prediction.estimate:
+            return prediction
         return replace(prediction, estimate=carried)
 
     def update(
@@ -148,12 +151,16 @@ class SaltedKalmanFilter:
         instance("estimate", estimate, Estimate)
         (measured,) = Series(np.array([estimate.time]), np.atleast_1d(value)[None]).values
         law = self.model.law(estimate.mode, input)
+        return self._updated(estimate, channel, measured, law, reopen)
+
+    def _updated(
+        self, estimate: Estimate, channel: str, measured: Array, law: InputLaw, reopen: bool
+    ) -> Correction:
         if channel in self.signals:
-            if measured.shape != (1,):
-                raise InputError(f"a row of {channel!r} must have one value, got {measured.shape}")
-            signal = self.signals[channel]
-            found = signal.applied(self.model, estimate, float(measured[0]), law)
-            passed = Admission(estimate.mean, estimate.covariance, None) if found.events else None
+            found = self.signals[channel].applied(self.model, estimate, measured, law)
+            passed = None
+            if found.events:
+                passed = Admission(estimate.mean, estimate.covariance, found.transition)
             return Correction(found.estimate, None, found.events, None, found.notes, passed)
         main = self._corrected(estimate, channel, measured, law)
         if main is None:
@@ -236,8 +243,8 @@ class SaltedKalmanFilter:
                 transition = None
             events += p.events
             notes += p.notes
-        u = record.input(sample.time)
-        found = self.update(estimate, sample.channel, sample.value, u, reopen=reopen)
+        law = self.model.law(estimate.mode, record.input(sample.time))
+        found = self._updated(estimate, sample.channel, sample.value, law, reopen)
         reopened = found.inflated is not None
         if reopened:
             notes.append(f"{sample.channel!r} is believed, not the estimate that rejects it")
@@ -274,13 +281,14 @@ class SaltedKalmanFilter:
 
         None where no factor of the covariance is enough.
         """
-        measurement = self.measurements[channel]
-        given = present(measurement, value)
-        noise = measurement.covariance[np.ix_(given, given)]  # type: ignore[arg-type]
+        mode, u = self.model.system.mode(estimate.mode), law(estimate.time, estimate.mean)
+        found = compared(self.measurements[channel], mode, estimate, value, u)
+        assert found is not None  # it was rejected
+        noise = found.covariance
         factor = inflation(rejected.covariance - noise, noise, rejected.residual)
         wide = replace(estimate, covariance=factor * estimate.covariance, alternative=None)
-        found = self._corrected(wide, channel, value, law)
-        return None if found is None or not found[1].accepted else (wide, *found)
+        taken = self._corrected(wide, channel, value, law)
+        return None if taken is None or not taken[1].accepted else (wide, *taken)
 
     def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
         return predict(self.model, estimate, end, law)
@@ -315,7 +323,7 @@ class SaltedKalmanFilter:
         return replace(after, alternative=alternative), innovation, None
 
 
-def _check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
+def _check_guards(model: Model, signals: Sequence[Evidence]) -> None:
     """Raise `UnknownNameError` for guards that no mode of the system has, where these are known."""
     known = model.system.guard_names
     if known is None:

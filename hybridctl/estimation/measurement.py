@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,15 +50,62 @@ class Measurement:
         if not len(r) or np.linalg.eigvalsh(r)[0] <= 0.0:
             raise InputError(f"covariance of {self.name!r} must be positive definite: {r.tolist()}")
         object.__setattr__(self, "covariance", r)
-        if self.gate is not None:
-            number("gate", self.gate, above=0.0)
-            if self.gate >= 1.0:
-                raise InputError(f"gate must be below 1, got {self.gate}; None takes everything")
+        _check_gate(self.gate)
 
     @property
     def dimension(self) -> int:
         """k, that of the residual."""
         return len(self.covariance)
+
+
+class Comparison(NamedTuple):
+    """A residual (k,), the derivative (k, ndx) of what was predicted, and the noise (k, k)."""
+
+    residual: Array
+    jacobian: Array
+    covariance: Array
+
+
+Compare = Callable[[Mode, float, Array, Array, Array], Comparison | None]
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitMeasurement:
+    r"""A measurement z that a state is compared with, where the size depends on the mode.
+
+    name: of its channel. compare(mode, t, x, u, z): the residual :math:`r(x, z)` (k,), H (k, ndx)
+    with :math:`r(x \boxplus e, z) = r(x, z) - H e` to first order where it is small, and the
+    covariance (k, k) of the residual by the noise of z; None where z says nothing of this mode.
+    gate: see `Measurement`.
+    """
+
+    name: str
+    compare: Compare
+    gate: float | None = None
+
+    def __post_init__(self) -> None:
+        function(f"compare of {self.name!r}", self.compare)
+        _check_gate(self.gate)
+
+
+AnyMeasurement = Measurement | ImplicitMeasurement
+
+
+def explicit(measurement: AnyMeasurement) -> Measurement:
+    """A measurement with a value h(t, x, u). Raises `InputError` for an implicit one."""
+    if isinstance(measurement, ImplicitMeasurement):
+        raise InputError(
+            f"{measurement.name!r} is an implicit measurement, which has no predicted value: only "
+            "a SaltedKalmanFilter takes it"
+        )
+    return measurement
+
+
+def _check_gate(gate: float | None) -> None:
+    if gate is not None:
+        number("gate", gate, above=0.0)
+        if gate >= 1.0:
+            raise InputError(f"gate must be below 1, got {gate}; None takes everything")
 
 
 def linear(

@@ -25,7 +25,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, checked, constrained, tidied
 from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.points import carried, center, integrated, silent
 from hybridctl.estimation.predict import predict
@@ -141,7 +141,8 @@ class ParticleFilter:
             rtol=rtol,
             atol=atol,
         )
-        self.model, self.measurements, self.signals = same.model, same.measurements, same.signals
+        self.model, self.measurements = same.model, same.measurements
+        self.signals = {signal.channel: signal for signal in signals}
         self.particles = count("particles", particles)
         self.seed = count("seed", seed, at_least=0)
         self.propagate = propagate
@@ -262,7 +263,7 @@ class ParticleFilter:
         if sample.channel in self.signals:
             doubt = self._contradicts(self.signals[sample.channel], cloud, float(value[0]))
             return _reweighted(cloud, np.log(_DOUBT) * doubt)[0], None
-        measurement = self.measurements[sample.channel]
+        measurement = explicit(self.measurements[sample.channel])
         given = present(measurement, value)
         if given is None:
             return cloud, None

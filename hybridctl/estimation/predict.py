@@ -20,6 +20,7 @@ from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.hybrid.mode import InputLaw
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.sensitivity.variation import coefficients
 
 _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
 _BEYOND = 1.1  # of the time in which a guard is expected to be positive again
@@ -48,13 +49,32 @@ def predict(
 
     Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
     the time is halved, if asked for; in a quarter of it the mode is kept, past its guards, and
-    `notes` says so. Where even that takes too long the state is held for that time.
+    `notes` says so. Where even that takes too long the state is held for that time. A mode with a
+    flow in closed form takes that, with the input that it begins with.
     """
+    if model.system.mode(estimate.mode).flow is not None:
+        return _flowed(model, estimate, end, law)
     ndx = model.system.mode(estimate.mode).space.ndx
     now = Prediction(replace(estimate, alternative=None), (), np.eye(ndx))
     shortest = _SHORTEST if halve else 1.0
     now = _go(model, now, end, law, shortest * (end - estimate.time))
     return replace(now, estimate=replace(now.estimate, covariance=tidied(now.estimate.covariance)))
+
+
+def _flowed(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction:
+    """The estimate at time `end` by the closed form of its mode."""
+    mode, u = model.system.mode(e.mode), law(e.time, e.mean)
+    assert mode.flow is not None
+    noise, density = model.process_noise, None
+    if noise is not None:
+        through = np.zeros((0, 0))
+        if noise.through_input:
+            through = coefficients(mode, e.time, e.mean, u).input
+        density = noise.matrix(mode, e.time, e.mean, u, through)
+    flow = mode.flow(e.time, e.mean, u, end - e.time, density)
+    p = flow.matrix @ e.covariance @ flow.matrix.T + flow.noise
+    after = Estimate(e.mode, end, flow.state, 0.5 * (p + p.T), since=e.since)
+    return Prediction(after, transition=flow.matrix)
 
 
 def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: float) -> Prediction:

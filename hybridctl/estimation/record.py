@@ -127,4 +127,5 @@ class Record:
         if self.inputs is None:
             return np.zeros(0)
         times = self.inputs.times
-        return np.unique(times[(times > start) & (times < end)])
+        first, last = times.searchsorted(start, "right"), times.searchsorted(end, "left")
+        return np.unique(times[first:last]) if first < last else np.zeros(0)

@@ -58,7 +58,7 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     """Smooth the result of a filter on `system`.
 
     Where a prediction or correction has no first-order map (piecewise linear events, contact
-    signals that end a mode, particles), the past does not learn of what comes after it, and
+    signals that measure a guard, particles), the past does not learn of what comes after it, and
     `notes` says so. Events stay where the filter had them, so a smoothed mean near one may lie past
     its guard. On manifolds covariances are compared in the tangent space at the prediction, where
     they are taken by the exact derivative: the curvature of the manifold adds no error to that of

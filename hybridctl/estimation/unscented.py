@@ -21,6 +21,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import explicit
 from hybridctl.estimation.points import (
     Kind,
     Path,
@@ -95,7 +96,7 @@ class UnscentedFilter(SaltedKalmanFilter):
     def _corrected(
         self, estimate: Estimate, channel: str, value: Array, law: InputLaw
     ) -> tuple[Estimate, Innovation] | None:
-        measurement = self.measurements[channel]
+        measurement = explicit(self.measurements[channel])
         given = present(measurement, value)
         if given is None:
             return None

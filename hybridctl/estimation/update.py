@@ -19,7 +19,12 @@ from scipy.stats import chi2
 from hybridctl.checks import Array, array, floats
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate, corrected, tidied
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.measurement import (
+    AnyMeasurement,
+    Comparison,
+    ImplicitMeasurement,
+    Measurement,
+)
 from hybridctl.hybrid.mode import Mode, ModeKey
 
 
@@ -49,29 +54,51 @@ class Innovation:
 
 
 def correct(
-    measurement: Measurement, mode: Mode, estimate: Estimate, value: Array, u: Array
+    measurement: AnyMeasurement,
+    mode: Mode,
+    estimate: Estimate,
+    value: Array,
+    u: Array,
 ) -> tuple[Estimate, Innovation] | None:
     """The estimate after a measured value (m,), and the innovation; None where it is missing.
 
     Components that are NaN are left out; a point of a manifold of which any is NaN is missing.
     Raises `InputError` for a value, a Jacobian or a covariance of the wrong size.
     """
+    found = compared(measurement, mode, estimate, value, u)
+    if found is None:
+        return None
+    r, h, noise = found
+    p = estimate.covariance
+    spread = h @ p
+    innovation, factor = judged(measurement, estimate, r, spread @ h.T + noise)
+    if not innovation.accepted:
+        return estimate, innovation
+    gain = solved(factor, spread).T
+    left = gain @ -h
+    left.reshape(-1)[:: len(p) + 1] += 1.0
+    p = left @ p @ left.T + gain @ noise @ gain.T
+    x, p = corrected(mode, estimate.mean, p, gain @ r)
+    return replace(estimate, mean=x, covariance=tidied(p)), innovation
+
+
+def compared(
+    measurement: AnyMeasurement,
+    mode: Mode,
+    estimate: Estimate,
+    value: Array,
+    u: Array,
+) -> Comparison | None:
+    """The residual of what is there of a value (m,), with derivative and noise; None for none."""
+    if isinstance(measurement, ImplicitMeasurement):
+        return measurement.compare(mode, estimate.time, estimate.mean, u, value)
     given = present(measurement, value)
     if given is None:
         return None
     predicted = observed(measurement, mode, estimate.time, estimate.mean, u)
     r = residual(measurement, predicted, value)[given]
     h = _jacobian(measurement, mode, estimate, u)[given]
-    noise = measurement.covariance[np.ix_(given, given)]
-    p = estimate.covariance
-    innovation, factor = judged(measurement, estimate, r, h @ p @ h.T + noise)
-    if not innovation.accepted:
-        return estimate, innovation
-    gain = solved(factor, h @ p).T
-    left = np.eye(len(p)) - gain @ h
-    p = left @ p @ left.T + gain @ noise @ gain.T
-    x, p = corrected(mode, estimate.mean, p, gain @ r)
-    return replace(estimate, mean=x, covariance=tidied(p)), innovation
+    return Comparison(r, h, measurement.covariance[np.ix_(given, given)])
 
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | None:
@@ -113,7 +140,7 @@ def residual(measurement: Measurement, predicted: Array, value: Array) -> Array:
 
 
 def judged(
-    measurement: Measurement, estimate: Estimate, r: Array, s: Array
+    measurement: AnyMeasurement, estimate: Estimate, r: Array, s: Array
 ) -> tuple[Innovation, Array]:
     """The innovation of a residual r (k,) with covariance s (k, k), and the factor of s.
 

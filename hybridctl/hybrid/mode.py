@@ -192,6 +192,22 @@ class WholeStep(Protocol):
         ...
 
 
+class Flowed(NamedTuple):
+    """The end of a flow: state (nx,), its derivative (ndx, ndx), noise on the way (ndx, ndx)."""
+
+    state: Array
+    matrix: Array
+    noise: Array
+
+
+class ClosedFlow(Protocol):
+    """The flow of a mode in closed form, while the input is held."""
+
+    def __call__(self, t: float, x: Array, u: Array, h: float, density: Array | None) -> Flowed:
+        """The flow over h s from (t, x). density (ndx, ndx): of the noise at x, None for none."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
@@ -232,7 +248,8 @@ class Mode:
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
     an integrator what the error estimate of its steps does not. `held` are the constraints that
     every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
-    one that does. `step` takes whole steps of this field, compiled.
+    one that does. `step` takes whole steps of this field, compiled. `flow` is the flow in closed
+    form, of a mode whose guards no state reaches: they are fired by contact signals alone.
     """
 
     key: ModeKey
@@ -246,6 +263,7 @@ class Mode:
     project: Callable[[Array], Array] | None = None
     held: Held | None = None
     step: WholeStep | None = None
+    flow: ClosedFlow | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)
@@ -254,7 +272,7 @@ class Mode:
                 f"space of mode {self.key!r} must be a space, such as VectorSpace, got "
                 f"{self.space!r}"
             )
-        optional = ("jacobian", "outputs", "select", "pace", "project", "step")
+        optional = ("jacobian", "outputs", "select", "pace", "project", "step", "flow")
         check_functions(self, f"mode {self.key!r}", "field", *optional)
 
 

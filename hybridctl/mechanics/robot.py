@@ -70,7 +70,7 @@ class Robot:
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         self._kinds = kinds_of(self._model)
         names = self.joint_names if actuated is None else tuple(actuated)
-        columns = [column for name in names for column in self._velocity_indices(name)]
+        columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
@@ -138,7 +138,8 @@ class Robot:
         self.__dict__.update(state)
         self._scratch, self._weightless_scratch = self._scratches()
 
-    def _velocity_indices(self, name: str) -> list[int]:
+    def velocities(self, name: str) -> list[int]:
+        """The indices of the velocities of a joint; `UnknownNameError` if there is none."""
         joint = self._model.joints[self._joint_id(name)]
         return list(range(joint.idx_v, joint.idx_v + joint.nv))
 

@@ -1,0 +1,132 @@
+"""Figures of the walk: the path from above, errors over time, starts that are wrong in tilt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hybridctl.experiments.legged.recording import Truth
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hybridctl.checks import Array
+from hybridctl.estimation.legged.system import STICK
+from hybridctl.estimation.result import FilterResult
+from hybridctl.files import atomic
+from hybridctl.plots import BANDS, BASELINE, REFERENCE, TRACKING, Band, Line, Panel, series
+
+if TYPE_CHECKING:
+    from hybridctl.experiments.legged.icub_base import Outcome
+
+GREEN, PURPLE = "#1e8449", "#8e44ad"
+COLORS = {
+    "filter": TRACKING,
+    "smoother": GREEN,
+    "odometry": PURPLE,
+    "no mode switches": BASELINE,
+    "right": TRACKING,
+    "left": GREEN,
+    "plain": REFERENCE,
+}
+SHOWN = ("filter", "smoother", "odometry")
+SOON = 2.0  # s
+
+
+def draw(
+    folder: Path,
+    truth: Truth,
+    outcomes: Sequence[Outcome],
+    tilted: Sequence[Outcome],
+    result: FilterResult,
+) -> None:
+    """All figures, into a folder."""
+    folder.mkdir(exist_ok=True)
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    _path(folder / "path.png", truth, by_name)
+    _errors(folder / "errors.png", by_name, _bands(result))
+    _tilts(folder / "tilt.png", tilted)
+
+
+def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
+    """The root from above."""
+    figure = Figure(figsize=(8.0, 3.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    seen = np.where(truth.good[:, None], truth.position, np.nan)
+    axes.plot(seen[:, 0], seen[:, 1], color="black", lw=2.4, label="motion capture")
+    for name in (*SHOWN, "no mode switches"):
+        track = by_name[name].track
+        axes.plot(
+            track.position[:, 0], track.position[:, 1], color=COLORS[name], lw=1.4, label=name
+        )
+    axes.set_xlabel("x [m]")
+    axes.set_ylabel("y [m]")
+    axes.grid(alpha=0.3)
+    axes.set_aspect("equal")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    figure.suptitle("The root from above")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> None:
+    """Errors of the position and the yaw, with twice what the filter claims."""
+    main = by_name["filter"].errors
+    assert main.spread is not None
+    panels = []
+    for k, label in enumerate(("x [mm]", "y [mm]", "z [mm]", "yaw [deg]")):
+        scale = 1e3 if k < 3 else np.degrees(1.0)
+        lines = []
+        for name in SHOWN:
+            found = by_name[name].errors
+            values = found.position[:, k] if k < 3 else found.angles[:, 2]
+            lines.append(
+                Line(*_broken(found.times, scale * values), name if k == 0 else None, COLORS[name])
+            )
+        for sign in (2.0, -2.0):
+            claimed = sign * scale * main.spread[:, k]
+            label_ = "filter, 2 standard deviations" if k == 0 and sign > 0.0 else None
+            lines.append(Line(main.times, claimed, label_, TRACKING, "--", 0.9))
+        panels.append([Panel(label, lines, zero=True, legend="lower left")])
+    series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
+
+
+def _tilts(path: Path, tilted: Sequence[Outcome]) -> None:
+    """Tilt and position just after a start that is wrong in tilt."""
+    rows = []
+    for what in ("tilt [deg]", "position [mm]"):
+        lines = []
+        for outcome in tilted:
+            found = outcome.errors
+            soon = found.times <= found.times[0] + SOON
+            errors = found.angles[soon, :2] if not rows else found.position[soon]
+            values = (np.degrees(1.0) if not rows else 1e3) * np.linalg.norm(errors, axis=1)
+            style, width = (":", 2.8) if outcome.name == "left" else ("-", 1.4)
+            name = f"{outcome.name} error" if not rows else None
+            color = COLORS[outcome.name]
+            lines.append(Line(found.times[soon], values, name, color, style, width))
+        rows.append([Panel(what, lines)])
+    series(path, rows, title="Errors after a start that is wrong in tilt")
+
+
+def _broken(times: Array, values: Array) -> tuple[Array, Array]:
+    """Curves with a break where rows are missing."""
+    late = np.flatnonzero(np.diff(times) > 0.1) + 1
+    return np.insert(times, late, times[late]), np.insert(values, late, np.nan)
+
+
+def _bands(result: FilterResult) -> list[Band]:
+    """Spans of time by the feet in contact."""
+    edges = [result.initial.time, *(event.time for event in result.events), result.times[-1]]
+    modes = [result.initial.mode, *(event.mode_after for event in result.events)]
+    found = []
+    for start, end, mode in zip(edges[:-1], edges[1:], modes, strict=True):
+        assert isinstance(mode, tuple)
+        standing = [side for side, state in zip("LR", mode, strict=True) if state == STICK]
+        color = BANDS[len(standing)] if len(standing) < 2 else BANDS[0]
+        if standing == ["R"]:
+            color = BANDS[2]
+        found.append(Band(start, end, "".join(standing) if end - start > 0.4 else "", color))
+    return found

@@ -1,0 +1,140 @@
+"""The recorded walk of a humanoid: its folder, its channels, its truth.
+
+The folder holds the URDF, and the recording as NPZ or as a ROS 2 bag (a folder with
+metadata.yaml, or an MCAP file); both are read by `hybridctl.logs`, with the mappings below. The
+recorded poses of the feet are made from the motion capture of the base, so they are not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.estimation.legged.estimator import BaseEstimator
+from hybridctl.estimation.legged.readings import Readings, even_stamps
+from hybridctl.logs import Log, Mapping, read_log
+from hybridctl.logs.legged import BaseChannels, base_readings
+from hybridctl.mechanics.robot import Robot
+
+ORIGIN = "ami-iit/paper_ramadoss_2021_icra_proprioceptive-base-estimator on GitHub"
+INERTIAL = "root_link_imu_frame"
+FEET = ("l_sole", "r_sole")
+CHANNELS = BaseChannels("gyroscope", "accelerometer", "joints", ("left", "right"))
+ARCHIVE: dict[str, Any] = {
+    "time": {"field": "t_unix", "unit": "s"},
+    "channels": {
+        "gyroscope": {"fields": "imu_gyro", "unit": "rad/s"},
+        "accelerometer": {"fields": "imu_acc", "unit": "m/s^2"},
+        "joints": {"fields": "q", "labels": "joint_names", "unit": "rad"},
+        "left": {"fields": "fz_left", "unit": "N"},
+        "right": {"fields": "fz_right", "unit": "N"},
+    },
+    "truth": {
+        "position": {"fields": "base_pos", "unit": "m"},
+        "orientation": {"fields": "base_rpy", "unit": "rad", "rotation": "rpy"},
+    },
+}
+
+
+def _parts(topic: str, field: str, axes: str = "xyz", **more: Any) -> dict[str, Any]:
+    """The components of a vector in the messages of a topic."""
+    return {"topic": topic, "fields": [f"{field}.{axis}" for axis in axes], **more}
+
+
+BAG: dict[str, Any] = {
+    "channels": {
+        "gyroscope": _parts("/imu", "angular_velocity"),
+        "accelerometer": _parts("/imu", "linear_acceleration"),
+        "joints": {"topic": "/joint_states", "fields": "position", "unit": "rad"},
+        "left": _parts("/left_foot/wrench", "wrench.force", "z"),
+        "right": _parts("/right_foot/wrench", "wrench.force", "z"),
+    },
+    "truth": {
+        "position": _parts("/ground_truth/base", "pose.position", unit="m"),
+        "orientation": _parts("/ground_truth/base", "pose.orientation", "xyzw", rotation="xyzw"),
+    },
+}
+Source = Literal["any", "archive", "bag"]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """Motion capture of the root: times (n,) in s, position (n, 3) in m, Euler angles (n, 3).
+
+    angles: roll, pitch and yaw in rad, Rz Ry Rx, the yaw without jumps. good (n,): without the
+    rows in which motion capture has lost the robot.
+    """
+
+    times: Array
+    position: Array
+    angles: Array
+    good: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A log with its robot and its truth."""
+
+    log: Log
+    robot: Robot
+    truth: Truth
+
+    def readings(self, estimator: BaseEstimator) -> Readings:
+        """What the sensors said, for an estimator."""
+        return base_readings(self.log, CHANNELS, estimator)
+
+
+def load(folder: str | None, source: Source = "any", *, jump: float, lost: float) -> Recording:
+    """The recording in a folder.
+
+    jump: speed in m/s of the true position that no walk has; from there on the truth counts as
+    lost for `lost` s. Raises `InputError` without a folder, `FileFormatError` where something is
+    missing.
+    """
+    if folder is None:
+        raise InputError(
+            "icub-base needs data=FOLDER, with the recording and the URDF of the humanoid; "
+            f"they are from {ORIGIN}"
+        )
+    place = Path(folder)
+    if not place.is_dir():
+        raise InputError(f"data must be a folder with the recording and the URDF, got {folder!r}")
+    robot = Robot.from_urdf(_only(place, ["*.urdf"], "URDF"))
+    kinds = {"archive": (["*.npz"], ARCHIVE), "bag": (["*/metadata.yaml", "*.mcap"], BAG)}
+    member("source", source, ("any", *kinds))
+    chosen = [source] if source != "any" else list(kinds)
+    found = next((k for k in chosen if any(list(place.glob(p)) for p in kinds[k][0])), chosen[0])
+    patterns, mapping = kinds[found]
+    path = _only(place, patterns, "recording")
+    log = read_log(path.parent if path.name == "metadata.yaml" else path, Mapping.parse(mapping))
+    return Recording(log, robot, _truth(log, jump, lost))
+
+
+def _only(place: Path, patterns: list[str], what: str) -> Path:
+    """The first file in a folder that fits; `FileFormatError` if there is none or several do."""
+    for pattern in patterns:
+        files = sorted(place.glob(pattern))
+        if len(files) > 1:
+            raise FileFormatError(f"{place} holds several files {pattern}, so which is the {what}?")
+        if files:
+            return files[0]
+    raise FileFormatError(f"{place} holds no {what} ({' or '.join(patterns)}); see {ORIGIN}")
+
+
+def _truth(log: Log, jump: float, lost: float) -> Truth:
+    position, orientation = log["position"], log["orientation"]
+    times = even_stamps(position.times)
+    angles = Rotation.from_quat(orientation.values).as_euler("ZYX")[:, ::-1].copy()
+    angles[:, 2] = np.unwrap(angles[:, 2])
+    speed = np.linalg.norm(np.diff(position.values, axis=0), axis=1) / np.diff(times)
+    good = np.ones(len(times), dtype=bool)
+    for k in np.flatnonzero(speed > jump):
+        good[k + 1 :][times[k + 1 :] <= times[k + 1] + lost] = False
+    return Truth(times, position.values, angles, good)

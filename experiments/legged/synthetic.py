@@ -1,0 +1,237 @@
+"""A quadruped that trots, with truth: what its sensors say with noise of known size.
+
+The base moves smoothly, its feet stand in pairs and creep like a random walk, joint angles follow
+by inverse kinematics. Inertial samples are those of the instant, so that only the rule by which
+they are integrated stands between them and the motion, far below their noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hybridctl.robots import public
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, Start
+from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
+from hybridctl.estimation.legged.noise import BaseNoise
+from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.system import OPEN, STICK
+from hybridctl.estimation.record import Series
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.robot import Robot
+
+GRAVITY = np.array([0.0, 0.0, -9.81])
+LOAD = 100.0  # N, of a foot that stands
+STEP = 1e-5  # s, of differences
+BIAS = np.array([0.01, -0.02, 0.015, 0.1, -0.05, 0.08])  # rad/s and m/s^2
+
+
+@dataclass(frozen=True)
+class Gait:
+    """A trot: speed in m/s, period in s, share of it that a foot stands, lift in m."""
+
+    speed: float = 0.3
+    period: float = 0.5
+    stance: float = 0.6
+    lift: float = 0.04
+
+
+def settings(name: str) -> BaseSettings:
+    """Settings for a quadruped of `robots.public`, with the noise that its logs are made of."""
+    model = public.MODELS[name]
+    root = robot(name).link_names[0]
+    noise = BaseNoise(
+        gyroscope=1e-3,
+        accelerometer=1e-2,
+        gyroscope_walk=0.0,
+        accelerometer_walk=0.0,
+        foot=3e-3,
+        encoder=1e-3,
+        measured=1e-6,
+    )
+    start = Start(tilt=0.02, heading=0.02, position=0.01, velocity=0.05, gyroscope=2e-3)
+    return BaseSettings(
+        root,
+        tuple(Foot(tip) for tip in model.tips),
+        touch_force=60.0,
+        lift_force=40.0,
+        noise=noise,
+        start=start,
+    )
+
+
+def robot(name: str) -> Robot:
+    """The robot with its root fixed."""
+    return Robot.from_urdf(public.urdf(name), root="fixed")
+
+
+@dataclass(frozen=True, eq=False)
+class Motion:
+    """A trot of a robot of `robots.public`: where base and feet are at a time."""
+
+    kinematics: LegKinematics
+    posture: Array
+    gait: Gait
+
+    @staticmethod
+    def of(estimator: BaseEstimator, name: str, gait: Gait) -> Motion:
+        """The motion of the robot that an estimator is for."""
+        angles = public.MODELS[name].posture
+        posture = np.array([angles.get(joint, 0.0) for joint in estimator.joints])
+        return Motion(estimator.base.kinematics, posture, gait)
+
+    def position(self, t: float) -> Array:
+        """Of the inertial frame, m."""
+        sway = np.array([0.01 * np.sin(9.0 * t), 0.015 * np.sin(7.0 * t), 0.01 * np.sin(11.0 * t)])
+        return np.array([self.gait.speed * t, 0.0, 0.3]) + sway
+
+    def turn(self, t: float) -> Rotation:
+        """Its axes in the world."""
+        angles = 0.2 * np.sin(0.8 * t), 0.05 * np.sin(8.0 * t), 0.06 * np.sin(6.0 * t + 1.0)
+        return Rotation.from_euler("ZYX", angles)
+
+    def velocity(self, t: float) -> Array:
+        """Of the inertial frame, m/s."""
+        return (self.position(t + STEP) - self.position(t - STEP)) / (2.0 * STEP)
+
+    def inertial(self, t: float) -> Array:
+        """Rate (3,) in rad/s and specific force (3,) in m/s^2 of the instant."""
+        turn, h = self.turn(t), 1e-3
+        rate = (self.turn(t - STEP).inv() * self.turn(t + STEP)).as_rotvec() / (2.0 * STEP)
+        ahead, here, behind = self.position(t + h), self.position(t), self.position(t - h)
+        return np.concatenate(
+            [rate, turn.inv().apply((ahead - 2.0 * here + behind) / h**2 - GRAVITY)]
+        )
+
+    def phase(self, foot: int, t: float) -> tuple[int, float]:
+        """Number of the step and how far it is, from 0; the foot stands up to `stance`."""
+        pair = 0.0 if foot in (0, 3) else 0.5
+        whole, part = divmod(t / self.gait.period + pair, 1.0)
+        return int(whole), part
+
+    def stands(self, foot: int, t: float) -> bool:
+        """Whether a foot is in contact."""
+        return self.phase(foot, t)[1] < self.gait.stance
+
+    def foothold(self, foot: int, number: int) -> Array:
+        """Where a foot stands in one of its steps: below its posture in the middle of that."""
+        pair = 0.0 if foot in (0, 3) else 0.5
+        middle = (number + 0.5 * self.gait.stance - pair) * self.gait.period
+        seen = self.kinematics(self.posture, list(self.kinematics.feet))[foot].position
+        heading = Rotation.from_rotvec([0.0, 0.0, 0.2 * np.sin(0.8 * middle)])
+        place = self.position(middle) + heading.apply(seen)
+        return np.array([place[0], place[1], 0.3 + seen[2]])
+
+    def foot(self, foot: int, t: float) -> Array:
+        """Where a foot is that does not creep."""
+        number, part = self.phase(foot, t)
+        here = self.foothold(foot, number)
+        if part < self.gait.stance:
+            return here
+        way = (part - self.gait.stance) / (1.0 - self.gait.stance)
+        blend = way**2 * (3.0 - 2.0 * way)
+        lift = self.gait.lift * np.sin(np.pi * way) ** 2
+        return here + blend * (self.foothold(foot, number + 1) - here) + [0.0, 0.0, lift]
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """Readings with the truth: times (n,), feet (n, k, 3) in m, and who stands (n, k)."""
+
+    readings: Readings
+    times: Array
+    feet: Array
+    standing: Array
+    motion: Motion
+
+    def mode(self, row: int) -> ModeKey:
+        """The true mode."""
+        return tuple(STICK if stands else OPEN for stands in self.standing[row])
+
+    def state(self, row: int) -> Array:
+        """The true state in the true mode."""
+        t = float(self.times[row])
+        parts = [
+            self.motion.turn(t).as_quat(),
+            self.motion.position(t),
+            self.motion.velocity(t),
+            BIAS,
+            self.feet[row][self.standing[row] > 0.0].ravel(),
+        ]
+        return np.concatenate(parts)
+
+
+def log(
+    estimator: BaseEstimator, name: str, gait: Gait, duration: float, rate: float, seed: int
+) -> Log:
+    """A log of `duration` s at `rate` per s, with the noise of the estimator's settings."""
+    rng, noise = np.random.default_rng(seed), estimator.settings.noise
+    motion = Motion.of(estimator, name, gait)
+    times, h = np.arange(int(duration * rate) + 1) / rate, 1.0 / rate
+    count = len(estimator.base.feet)
+    feet, standing = np.empty((len(times), count, 3)), np.zeros((len(times), count))
+    angles, crept = np.empty((len(times), len(estimator.joints))), np.zeros((count, 3))
+    guess = motion.posture
+    for k, t in enumerate(times.tolist()):
+        for foot in range(count):
+            standing[k, foot] = motion.stands(foot, t)
+            if k and standing[k, foot] and standing[k - 1, foot]:
+                crept[foot] += noise.foot * np.sqrt(h) * rng.normal(size=3)
+            elif not standing[k, foot]:
+                crept[foot] *= 0.9
+            feet[k, foot] = motion.foot(foot, t) + crept[foot]
+        guess = reached(motion.kinematics, guess, motion.turn(t), motion.position(t), feet[k])
+        angles[k] = guess
+    exact = np.array([motion.inertial(t) for t in times.tolist()])
+    spread = np.repeat([noise.gyroscope, noise.accelerometer], 3) / np.sqrt(h)
+    inertial = exact + BIAS + spread * rng.normal(size=exact.shape)
+    measured = angles + noise.encoder * rng.normal(size=angles.shape)
+    loads = {
+        foot: Series(times, LOAD * standing[:, i : i + 1])
+        for i, foot in enumerate(estimator.base.feet)
+    }
+    readings = Readings(Series(times, inertial), Series(times, measured), loads)
+    return Log(readings, times, feet, standing, motion)
+
+
+def reached(
+    kinematics: LegKinematics, guess: Array, turn: Rotation, position: Array, feet: Array
+) -> Array:
+    """The joint angles with which feet (k, 3) are where they are, by Newton's method.
+
+    Raises `ValueError` where a leg is too short.
+    """
+    wanted = turn.inv().apply(feet - position)
+    for _ in range(20):
+        seen = kinematics(guess, list(kinematics.feet))
+        gap = np.concatenate([w - s.position for w, s in zip(wanted, seen, strict=True)])
+        if np.abs(gap).max() < 1e-12:
+            return guess
+        guess = guess + np.linalg.lstsq(np.vstack([s.moving for s in seen]), gap, rcond=None)[0]
+    raise ValueError(f"feet are out of reach by {np.abs(gap).max():.3g} m")
+
+
+def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
+    """The truth at the start with an error of the covariance that the settings claim."""
+    rng, s = np.random.default_rng(seed), estimator.settings.start
+    key = (OPEN,) * len(estimator.base.feet)
+    space = estimator.base.space(key)
+    spread = np.repeat([s.tilt, s.position, s.velocity, s.gyroscope, s.accelerometer], 3)
+    error = spread * rng.normal(size=15)
+    mean = space.integrate(found.state(0)[:16], error)
+    estimate = Estimate(key, float(found.times[0]), mean, np.diag(spread**2))
+    u = estimator.record(found.readings).input(0.0)
+    assert u is not None
+    for foot, stands in zip(estimator.base.feet, found.standing[0], strict=True):
+        if stands:
+            estimate = estimator.touched(estimate, foot, u)
+    return estimate
+
+
+def estimator_of(name: str) -> BaseEstimator:
+    """The estimator of a quadruped, with stamps as they are."""
+    return replace(settings(name), even=False, error="left").build(robot(name))

@@ -1,0 +1,317 @@
+"""The filter of a legged base: settings, what they build, where it starts, and what it says.
+
+estimator = settings.build(robot)
+result = estimator.run(readings)
+poses = [estimator.root(step.estimate) for step in result.steps]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, flag, instance, member, number, vector
+from hybridctl.errors import InputError
+from hybridctl.estimation.contact_signal import ContactSignal, Evidence
+from hybridctl.estimation.estimate import Estimate, tidied
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.contact import Hysteresis
+from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
+from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
+from hybridctl.estimation.legged.noise import BaseNoise
+from hybridctl.estimation.legged.readings import Readings, signal_name
+from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
+from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
+from hybridctl.estimation.legged.stillness import (
+    MotionEvidence,
+    Stillness,
+    foot_motion,
+    motion_name,
+)
+from hybridctl.estimation.legged.system import (
+    OPEN,
+    LeggedBase,
+    Touch,
+    base_system,
+    lifts,
+    touches,
+)
+from hybridctl.estimation.noise import EventNoise, Noise
+from hybridctl.estimation.record import Record
+from hybridctl.estimation.result import FilterResult
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.mechanics.robot import Robot
+
+
+@dataclass(frozen=True)
+class Start:
+    """How surely the state is known at the start, as standard deviations.
+
+    tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
+    the biases.
+    """
+
+    tilt: float = 0.01
+    heading: float = 1e-3
+    position: float = 1e-3
+    velocity: float = 1e-2
+    gyroscope: float = 1e-3
+    accelerometer: float = 5e-2
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            number(name, getattr(self, name), at_least=0.0)
+
+
+@dataclass(frozen=True)
+class BaseSettings:
+    """What a legged base's filter is made of.
+
+    inertial: the frame of the inertial sensor. feet: frames that touch the ground. touch_force,
+    lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
+    so (see `Hysteresis`). graded: multiply the noise of a foot by the inverse of its probability of
+    contact. motion: contact by how feet move, without forces (see `stillness`); None for forces.
+    weight: in N, for a force that is missing; None keeps the contact as it was. ground: height of
+    level ground in m, None where it is not known. even: replace stamps by an even clock. standing:
+    s from the start that the robot stands still, over which biases of the gyroscope and tilt are
+    averaged. error: how deviations are written (see `BaseSpace`). gate: the probability with which
+    right angles pass, None takes all.
+    """
+
+    inertial: str
+    feet: tuple[Foot, ...]
+    touch_force: float
+    lift_force: float
+    graded: bool = False
+    motion: MotionEvidence | None = None
+    weight: float | None = None
+    ground: float | None = None
+    even: bool = True
+    standing: float = 2.0
+    error: Error = "left"
+    gate: float | None = None
+    noise: BaseNoise = field(default_factory=BaseNoise)
+    start: Start = field(default_factory=Start)
+    gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
+
+    def __post_init__(self) -> None:
+        for name in ("graded", "even"):
+            flag(name, getattr(self, name))
+        number("standing", self.standing, above=0.0)
+        member("error", self.error, ERRORS)
+        Hysteresis(self.touch_force, self.lift_force)
+        instance("noise", self.noise, BaseNoise)
+        instance("start", self.start, Start)
+        down = vector("gravity", self.gravity, 3)
+        if down[0] or down[1] or not down[2] < 0.0:
+            raise InputError(f"gravity must point down along z, got {self.gravity}")
+
+    def build(self, robot: Robot) -> BaseEstimator:
+        """The estimator of a robot with its root fixed. Raises `UnknownNameError` for a frame."""
+        return BaseEstimator(self, robot)
+
+
+class RootPose(NamedTuple):
+    """The root of a robot at one time.
+
+    position (3,) in m, orientation (4,) as quaternion x, y, z, w and velocity (3,) of its origin in
+    m/s, all in the world. covariance (9, 9) of turn (rad, about axes of the world), position, and
+    velocity; that of the velocity leaves out the noise of the gyroscope over the lever arm.
+    """
+
+    time: float
+    position: Array
+    orientation: Array
+    velocity: Array
+    covariance: Array
+
+
+class BaseEstimator:
+    """The salted Kalman filter of a legged base, made from `BaseSettings` and a robot."""
+
+    def __init__(self, settings: BaseSettings, robot: Robot) -> None:
+        self.settings = instance("settings", settings, BaseSettings)
+        kinematics = LegKinematics(robot, settings.inertial, settings.feet)
+        gravity = vector("gravity", settings.gravity, 3)
+        self.base = LeggedBase(kinematics, gravity, settings.error, settings.noise)
+        self.contact = Hysteresis(settings.touch_force, settings.lift_force)
+        self.system = base_system(self.base)
+        measurements = [angles_measurement(self.base, settings.gate)]
+        if settings.ground is not None:
+            measurements.append(ground_measurement(self.base, settings.gate))
+        on, off = settings.touch_force, settings.lift_force
+        signals: list[Evidence] = [
+            ContactSignal(signal_name(f), on, off, touches(f), lifts(f)) for f in self.base.feet
+        ]
+        if settings.motion is not None:
+            signals += [Stillness(self.base, f, settings.motion) for f in self.base.feet]
+        self.filter = SaltedKalmanFilter(
+            self.system,
+            Noise(self.base.density, name="process_noise"),
+            measurements,
+            EventNoise(self._touchdown_noise),
+            signals=signals,
+            window=0.0,
+            patience=None,
+        )
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """The joints whose angles it takes, in order."""
+        return self.base.kinematics.joints
+
+    def _touchdown_noise(self, event: Event) -> ArrayLike:
+        for foot in self.base.feet:
+            if event.guards == (touches(foot),):
+                touch = Touch(self.base, event.mode_before, event.mode_after, foot)
+                return touch.noise(event.state_after, event.input_before)
+        return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
+
+    def readings(self, given: Readings) -> Readings:
+        """The readings with the clock of the settings."""
+        return given.even() if self.settings.even else given
+
+    def record(self, given: Readings) -> Record:
+        """The record of readings."""
+        s, readings = self.settings, self.readings(given)
+        if s.motion is not None:
+            readings = replace(readings, loads={})
+        record = readings.record(
+            self.base, self.contact, weight=s.weight, graded=s.graded, ground=s.ground
+        )
+        if s.motion is None:
+            return record
+        angles, span = record.channels[ANGLES].sorted(), s.motion.span
+        motions = {
+            motion_name(f): foot_motion(self.base.kinematics, f, angles, span)
+            for f in self.base.feet
+        }
+        return replace(record, channels={**record.channels, **motions})
+
+    def start(
+        self,
+        given: Readings,
+        *,
+        heading: float = 0.0,
+        position: ArrayLike = (0.0, 0.0, 0.0),
+        orientation: ArrayLike | None = None,
+        standing: Sequence[str] | None = None,
+    ) -> Estimate:
+        """The estimate at the first sample of a robot that stands still.
+
+        Tilt and bias of the gyroscope are means over the time `standing` of the settings. heading:
+        the yaw of the root in rad; position: of the root in m. orientation: of the root as
+        quaternion x, y, z, w, instead of tilt and heading. standing: feet in contact, by default
+        those whose forces say so.
+        """
+        readings = self.readings(given)
+        record = self.record(given)
+        assert record.inputs is not None
+        times, u = record.inputs.times, record.inputs.values
+        still = times <= times[0] + self.settings.standing
+        rate, force = u[still, :3].mean(axis=0), u[still, 3:6].mean(axis=0)
+        s, weight = self.settings.start, self.settings.weight
+        x = np.zeros(16)
+        inertial, (_, arm) = self.base.kinematics.base[0], self._root()
+        if orientation is None:
+            x[:4] = _upright(inertial, force, number("heading", heading))
+        else:
+            given_turn = vector("orientation", orientation, 4)
+            x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
+        x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
+        x[10:13] = rate
+        key = (OPEN,) * len(self.base.feet)
+        space = self.base.space(key)
+        spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
+        spread += np.repeat([s.gyroscope, s.accelerometer], 3).tolist()
+        own = _local(space, x)
+        p = (own * np.square(spread)) @ own.T
+        estimate = Estimate(key, float(times[0]), x, tidied(p))
+        if standing is None:
+            known = readings.standing(self.contact, weight=weight)
+            standing = [foot for foot in self.base.feet if known.get(foot, True)]
+        for foot in standing:
+            estimate = self.touched(estimate, foot, u[0])
+        return estimate
+
+    def touched(self, estimate: Estimate, foot: str, u: Array) -> Estimate:
+        """The estimate with a foot in contact from now on, where the angles in u put it."""
+        member("foot", foot, self.base.feet)
+        found = self.filter.update(estimate, signal_name(foot), self.contact.on, u)
+        return found.estimate
+
+    def run(self, given: Readings, initial: Estimate | None = None) -> FilterResult:
+        """Filter readings, by default from `start` with heading and position zero."""
+        first = self.start(given) if initial is None else initial
+        return self.filter.run(self.record(given), first)
+
+    def flags(self, given: Readings, result: FilterResult) -> tuple[str, ...]:
+        """What in readings, or in what was made of them, speaks against trusting the estimates."""
+        found = []
+        if given.disorder:
+            found.append(f"{given.disorder} stamps out of order")
+        gaps = self.readings(given).gaps
+        if len(gaps):
+            longest = 1e3 * float(np.diff(gaps, axis=1).max())
+            found.append(f"{len(gaps)} gaps of up to {longest:.0f} ms")
+        for foot in self.base.feet:
+            load = given.loads.get(foot)
+            missing = 1.0 if load is None else float(np.isnan(load.values).mean())
+            if missing:
+                found.append(f"{100.0 * missing:.0f} % of the forces of {foot!r} missing")
+        if result.rejected:
+            found.append(f"{len(result.rejected)} rows of angles rejected")
+        return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
+
+    def _root(self) -> tuple[Array, Array]:
+        """Axes (3, 3) and origin (3,) of the root in the inertial frame."""
+        turn, place = self.base.kinematics.base
+        return turn.T, -turn.T @ place
+
+    def root(self, estimate: Estimate, rate: ArrayLike | None = None) -> RootPose:
+        """The root by an estimate. rate: measured (3,) in rad/s, which its velocity depends on."""
+        x, (turn, arm) = estimate.mean, self._root()
+        own = matrix(x[:4])
+        omega = np.zeros(3) if rate is None else array("rate", rate, (3,)) - x[10:13]
+        space = self.base.space(estimate.mode)
+        by = np.zeros((9, space.ndx))
+        by[:3, :3] = own
+        by[3:6, :3], by[3:6, POSITION] = -own @ skew(arm), own
+        by[6:9, :3], by[6:9, VELOCITY] = -own @ skew(np.cross(omega, arm)), own
+        by[6:9, 9:12] = own @ skew(arm)
+        by = by @ space.to_left(x)
+        return RootPose(
+            estimate.time,
+            x[4:7] + own @ arm,
+            product(x[:4], quaternion(turn)),
+            x[7:10] + own @ np.cross(omega, arm),
+            by @ estimate.covariance @ by.T,
+        )
+
+
+def _upright(inertial: Array, force: Array, heading: float) -> Array:
+    """The quaternion (4,) of the inertial frame at rest that bears this specific force (3,).
+
+    inertial (3, 3): its axes in the root, whose yaw is the heading: Rz(yaw) Ry(pitch) Rx(roll).
+    """
+    up = inertial @ force
+    roll, pitch = np.arctan2(up[1], up[2]), np.arctan2(-up[0], np.hypot(up[1], up[2]))
+    half = 0.5 * np.array([roll, pitch, heading])
+    (sr, sp, sy), (cr, cp, cy) = np.sin(half), np.cos(half)
+    root = np.array([0.0, 0.0, sy, cy])
+    root = product(root, np.array([0.0, sp, 0.0, cp]))
+    root = product(root, np.array([sr, 0.0, 0.0, cr]))
+    return product(root, quaternion(inertial))
+
+
+def _local(space: BaseSpace, x: Array) -> Array:
+    """Deviations (ndx, 15) by turn about axes of the world, position and velocity there, biases."""
+    back = matrix(x[:4]).T
+    left = np.eye(15)
+    for k in range(3):
+        left[3 * k : 3 * k + 3, 3 * k : 3 * k + 3] = back
+    return space.from_left(x) @ left

@@ -1,0 +1,136 @@
+r"""Where the feet are, seen from the inertial frame, as joint angles say.
+
+With poses :math:`(R_i, p_i)` of the inertial frame and :math:`(R_f, p_f)` of a foot on a robot
+whose root is held, :math:`s = R_i^T (p_f - p_i)` and :math:`C = R_i^T R_f`. With the spatial
+Jacobians (v, w) of both at the origin and their difference,
+
+.. math:: \dot s = R_i^T (\Delta v + \Delta w \times p_f), \qquad
+          \dot C = [R_i^T \Delta w]_\times C .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array, flag, instance, sequence
+from hybridctl.errors import InputError
+from hybridctl.estimation.legged.rotation import skew
+from hybridctl.mechanics.motion import Frame
+from hybridctl.mechanics.robot import Robot
+
+
+@dataclass(frozen=True)
+class Foot:
+    """A frame of the robot that touches the ground; `flat` if it does not turn while it does.
+
+    The frame stands where the sole does: its origin is what has the height of the ground.
+    """
+
+    frame: str
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.frame, str) or not self.frame:
+            raise InputError(f"frame of a foot must be the name of a frame, got {self.frame!r}")
+        flag(f"flat of foot {self.frame!r}", self.flat)
+
+
+class Seen(NamedTuple):
+    """A foot in the inertial frame: position (3,), rotation (3, 3), their rates by those of angles.
+
+    twist (6, n): velocity of the position, then angular velocity, both in the axes of that frame.
+    """
+
+    position: Array
+    rotation: Array
+    twist: Array
+
+    @property
+    def moving(self) -> Array:
+        """The velocity (3, n)."""
+        return self.twist[:3]
+
+    @property
+    def turning(self) -> Array:
+        """The angular velocity (3, n)."""
+        return self.twist[3:]
+
+
+class LegKinematics:
+    """The feet of a robot by the angles (n,) of the joints that they depend on, in rad.
+
+    robot: with its root fixed. inertial: the frame of the inertial sensor. `joints` are the names
+    of those n joints, in the order of the angles; `feet` the feet by name of their frame. Raises
+    `UnknownNameError` for a frame that the robot does not have, `InputError` for a joint between
+    them of several degrees of freedom.
+    """
+
+    def __init__(self, robot: Robot, inertial: str, feet: Sequence[Foot]) -> None:
+        self._robot = instance("robot", robot, Robot)
+        given = [
+            instance(f"feet[{k}]", foot, Foot) for k, foot in enumerate(sequence("feet", feet))
+        ]
+        self.inertial = inertial
+        self.feet = {foot.frame: foot for foot in given}
+        if not given or len(self.feet) != len(given):
+            raise InputError(f"feet must have different frames, and one at least, got {given}")
+        self._frames = [robot.frame(name) for name in (inertial, *self.feet)]
+        self._fixed = np.array([_homogeneous(frame) for frame in self._frames])
+        self._places = {name: k for k, name in enumerate(self.feet, start=1)}
+        masks = np.array([robot.supporting(frame.joint) for frame in self._frames])
+        self._columns = np.flatnonzero((masks != masks[0]).any(axis=0))
+        self._masks = (masks - masks[0])[:, self._columns]
+        self.joints = _single(robot, self._columns.tolist())
+        self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
+
+    @property
+    def base(self) -> tuple[Array, Array]:
+        """Rotation (3, 3) and position (3,) of the inertial frame in that of the root.
+
+        Raises `InputError` where joints are between them.
+        """
+        frame = self._frames[0]
+        if frame.joint:
+            raise InputError(f"frame {self.inertial!r} must be fixed to the root of the robot")
+        return frame.rotation, frame.position
+
+    def __call__(self, angles: Array, names: Iterable[str]) -> list[Seen]:
+        """The feet of these names."""
+        chosen = [0, *(self._places[name] for name in names)]
+        step = self._still.copy()
+        step[self._columns] = angles
+        q = self._robot.integrate(self._neutral, step)
+        motion = self._robot.motion(q, self._still, [self._frames[k].joint for k in chosen])
+        poses = motion.poses @ self._fixed[chosen]
+        back, origin = poses[0, :3, :3].T, poses[0, :3, 3]
+        spatial = (back @ motion.jacobian.reshape(2, 3, -1)).reshape(6, -1)[:, self._columns]
+        found = []
+        for k, pose in zip(chosen[1:], poses[1:], strict=True):
+            place = pose[:3, 3]
+            twist = spatial * self._masks[k]
+            twist[:3] -= skew(back @ place) @ twist[3:]
+            found.append(Seen(back @ (place - origin), back @ pose[:3, :3], twist))
+        return found
+
+
+def _homogeneous(frame: Frame) -> Array:
+    """The pose (4, 4) of a frame in its joint."""
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
+    return pose
+
+
+def _single(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:
+    """The names of the joints with these velocities; `InputError` for one that has several."""
+    names = {tuple(robot.velocities(name)): name for name in robot.joint_names}
+    for column in columns:
+        if (column,) not in names:
+            raise InputError(
+                "every joint between inertial frame and feet must have one degree of freedom, but "
+                f"velocity {column} of the robot is one of several; its root must be fixed"
+            )
+    return tuple(names[(column,)] for column in columns)

@@ -1,0 +1,135 @@
+r"""Noise of a legged base from its own readings: from standing, from creeping feet, by likelihood.
+
+Feet that creep move against each other while two of them are in contact, by
+:math:`d = R_2^T (p_1 - p_2)` and :math:`R_2^T R_1`, which joint angles alone say. If each does a
+random walk of density q, the change over a time T of such contact has variance 2 q T in each
+direction, and the most likely density is :math:`\sum |\Delta|^2 / (3 \sum 2 T)`. Slow creep, which
+decides how far an estimate drifts, is seen so; single innovations see the fast noise, and their
+likelihood takes what drifts slowly to be far surer than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridctl.checks import Array, member, sequence
+from hybridctl.errors import InputError
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.estimation.legged.kinematics import LegKinematics
+from hybridctl.estimation.legged.noise import BaseNoise
+from hybridctl.estimation.legged.readings import Readings, held
+from hybridctl.estimation.legged.rotation import quaternion, vector
+from hybridctl.estimation.likelihood import NoiseFit, fit_noise
+from hybridctl.mechanics.robot import Robot
+
+FREE = ("foot", "foot_turn")
+
+
+def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSettings:
+    r"""Settings with the noise of the inertial sensor while the robot stands still.
+
+    The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
+    standard deviation of the samples, as the root mean square of the three axes.
+    """
+    series = readings.even().inertial
+    still = series.times <= series.times[0] + settings.standing
+    samples = series.values[still]
+    period = float(np.ptp(series.times[still])) / (len(samples) - 1)
+    spread = np.sqrt(np.nanvar(samples, axis=0) * period)
+    rate, force = (float(np.sqrt((s**2).mean())) for s in (spread[:3], spread[3:]))
+    return replace(settings, noise=replace(settings.noise, gyroscope=rate, accelerometer=force))
+
+
+def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> BaseSettings:
+    """Settings with the noise of feet by how pairs of them creep while the robot walks.
+
+    Contacts that begin while it stands at the start are left out. Raises `InputError` where no
+    other pair of feet is in contact for a time.
+    """
+    estimator, timed = settings.build(robot), readings.even()
+    kinematics, angles = estimator.base.kinematics, timed.angles
+    begun = angles.times[0] + settings.standing
+    moved = turned = spent = 0.0
+    for pair in combinations(timed.loads, 2):
+        loads = [held(timed.loads[foot], angles.times)[:, 0] for foot in pair]
+        both = np.logical_and(*(estimator.contact.states(load) for load in loads))
+        for first, last in stretches(both):
+            if last > first and angles.times[first] > begun:
+                (p0, r0), (p1, r1) = (
+                    _between(kinematics, angles.values[k], pair) for k in (first, last)
+                )
+                moved += float((p1 - p0) @ (p1 - p0))
+                turn = vector(quaternion(r1 @ r0.T))
+                turned += float(turn @ turn)
+                spent += 6.0 * float(angles.times[last] - angles.times[first])
+    if not spent:
+        raise InputError("readings must have two feet in contact for a time while the robot walks")
+    foot, foot_turn = float(np.sqrt(moved / spent)), float(np.sqrt(turned / spent))
+    return replace(settings, noise=replace(settings.noise, foot=foot, foot_turn=foot_turn))
+
+
+def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and last row of each stretch of rows that are true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
+
+
+def _between(
+    kinematics: LegKinematics, angles: Array, pair: tuple[str, str]
+) -> tuple[Array, Array]:
+    """Position and rotation of the first foot in the axes of the second."""
+    one, other = kinematics(angles, pair)
+    back = other.rotation.T
+    return back @ (one.position - other.position), back @ one.rotation
+
+
+def noise_of_innovations(
+    settings: BaseSettings,
+    robot: Robot,
+    readings: Sequence[Readings],
+    *,
+    free: Sequence[str] = FREE,
+    max_evaluations: int = 200,
+    progress: Callable[[Array, float], None] | None = None,
+) -> tuple[BaseSettings, NoiseFit]:
+    """Settings with the levels of some noise that make readings most likely, see `fit_noise`.
+
+    readings: of one or more walks, each from standing still. free: names of the levels in
+    `BaseNoise`. progress: called with the levels and their log-likelihood.
+    """
+    names = sequence("free", free)
+    for name in names:
+        member("free", name, BaseNoise.__dataclass_fields__)
+    if not names:
+        raise InputError("free must name one level at least")
+    make = _Maker(settings, robot, tuple(names))
+    estimator = settings.build(robot)
+    records = [estimator.record(one) for one in readings]
+    starts = [estimator.start(one) for one in readings]
+    levels = [getattr(settings.noise, name) for name in names]
+    fit = fit_noise(
+        make, records, starts, levels, max_evaluations=max_evaluations, progress=progress
+    )
+    return make.settings_of(fit.levels), fit
+
+
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    """The filter with given levels."""
+
+    settings: BaseSettings
+    robot: Robot
+    names: tuple[str, ...]
+
+    def settings_of(self, levels: Array) -> BaseSettings:
+        chosen = dict(zip(self.names, np.asarray(levels).tolist(), strict=True))
+        return replace(self.settings, noise=replace(self.settings.noise, **chosen))
+
+    def __call__(self, levels: Array) -> SaltedKalmanFilter:
+        return self.settings_of(levels).build(self.robot).filter

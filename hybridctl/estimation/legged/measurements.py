@@ -1,0 +1,98 @@
+r"""What joint angles and the ground say of a base with feet in contact.
+
+*Angles.* The pose of each foot in contact that the angles say, (s, C), is compared with that of the
+state, :math:`\hat s = R^T (d - p), \hat C = R^T R_f`, in the axes of the inertial frame:
+:math:`r = (s - \hat s, \log(C \hat C^T))`, of covariance :math:`D \Sigma D^T` by the derivatives of
+the kinematics, plus noise of the pose itself. Written "left" the derivatives of what is predicted
+are
+
+.. math:: \delta\hat s = [\hat s]_\times \theta - \rho + \delta, \qquad
+          \delta\hat C = [-\theta + \hat C \varphi]_\times \hat C .
+
+*Ground.* The height of each foot in contact over a plane is known, but for what the ground is not
+even.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.estimation.legged.rotation import matrix, quaternion, skew, vector
+from hybridctl.estimation.legged.space import ANGLE, POSITION
+from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.measurement import Comparison, ImplicitMeasurement
+from hybridctl.hybrid.mode import Mode
+
+ANGLES, GROUND = "angles", "ground"  # names of the channels
+_EYE = np.eye(3)
+
+
+def angles_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
+    """The channel "angles" of joint angles (n,) in rad; feet in contact appear in it."""
+    return ImplicitMeasurement(ANGLES, _Angles(base).compare, gate)
+
+
+def ground_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
+    """The channel "ground" of the height (1,) in m of a level plane under the feet in contact."""
+    return ImplicitMeasurement(GROUND, _Ground(base).compare, gate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Angles:
+    """The comparison with joint angles."""
+
+    base: LeggedBase
+
+    def compare(self, mode: Mode, t: float, x: Array, u: Array, z: Array) -> Comparison | None:
+        base = self.base
+        if z.shape != (len(base.kinematics.joints),):
+            raise InputError(
+                f"a row of {ANGLES!r} must have the angles of {base.kinematics.joints}, got shape "
+                f"{z.shape}"
+            )
+        places = base.places(mode.key)
+        if not places or not np.isfinite(z).all():
+            return None
+        size = sum(3 if place.turn_x is None else 6 for place in places)
+        r, h, noise = np.zeros(size), np.zeros((size, mode.space.ndx)), np.zeros((size, size))
+        back, row = matrix(x[:4]).T, 0
+        for place, seen in zip(places, base.kinematics(z, base.standing(mode.key)), strict=True):
+            s = back @ (x[place.x] - x[4:7])
+            at, flat = slice(row, row + 3), place.turn_x is not None
+            r[at] = seen.position - s
+            h[at, ANGLE], h[at, POSITION], h[at, place.dx] = skew(s), -_EYE, _EYE
+            whole = slice(row, row + (6 if flat else 3))
+            noise[whole, whole] = base.pose_noise(seen, flat)
+            if flat:
+                turn = back @ matrix(x[place.turn_x])
+                at = slice(row + 3, row + 6)
+                r[at] = vector(quaternion(seen.rotation @ turn.T))
+                h[at, ANGLE], h[at, place.turn_dx] = -_EYE, turn
+            row = whole.stop
+        space = base.space(mode.key)
+        return Comparison(r, h if space.error == "left" else h @ space.to_left(x), noise)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ground:
+    """The comparison with the height of the ground."""
+
+    base: LeggedBase
+
+    def compare(self, mode: Mode, t: float, x: Array, u: Array, z: Array) -> Comparison | None:
+        if z.shape != (1,):
+            raise InputError(f"a row of {GROUND!r} must have one height, got shape {z.shape}")
+        base, places = self.base, self.base.places(mode.key)
+        if not places or not np.isfinite(z).all():
+            return None
+        up = matrix(x[:4])[2]
+        h = np.zeros((len(places), mode.space.ndx))
+        for row, place in zip(h, places, strict=True):
+            row[place.dx] = up
+        heights = np.array([x[place.x][2] for place in places])
+        noise = base.noise.ground**2 * np.eye(len(places))
+        return Comparison(z - heights, h @ base.space(mode.key).to_left(x), noise)

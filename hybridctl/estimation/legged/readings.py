@@ -1,0 +1,177 @@
+"""What the sensors of a legged robot said, as a record that the filter takes.
+
+Inertial samples become the input, each pair's mean held between them; joint angles a channel that
+is compared at every row but the first, from which the feet are started. Of the forces of a foot
+only those rows are left at which its contact changes: the others say nothing that the mode does not
+know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array, instance, member, number
+from hybridctl.errors import InputError
+from hybridctl.estimation.legged.contact import Hysteresis, completed
+from hybridctl.estimation.legged.measurements import ANGLES, GROUND
+from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.record import Record, Series
+
+_GAP = 3.0  # median periods, from which on samples are missing between two
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """Series of the sensors, each with stamps of its own.
+
+    inertial (n, 6): rate in rad/s and specific force in m/s^2, in the axes of the sensor. angles
+    (n, m): of the joints in rad. loads: vertical force (n, 1) in N for each foot by the name of its
+    frame; empty where there are none. A value that is NaN is missing.
+    """
+
+    inertial: Series
+    angles: Series
+    loads: Mapping[str, Series]
+
+    def __post_init__(self) -> None:
+        if instance("inertial", self.inertial, Series).values.shape[1] != 6:
+            raise InputError(
+                f"inertial must have 6 columns, rate and force, got {self.inertial.values.shape[1]}"
+            )
+        instance("angles", self.angles, Series)
+        for name, load in self.loads.items():
+            if instance(f"load of {name!r}", load, Series).values.shape[1] != 1:
+                raise InputError(f"load of {name!r} must have one column")
+        if len(self._whole(self.inertial).times) < 2:
+            raise InputError("inertial must have two rows without missing values at least")
+
+    @staticmethod
+    def _whole(series: Series) -> Series:
+        """The rows without missing values, in order."""
+        ordered = series.sorted()
+        rows = np.isfinite(ordered.values).all(axis=1)
+        return Series(ordered.times[rows], ordered.values[rows])
+
+    @property
+    def disorder(self) -> int:
+        """How many stamps are earlier than the one before them."""
+        series = (self.inertial, self.angles, *self.loads.values())
+        return sum(s.disorder for s in series)
+
+    @property
+    def gaps(self) -> Array:
+        """Gaps (k, 2) of the inertial samples, begin and end in s."""
+        times = self._whole(self.inertial).times
+        steps = np.diff(times)
+        late = np.flatnonzero(steps > _GAP * np.median(steps))
+        return np.column_stack([times[late], times[late + 1]])
+
+    def even(self) -> Readings:
+        """The same rows with the stamps of an even clock, see `even_stamps`."""
+
+        def timed(series: Series) -> Series:
+            ordered = series.sorted()
+            return Series(even_stamps(ordered.times), ordered.values)
+
+        loads = {name: timed(load) for name, load in self.loads.items()}
+        return Readings(timed(self.inertial), timed(self.angles), loads)
+
+    def record(
+        self,
+        base: LeggedBase,
+        contact: Hysteresis,
+        *,
+        weight: float | None = None,
+        graded: bool = False,
+        ground: float | None = None,
+    ) -> Record:
+        """The record for the filter of a `BaseEstimator`.
+
+        weight: in N, by which the force of one foot is filled in where it is missing (see
+        `completed`). graded: multiply the noise of a foot by 1 / p of its force. ground: height of
+        level ground in m, compared at each touchdown. Raises `UnknownNameError` for a foot that the
+        robot does not have, `InputError` for angles of another number of joints.
+        """
+        for name in self.loads:
+            member("load of", name, base.feet)
+        joints = base.kinematics.joints
+        if self.angles.values.shape[1] != len(joints):
+            raise InputError(
+                f"angles must have {len(joints)} columns, those of the joints {joints}, got "
+                f"{self.angles.values.shape[1]}"
+            )
+        loads = self._loads(weight)
+        inputs = self._inputs(base, contact, loads if graded else {})
+        later = self.angles.times > inputs.times[0]
+        channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
+        touching = [np.zeros(0)]
+        for name, load in loads.items():
+            states = contact.states(load.values[:, 0])
+            rows = np.flatnonzero(np.diff(states)) + 1
+            channels[signal_name(name)] = Series(load.times[rows], load.values[rows])
+            touching.append(load.times[rows[states[rows]]])
+        if ground is not None:
+            times = np.unique(np.concatenate(touching))
+            channels[GROUND] = Series(times, np.full((len(times), 1), number("ground", ground)))
+        return Record(channels, inputs)
+
+    def standing(self, contact: Hysteresis, *, weight: float | None = None) -> dict[str, bool]:
+        """Whether each foot that has a force is in contact at the first row."""
+        loads = self._loads(weight)
+        return {name: bool(contact.states(s.values[:, 0])[0]) for name, s in loads.items()}
+
+    def _loads(self, weight: float | None) -> dict[str, Series]:
+        """Forces in order, with one that is missing filled in where they share their stamps."""
+        loads = {name: load.sorted() for name, load in self.loads.items()}
+        times = [load.times for load in loads.values()]
+        shared = all(len(t) == len(times[0]) and (t == times[0]).all() for t in times)
+        if weight is None or len(loads) < 2 or not shared:
+            return loads
+        forces = np.column_stack([load.values for load in loads.values()])
+        filled = completed(forces, number("weight", weight, above=0.0))
+        return {name: Series(times[0], filled[:, k]) for k, name in enumerate(loads)}
+
+    def _inputs(self, base: LeggedBase, contact: Hysteresis, loads: Mapping[str, Series]) -> Series:
+        """Rows of the input, see `system`."""
+        inertial, angles = self._whole(self.inertial), self._whole(self.angles)
+        times = inertial.times
+        steps = np.diff(times)
+        gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
+        means = inertial.values.copy()
+        means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
+        slips = np.ones((len(times), len(base.feet)))
+        for k, foot in enumerate(base.feet):
+            if foot in loads:
+                slips[:, k] = contact.slip(held(loads[foot], times)[:, 0])
+        return Series(times, np.hstack([means, gaps[:, None], slips, held(angles, times)]))
+
+
+def signal_name(foot: str) -> str:
+    """The name of the channel of the force of a foot."""
+    return f"load {foot}"
+
+
+def even_stamps(times: Array) -> Array:
+    """Stamps (n,) in order, of samples that were taken evenly and arrived late by turns.
+
+    Samples are numbered in the order of their stamps; where a gap is longer than three periods,
+    those that fit in it are taken to be missing. The clock is the straight line through the stamps
+    over the numbers, by least squares.
+    """
+    if len(times) < 3:
+        return times
+    steps = np.diff(times)
+    period = float(np.median(steps))
+    skipped = np.where(steps > _GAP * period, np.rint(steps / period), 1.0)
+    numbers = np.concatenate([[0.0], np.cumsum(skipped)])
+    slope, start = np.polyfit(numbers, times - times[0], 1)
+    return np.asarray(times[0] + start + slope * numbers)
+
+
+def held(series: Series, times: Array) -> Array:
+    """The last values (n, m) at or before these times, or the first ones."""
+    rows = np.maximum(series.times.searchsorted(times, "right") - 1, 0)
+    return series.values[rows]

@@ -1,0 +1,318 @@
+r"""The hybrid system of a base and its feet: a mode for each set of feet in contact.
+
+Modes are tuples with "stick" or "open" for each foot. Touchdown starts the state of a foot where
+the joint angles of that moment put it, :math:`d = p + R s, R_f = R C`, so that its deviation is
+that of the base there and the noise of the angles; lift-off drops it. Only the evidence of a
+contact fires these events (`ContactSignal`): guards have no value that the state could change.
+
+The input is (rate, specific force, gap, slip, angles): of the inertial sensor, in rad/s and m/s^2;
+s without a sample before its next change; for each foot by how much its noise is larger than
+that of one that bears its load; and the angles of `LegKinematics` in rad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array, instance
+from hybridctl.errors import UnknownNameError
+from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
+from hybridctl.estimation.legged.noise import BaseNoise
+from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
+from hybridctl.estimation.legged.space import ANGLE, BASE_TANGENT, POSITION, BaseSpace, Error
+from hybridctl.estimation.legged.strapdown import Strapdown
+from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.mode import Edge, Mode, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.system import HybridSystem
+
+OPEN, STICK = "open", "stick"
+GAP = 6  # in the input
+SLIP = 7  # the first of the feet's
+
+
+class Place(NamedTuple):
+    """Where a foot in contact is in state and deviation: position, and rotation of a flat one."""
+
+    foot: str
+    number: int
+    x: slice
+    dx: slice
+    turn_x: slice | None
+    turn_dx: slice | None
+
+
+@dataclass(frozen=True, eq=False)
+class LeggedBase:
+    """What base, feet and sensors are: the kinematics, gravity (3,) in m/s^2, the errors, noise."""
+
+    kinematics: LegKinematics
+    gravity: Array
+    error: Error
+    noise: BaseNoise
+    _layouts: dict[ModeKey, tuple[BaseSpace, tuple[Place, ...]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @property
+    def feet(self) -> tuple[str, ...]:
+        """The frames of the feet."""
+        return tuple(self.kinematics.feet)
+
+    @property
+    def nu(self) -> int:
+        """The number of inputs."""
+        return SLIP + len(self.feet) + len(self.kinematics.joints)
+
+    def angles(self, u: Array) -> Array:
+        """The joint angles in an input."""
+        return u[SLIP + len(self.feet) :]
+
+    def space(self, key: ModeKey) -> BaseSpace:
+        """The states of a mode. Raises `UnknownNameError` for what is no mode."""
+        return self._layout(key)[0]
+
+    def places(self, key: ModeKey) -> tuple[Place, ...]:
+        """The feet in contact in a mode. Raises `UnknownNameError` for what is no mode."""
+        return self._layout(key)[1]
+
+    def standing(self, key: ModeKey) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(place.foot for place in self.places(key))
+
+    def _layout(self, key: ModeKey) -> tuple[BaseSpace, tuple[Place, ...]]:
+        try:
+            return self._layouts[key]
+        except (KeyError, TypeError):
+            return self._layouts.setdefault(key, self._laid_out(key))
+
+    def _laid_out(self, key: ModeKey) -> tuple[BaseSpace, tuple[Place, ...]]:
+        names = self.feet
+        known = isinstance(key, tuple) and len(key) == len(names) and set(key) <= {OPEN, STICK}
+        if not known:
+            raise UnknownNameError(
+                f"mode {key!r} is unknown: expected {OPEN!r} or {STICK!r} for each of {names}"
+            )
+        assert isinstance(key, tuple)
+        feet = [(k, name) for k, name in enumerate(names) if key[k] == STICK]
+        flat = [self.kinematics.feet[name].flat for _, name in feet]
+        space = BaseSpace(len(feet), sum(flat), self.error)
+        turns = iter(space.turns)
+        places = tuple(
+            Place(name, index, *space.foot(k), *(next(turns) if flat[k] else (None, None)))
+            for k, (index, name) in enumerate(feet)
+        )
+        return space, places
+
+    def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
+        space, places = self._layout(key)
+        variances = np.empty(space.ndx)
+        variances[:BASE_TANGENT] = self.noise.core(float(u[GAP]))
+        for place in places:
+            slip = float(u[SLIP + place.number])
+            variances[place.dx] = slip * self.noise.foot**2
+            if place.turn_dx is not None:
+                variances[place.turn_dx] = slip * self.noise.foot_turn**2
+        if space.error == "left":
+            return np.diag(variances)
+        seen = space.from_left(x)
+        return np.asarray((seen * variances) @ seen.T)
+
+    def pose_noise(self, seen: Seen, flat: bool) -> Array:
+        """Covariance (3, 3) or (6, 6) of the pose of a foot by its angles and of itself.
+
+        In the axes of the inertial frame.
+        """
+        size = 6 if flat else 3
+        by = self.noise.encoder * seen.twist[:size]
+        return np.asarray(by @ by.T + self._pose_variance[:size, :size])
+
+    @cached_property
+    def _pose_variance(self) -> Array:
+        """Covariance (6, 6) of a pose besides that of the angles."""
+        return np.diag(np.repeat([self.noise.measured, self.noise.measured_turn], 3) ** 2)
+
+
+def base_system(base: LeggedBase) -> HybridSystem:
+    """The hybrid system of a base with feet; see this module."""
+    instance("base", base, LeggedBase)
+    graph = _Graph(base)
+    names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
+    return HybridSystem(graph.mode, graph.outgoing, names)
+
+
+def touches(foot: str) -> str:
+    """The name of the guard by which a foot comes into contact."""
+    return f"{foot} touches"
+
+
+def lifts(foot: str) -> str:
+    """The name of the guard by which a foot leaves the ground."""
+    return f"{foot} lifts"
+
+
+def with_foot(key: Sequence[str], index: int, state: str) -> tuple[str, ...]:
+    """The mode in which one foot is in another state."""
+    return (*key[:index], state, *key[index + 1 :])
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """Modes and edges, made when they are asked for."""
+
+    base: LeggedBase
+
+    def mode(self, key: ModeKey) -> Mode:
+        base, space = self.base, self.base.space(key)
+        flow = Strapdown(space, base.gravity, base.nu)
+        return Mode(key, space, flow.field, base.nu, flow.jacobian, flow=flow.flow)
+
+    def outgoing(self, key: ModeKey) -> Outgoing:
+        base, standing = self.base, self.base.standing(key)
+        names = tuple(lifts(f) if f in standing else touches(f) for f in base.feet)
+        silent = _Silent(len(names), base.space(key).ndx, base.nu)
+        return Outgoing(
+            GuardSet(names, silent.values, silent.jacobian), _Edges(base, key, names).of
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Silent:
+    """Guards that are one everywhere."""
+
+    count: int
+    ndx: int
+    nu: int
+
+    def values(self, t: float, x: Array, u: Array) -> Array:
+        return np.ones(self.count)
+
+    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        n = self.count
+        return GuardJacobian(np.zeros(n), np.zeros((n, self.ndx)), np.zeros((n, self.nu)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Edges:
+    """The ways out of a mode, one for each foot."""
+
+    base: LeggedBase
+    key: ModeKey
+    names: tuple[str, ...]
+
+    def of(self, fired: tuple[str, ...]) -> Edge | None:
+        if len(fired) != 1 or fired[0] not in self.names:
+            return None
+        index, key = self.names.index(fired[0]), self.key
+        assert isinstance(key, tuple)
+        foot = self.base.feet[index]
+        if foot in self.base.standing(key):
+            after = with_foot(key, index, OPEN)
+            lift = Lift(self.base, key, after)
+            return Edge(Reset(lift.map, lift.jacobian), after)
+        after = with_foot(key, index, STICK)
+        touch = Touch(self.base, key, after, foot)
+        return Edge(Reset(touch.map, touch.jacobian), after)
+
+
+@dataclass(frozen=True, eq=False)
+class Lift:
+    """The reset that drops a foot: the state of all others."""
+
+    base: LeggedBase
+    before: ModeKey
+    after: ModeKey
+
+    def map(self, t: float, x: Array, u: Array) -> Array:
+        """The state without the foot."""
+        coordinates, _ = kept(self.base, self.before, self.after)
+        return x[coordinates]
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        """The rows of the identity that are left."""
+        _, deviations = kept(self.base, self.before, self.after)
+        state = np.eye(self.base.space(self.before).ndx)[deviations]
+        return _timeless(state, np.zeros((len(state), self.base.nu)))
+
+
+@dataclass(frozen=True, eq=False)
+class Touch:
+    """The reset that starts the state of a foot."""
+
+    base: LeggedBase
+    before: ModeKey
+    after: ModeKey
+    foot: str
+
+    def map(self, t: float, x: Array, u: Array) -> Array:
+        """The state with the foot where the angles put it."""
+        (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
+        result = np.empty(self.base.space(self.after).nx)
+        own, _ = kept(self.base, self.after, self.before)
+        result[own] = x
+        place = self._place()
+        result[place.x] = x[4:7] + matrix(x[:4]) @ seen.position
+        if place.turn_x is not None:
+            result[place.turn_x] = product(x[:4], quaternion(seen.rotation))
+        return result
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        """As "left": delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
+        base = self.base
+        (seen,) = base.kinematics(base.angles(u), [self.foot])
+        before, after = base.space(self.before), base.space(self.after)
+        _, own = kept(base, self.after, self.before)
+        state, by_input = np.zeros((after.ndx, before.ndx)), np.zeros((after.ndx, base.nu))
+        state[own] = np.eye(before.ndx)
+        delta, phi = self._place().dx, self._place().turn_dx
+        angles = slice(base.nu - len(base.kinematics.joints), base.nu)
+        state[delta, ANGLE], state[delta, POSITION] = -skew(seen.position), np.eye(3)
+        by_input[delta, angles] = seen.moving
+        if phi is not None:
+            state[phi, ANGLE] = seen.rotation.T
+            by_input[phi, angles] = seen.rotation.T @ seen.turning
+        out = after.from_left(self.map(t, x, u))
+        return _timeless(out @ state @ before.to_left(x), out @ by_input)
+
+    def noise(self, x_after: Array, u: Array) -> Array:
+        """The covariance (ndx+, ndx+) that the noise of the angles gives the state after it."""
+        base = self.base
+        (seen,) = base.kinematics(base.angles(u), [self.foot])
+        after = base.space(self.after)
+        delta, phi = self._place().dx, self._place().turn_dx
+        rows = np.arange(after.ndx)[delta]
+        noise = base.pose_noise(seen, phi is not None)
+        if phi is not None:
+            rows = np.append(rows, np.arange(after.ndx)[phi])
+            noise[3:] = seen.rotation.T @ noise[3:]
+            noise[:, 3:] = noise[:, 3:] @ seen.rotation
+        out = after.from_left(x_after)[:, rows]
+        return np.asarray(out @ noise @ out.T)
+
+    def _place(self) -> Place:
+        return next(p for p in self.base.places(self.after) if p.foot == self.foot)
+
+
+def kept(base: LeggedBase, more: ModeKey, fewer: ModeKey) -> tuple[list[int], list[int]]:
+    """Where state and deviation of the mode with fewer feet are in those of the one with more."""
+    left = base.standing(fewer)
+    space = base.space(more)
+    gone_x, gone_dx = set[int](), set[int]()
+    for place in base.places(more):
+        if place.foot not in left:
+            for gone, part in zip((gone_x, gone_dx) * 2, place[2:], strict=True):
+                if part is not None:
+                    gone.update(range(part.start, part.stop))
+    return (
+        [i for i in range(space.nx) if i not in gone_x],
+        [i for i in range(space.ndx) if i not in gone_dx],
+    )
+
+
+def _timeless(state: Array, by_input: Array) -> ResetJacobian:
+    return ResetJacobian(np.zeros(len(state)), state, by_input)

@@ -1,0 +1,181 @@
+"""The base of a legged robot from a log: what the robot is, which channels, and its poses.
+
+urdf: icub.urdf                       # beside the file that says so, or an absolute path
+channels:
+  gyroscope: gyroscope                # names of channels, see the mapping of the log
+  accelerometer: accelerometer
+  joints: joints                      # its columns are named like the joints
+  loads: [left, right]                # vertical forces of the feet, in their order; or null
+settings:                             # see `BaseSettings`
+  inertial: root_link_imu_frame
+  feet: [{frame: l_sole, flat: true}, {frame: r_sole, flat: true}]
+  touch_force: 110                    # N, from which on a foot is in contact
+  lift_force: 55                      # N, down to which it stays so
+  noise: {foot: 4.0e-3}               # see `BaseNoise`
+heading: -3.14                        # rad, of the root at the start
+position: [0, 0, 0.6]                 # m
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hybridctl.checks import Array, member, number, vector
+from hybridctl.errors import InputError
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
+from hybridctl.estimation.legged.measurements import ANGLES
+from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.record import Series
+from hybridctl.estimation.result import FilterResult
+from hybridctl.logs.estimates import PoseSeries, write_estimates
+from hybridctl.logs.schema import Channel, Log
+from hybridctl.mechanics.robot import Robot
+
+
+@dataclass(frozen=True)
+class BaseChannels:
+    """Names of channels of a log: inertial sensor, joint angles, and vertical forces of feet.
+
+    loads: of the feet in their order, None for one that has none; the last column of a channel is
+    the vertical force.
+    """
+
+    gyroscope: str
+    accelerometer: str
+    joints: str
+    loads: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """A legged robot whose base is estimated from logs.
+
+    urdf: path of its description. heading (rad) and position (m): of its root at the start of a
+    log, which no sensor knows.
+    """
+
+    urdf: str
+    channels: BaseChannels
+    settings: BaseSettings
+    heading: float = 0.0
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        feet, loads = self.settings.feet, self.channels.loads
+        if len(loads) != len(feet):
+            raise InputError(
+                f"loads must have one channel, or None, for each of {len(feet)} feet, got {loads}"
+            )
+        number("heading", self.heading)
+        vector("position", self.position, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class BaseRun:
+    """What came of a log: the filter's result, and the root after each row of joint angles.
+
+    flags: what speaks against trusting the poses, one sentence each.
+    """
+
+    estimator: BaseEstimator
+    readings: Readings
+    result: FilterResult
+    roots: tuple[RootPose, ...]
+    flags: tuple[str, ...]
+
+    def write(self, folder: str | Path, *, origin_ns: int = 0, mcap: bool = False) -> list[Path]:
+        """Write times, poses, velocities and their covariances, see `write_estimates`."""
+        poses = np.array([np.append(r.position, r.orientation) for r in self.roots])
+        series = {
+            "position": poses[:, :3],
+            "orientation": poses[:, 3:],
+            "velocity": np.array([r.velocity for r in self.roots]),
+            "deviation": np.sqrt([np.diag(r.covariance) for r in self.roots]),
+            "covariance": np.array([r.covariance for r in self.roots]),
+        }
+        parts = [f"{what}_{axis}" for what in ("turn", "position", "velocity") for axis in "xyz"]
+        axes = list("xyz")
+        columns = {
+            "position": axes,
+            "orientation": ["qx", "qy", "qz", "qw"],
+            "velocity": axes,
+            "deviation": parts,
+        }
+        return write_estimates(
+            folder,
+            np.array([r.time for r in self.roots]),
+            series,
+            columns=columns,
+            origin_ns=origin_ns,
+            mcap=mcap,
+            poses={"root": PoseSeries("world", poses)},
+        )
+
+
+def filter_base(log: Log, model: BaseModel, folder: str | os.PathLike[str] = ".") -> BaseRun:
+    """The base of a robot along a log, which begins with the robot standing still.
+
+    folder: where a relative path of the URDF begins. Raises `FileFormatError` for a file that is no
+    URDF, `UnknownNameError` for frames, joints and channels that are not there.
+    """
+    estimator = model.settings.build(Robot.from_urdf(Path(folder) / model.urdf))
+    readings = base_readings(log, model.channels, estimator)
+    first = estimator.start(readings, heading=model.heading, position=model.position)
+    record = estimator.record(readings)
+    result = estimator.filter.run(record, first)
+    roots = []
+    for step in result.steps:
+        u = record.input(step.time)
+        if step.channel == ANGLES and u is not None:
+            roots.append(estimator.root(step.estimate, u[:3]))
+    flags = estimator.flags(readings, result)
+    return BaseRun(estimator, readings, result, tuple(roots), flags)
+
+
+def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
+    """The readings of a log for an estimator; columns of joint angles are found by their names.
+
+    Where gyroscope and accelerometer have stamps of their own, forces are interpolated at the
+    stamps of the rates. Raises `UnknownNameError` for a channel or joint that the log does not
+    have, `InputError` for units other than rad, rad/s, m/s^2 and N where the log has some.
+    """
+    rate = _in(log[channels.gyroscope], "rad/s", 3)
+    force = _in(log[channels.accelerometer], "m/s^2", 3)
+    angles = _in(log[channels.joints], "rad")
+    for joint in estimator.joints:
+        member(f"joint in channel {channels.joints!r}:", joint, angles.columns)
+    columns = [angles.columns.index(joint) for joint in estimator.joints]
+    loads = {
+        foot: _in(log[name], "N")
+        for foot, name in zip(estimator.base.feet, channels.loads, strict=True)
+        if name is not None
+    }
+    return Readings(
+        Series(rate.times, np.hstack([rate.values, _at(force, rate.times)])),
+        Series(angles.times, angles.values[:, columns]),
+        {foot: Series(load.times, load.values[:, -1:]) for foot, load in loads.items()},
+    )
+
+
+def _in(channel: Channel, unit: str, width: int | None = None) -> Channel:
+    """A channel in a unit, with so many columns."""
+    if channel.unit not in ("1", unit):
+        raise InputError(f"channel {channel.name!r} must be in {unit}, got {channel.unit}")
+    if width is not None and channel.values.shape[1] != width:
+        raise InputError(
+            f"channel {channel.name!r} must have {width} columns, got {channel.values.shape[1]}"
+        )
+    return channel
+
+
+def _at(channel: Channel, times: Array) -> Array:
+    """The values (n, m) of a channel at these times."""
+    if np.array_equal(channel.times, times):
+        return channel.values
+    order = np.argsort(channel.times, kind="stable")
+    stamps, values = channel.times[order], channel.values[order]
+    return np.column_stack([np.interp(times, stamps, column) for column in values.T])

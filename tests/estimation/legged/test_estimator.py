@@ -1,0 +1,191 @@
+"""The estimator of a legged base: its start, its root, what it flags, and a machine that stands."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from differences import central
+from estimation.legged.machine import URDF
+from scipy.spatial.transform import Rotation
+
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.estimation.legged.kinematics import Foot
+from hybridctl.estimation.legged.levels import noise_of_creep, noise_of_standing
+from hybridctl.estimation.legged.noise import BaseNoise
+from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.space import ERRORS
+from hybridctl.estimation.record import Series
+from hybridctl.estimation.smoother import smooth
+from hybridctl.mechanics.robot import Robot
+
+FEET = (Foot("left sole", flat=True), Foot("right sole"))
+SETTINGS = BaseSettings("imu", FEET, touch_force=100.0, lift_force=50.0, standing=0.5)
+ANGLES = np.array([0.1, -0.2, 0.4, -0.1, -0.1, 0.3])
+TILT, HEADING = (0.05, -0.1), 0.7
+RATE = np.array([0.01, -0.02, 0.03])
+STEPS = 200  # of 0.01 s
+ROBOT = Robot.from_urdf(URDF)
+
+
+def standing(forces=(150.0, 150.0), noise=0.0, feet=2):
+    """A machine at rest, whose gyroscope has a bias."""
+    estimator, rng = SETTINGS.build(ROBOT), np.random.default_rng(0)
+    times = 0.01 * np.arange(STEPS)
+    root = Rotation.from_euler("ZYX", [HEADING, TILT[1], TILT[0]]).as_matrix()
+    force = (root @ estimator.base.kinematics.base[0]).T @ [0.0, 0.0, 9.81]
+    inertial = np.hstack([np.tile(RATE, (STEPS, 1)), np.tile(force, (STEPS, 1))])
+    inertial += noise * rng.normal(size=inertial.shape)
+    loads = {
+        foot.frame: Series(times, np.full(STEPS, f))
+        for foot, f in zip(FEET[:feet], forces[:feet], strict=True)
+    }
+    return Readings(Series(times, inertial), Series(times, np.tile(ANGLES, (STEPS, 1))), loads)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_machine_at_rest_stays_where_it_is(error):
+    """Tilt and bias are known from the start; only rounding moves it."""
+    estimator = replace(SETTINGS, error=error).build(ROBOT)
+    first = estimator.start(standing(), heading=HEADING, position=(1.0, 2.0, 0.5))
+    result = estimator.run(standing(), first)
+    root = estimator.root(result.steps[-1].estimate, RATE)
+    np.testing.assert_allclose(root.position, [1.0, 2.0, 0.5], atol=1e-9)
+    np.testing.assert_allclose(root.velocity, 0.0, atol=1e-9)
+    angles = Rotation.from_quat(root.orientation).as_euler("ZYX")
+    np.testing.assert_allclose(angles, [HEADING, TILT[1], TILT[0]], atol=1e-9)
+    np.testing.assert_allclose(first.mean[10:13], RATE, atol=1e-12)
+    assert first.mode == ("stick", "stick")
+    assert estimator.flags(standing(), result) == ()
+
+
+def test_left_and_right_errors_make_the_same_filter():
+    """Also with innovations: the same points and covariances, seen through the map between them."""
+    found = {}
+    for error in ("left", "right"):
+        estimator = replace(SETTINGS, error=error).build(ROBOT)
+        readings = standing(noise=0.1)
+        first = estimator.start(readings, orientation=(0.1, 0.0, 0.2, 1.0))
+        estimate = estimator.run(readings, first).steps[-1].estimate
+        found[error] = estimator.base.space(estimate.mode), estimate
+    (_, one), (space, other) = found["left"], found["right"]
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-9)
+    seen = space.from_left(other.mean)
+    np.testing.assert_allclose(
+        seen @ one.covariance @ seen.T, other.covariance, rtol=0.0, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_covariance_of_the_root_is_that_of_its_derivative(error):
+    estimator = replace(SETTINGS, error=error).build(ROBOT)
+    key, rng = ("stick", "open"), np.random.default_rng(1)
+    space = estimator.base.space(key)
+    x = space.normalize(rng.normal(size=space.nx))
+    spread = rng.normal(size=(space.ndx, space.ndx))
+    own = estimator.root(Estimate(key, 0.0, x, spread @ spread.T), RATE)
+    turn = Rotation.from_quat(own.orientation)
+
+    def deviation(e):
+        moved = Estimate(key, 0.0, space.integrate(x, e), spread)
+        root = estimator.root(moved, RATE)
+        turned = (Rotation.from_quat(root.orientation) * turn.inv()).as_rotvec()
+        return np.concatenate([turned, root.position, root.velocity])
+
+    by = central(deviation, space.ndx, 1e-5)
+    expected = by @ spread @ spread.T @ by.T
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(own.covariance, expected, rtol=0.0, atol=1e-8 * scale)
+
+
+def stepping():
+    """Both feet, then the right one alone, then both."""
+    readings = standing()
+    times = readings.angles.times
+    left = np.where((times > 0.8) & (times < 1.2), 0.0, 150.0)
+    return Readings(
+        readings.inertial, readings.angles, readings.loads | {"left sole": Series(times, left)}
+    )
+
+
+def test_feet_leave_the_state_and_come_back():
+    estimator = SETTINGS.build(ROBOT)
+    result = estimator.run(stepping())
+    assert [(event.guards, event.mode_after) for event in result.events] == [
+        (("left sole lifts",), ("open", "stick")),
+        (("left sole touches",), ("stick", "stick")),
+    ]
+    sizes = {len(p) for p in result.covariances}
+    assert sizes == {15 + 3, 15 + 9}
+    assert [event.time for event in result.events] == pytest.approx([0.81, 1.2], abs=1e-9)
+
+
+def test_a_smoother_goes_back_through_touchdown_and_lift_off():
+    """It is as sure as the filter at least, at every step, and needs no new beginning."""
+    estimator = SETTINGS.build(ROBOT)
+    result = estimator.run(stepping())
+    found = smooth(estimator.system, result)
+    assert not found.notes
+    for step, own in zip(result.steps, found.estimates, strict=True):
+        difference = step.estimate.covariance - own.covariance
+        assert np.linalg.eigvalsh(difference).min() > -1e-12
+
+
+def test_without_forces_a_foot_stays_in_contact_and_that_is_flagged():
+    estimator = SETTINGS.build(ROBOT)
+    readings = standing(feet=1)
+    result = estimator.run(readings)
+    assert result.modes[-1] == ("stick", "stick")
+    assert estimator.flags(readings, result) == ("100 % of the forces of 'right sole' missing",)
+
+
+def test_gaps_and_disorder_are_flagged():
+    estimator = SETTINGS.build(ROBOT)
+    whole = standing()
+    rows = np.r_[0:50, 80:120, 119:50:-1]
+
+    def cut(series):
+        return Series(series.times[rows], series.values[rows])
+
+    some = Readings(cut(whole.inertial), cut(whole.angles), {})
+    flags = estimator.flags(some, estimator.run(some))
+    assert "stamps out of order" in flags[0]
+    rows = np.r_[0:50, 80:120]
+    some = Readings(cut(whole.inertial), cut(whole.angles), {})
+    assert estimator.flags(some, estimator.run(some))[0].startswith("1 gaps of up to 3")
+
+
+def test_the_noise_of_standing_is_that_of_the_samples():
+    """200 samples of three axes: the standard deviation is known to 1 / sqrt(2 * 153) = 6 %."""
+    noise = 0.02
+    found = noise_of_standing(SETTINGS, standing(noise=noise)).noise
+    for value in (found.gyroscope, found.accelerometer):
+        assert value == pytest.approx(noise * 0.1, rel=4 * 0.06)
+
+
+def test_the_noise_of_creeping_feet_is_that_of_their_random_walk():
+    """A hip that walks at random, in 20 contacts of both feet: known to 1 / sqrt(2 * 20)."""
+    rng, q, n = np.random.default_rng(3), 0.02, 4000
+    times = 0.01 * np.arange(n)
+    angles = np.tile(ANGLES, (n, 1))
+    angles[:, 0] += np.cumsum(q * np.sqrt(0.01) * rng.normal(size=n))
+    left = np.where(times % 2.0 < 1.0, 150.0, 0.0)
+    loads = {"left sole": Series(times, left), "right sole": Series(times, np.full(n, 150.0))}
+    found = noise_of_creep(
+        SETTINGS, ROBOT, Readings(Series(times, np.ones((n, 6))), Series(times, angles), loads)
+    ).noise
+    assert found.foot_turn == pytest.approx(q / np.sqrt(6.0), rel=4.0 / np.sqrt(40.0))
+    with pytest.raises(InputError, match="two feet in contact for a time"):
+        noise_of_creep(SETTINGS, ROBOT, standing())
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(UnknownNameError, match="did you mean 'imu'"):
+        replace(SETTINGS, inertial="im").build(ROBOT)
+    with pytest.raises(InputError, match="off must be below on"):
+        replace(SETTINGS, touch_force=10.0)
+    with pytest.raises(InputError, match="gravity must point down along z"):
+        replace(SETTINGS, gravity=(0.0, 1.0, -9.0))
+    with pytest.raises(InputError, match="encoder must be greater than 0"):
+        BaseNoise(encoder=0.0)

@@ -1,0 +1,111 @@
+"""Readings: even clocks, gaps, and the record that they become."""
+
+import numpy as np
+import pytest
+from estimation.legged.machine import machine
+
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.legged.contact import Hysteresis
+from hybridctl.estimation.legged.readings import Readings, even_stamps, held
+from hybridctl.estimation.record import Series
+
+CONTACT = Hysteresis(100.0, 50.0)
+
+
+def readings(times, loads=None, **changed):
+    n, rng = len(times), np.random.default_rng(0)
+    parts = {
+        "inertial": Series(times, rng.normal(size=(n, 6))),
+        "angles": Series(times, rng.normal(size=(n, 6))),
+        "loads": {} if loads is None else loads,
+    }
+    return Readings(**(parts | changed))
+
+
+def test_an_even_clock_goes_through_stamps_that_arrive_late_by_turns():
+    """Errors are those of a line through n stamps with jitter s: at most 2 s / sqrt(n) here."""
+    rng = np.random.default_rng(1)
+    true = 5.0 + 0.01 * np.arange(1000)
+    jitter = 0.002
+    found = even_stamps(true + rng.uniform(0.0, jitter, 1000))
+    spread = jitter / np.sqrt(12.0)
+    assert np.abs(found - true - 0.5 * jitter).max() < 5.0 * 2.0 * spread / np.sqrt(1000)
+    np.testing.assert_allclose(np.diff(found), np.diff(found)[0], rtol=1e-9)
+
+
+def test_an_even_clock_leaves_room_for_what_is_missing():
+    true = 0.01 * np.concatenate([np.arange(100), np.arange(120, 300)])
+    np.testing.assert_allclose(even_stamps(true), true, atol=1e-12)
+    assert even_stamps(true[:2]).tolist() == true[:2].tolist()
+
+
+def test_gaps_are_found_and_stand_in_the_input():
+    base, _ = machine()
+    times = 0.01 * np.concatenate([np.arange(10), np.arange(30, 40)])
+    given = readings(times)
+    np.testing.assert_allclose(given.gaps, [[0.09, 0.3]])
+    u = given.record(base, CONTACT).inputs
+    np.testing.assert_allclose(u.values[:, 6], np.where(np.arange(20) == 9, 0.21, 0.0))
+    middle = 0.5 * (given.inertial.values[3] + given.inertial.values[4])
+    np.testing.assert_allclose(u.values[3, :6], middle)
+    np.testing.assert_array_equal(u.values[:, 9:], given.angles.values)
+
+
+def test_only_rows_that_change_a_contact_are_left_of_the_forces():
+    base, _ = machine()
+    times = 0.1 * np.arange(6)
+    force = Series(times, [200.0, 60.0, 20.0, 70.0, 120.0, 130.0])
+    given = readings(times, {"left sole": force})
+    record = given.record(base, CONTACT, graded=True, ground=0.02)
+    found = record.channels["load left sole"]
+    np.testing.assert_allclose(found.times, [0.2, 0.4])
+    np.testing.assert_allclose(found.values[:, 0], [20.0, 120.0])
+    np.testing.assert_allclose(record.channels["ground"].times, [0.4])
+    np.testing.assert_allclose(record.inputs.values[:, 7], CONTACT.slip(force.values[:, 0]))
+    assert given.standing(CONTACT) == {"left sole": True}
+
+
+def test_a_missing_force_is_filled_in_where_the_weight_is_known():
+    base, _ = machine()
+    times = 0.1 * np.arange(4)
+    loads = {
+        "left sole": Series(times, [150.0, 150.0, np.nan, np.nan]),
+        "right sole": Series(times, [150.0, 150.0, 290.0, 150.0]),
+    }
+    record = readings(times, loads).record(base, CONTACT, weight=300.0)
+    found = record.channels["load left sole"]
+    np.testing.assert_allclose(found.times, [0.2, 0.3])
+    np.testing.assert_allclose(found.values[:, 0], [10.0, 150.0])
+    empty = readings(times, loads).record(base, CONTACT)
+    assert not len(empty.channels["load left sole"].times)
+
+
+def test_rows_in_any_order_are_the_same_record():
+    base, _ = machine()
+    times = 0.1 * np.arange(8)
+    given = readings(times)
+    order = np.random.default_rng(2).permutation(8)
+    mixed = [Series(s.times[order], s.values[order]) for s in (given.inertial, given.angles)]
+    other = Readings(*mixed, {})
+    assert other.disorder
+    one, two = (r.even().record(base, CONTACT) for r in (given, other))
+    np.testing.assert_array_equal(one.inputs.values, two.inputs.values)
+    np.testing.assert_array_equal(one.channels["angles"].values, two.channels["angles"].values)
+
+
+def test_the_last_value_is_held():
+    series = Series(np.array([0.0, 1.0]), np.array([[5.0], [6.0]]))
+    np.testing.assert_array_equal(held(series, np.array([-1.0, 0.5, 1.0]))[:, 0], [5.0, 5.0, 6.0])
+
+
+def test_what_does_not_fit_is_refused():
+    base, _ = machine()
+    times = np.arange(3.0)
+    with pytest.raises(InputError, match="inertial must have 6 columns, rate and force, got 5"):
+        readings(times, inertial=Series(times, np.zeros((3, 5))))
+    with pytest.raises(InputError, match="two rows without missing values"):
+        readings(times, inertial=Series(times, np.full((3, 6), np.nan)))
+    with pytest.raises(InputError, match="angles must have 6 columns"):
+        readings(times, angles=Series(times, np.zeros((3, 2)))).record(base, CONTACT)
+    with pytest.raises(UnknownNameError, match="did you mean 'left sole'"):
+        readings(times, {"left sol": Series(times, np.zeros(3))}).record(base, CONTACT)

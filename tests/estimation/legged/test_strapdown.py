@@ -1,0 +1,83 @@
+"""The flow in closed form against the integrator of all other systems, and its derivatives."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from differences import assert_derivative
+from estimation.legged.machine import machine, state
+
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.space import ERRORS
+from hybridctl.estimation.model import Model
+from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.predict import predict
+from hybridctl.hybrid.system import HybridSystem
+
+KEYS = [("open", "open"), ("stick", "open"), ("stick", "stick")]
+H = 0.3  # s, many times that of a sample, so that every term counts
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("key", KEYS)
+def test_it_is_what_the_integrator_finds(error, key):
+    """Mean, covariance with noise, and transition, by DOP853 and Magnus' expansion at 1e-12."""
+    base, system = machine(error)
+    rng = np.random.default_rng(0)
+    x, u = state(base, key, rng)
+    root = rng.normal(size=(base.space(key).ndx,) * 2)
+    estimate = Estimate(key, 0.2, x, 1e-2 * root @ root.T)
+    noise = Noise(base.density)
+    plain = HybridSystem(lambda k: replace(system.mode(k), flow=None), system.outgoing)
+    law = lambda t, x: u  # noqa: E731
+    closed = predict(Model(system, noise), estimate, 0.2 + H, law)
+    found = predict(Model(plain, noise, rtol=1e-12, atol=1e-12), estimate, 0.2 + H, law)
+    scale = np.abs(found.estimate.covariance).max()
+    np.testing.assert_allclose(closed.estimate.mean, found.estimate.mean, atol=1e-10)
+    np.testing.assert_allclose(
+        closed.estimate.covariance, found.estimate.covariance, rtol=0.0, atol=1e-9 * scale
+    )
+    np.testing.assert_allclose(closed.transition, found.transition, atol=1e-9)
+    assert closed.estimate.time == found.estimate.time
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("h", [1e-3, 0.05, 0.7])
+def test_its_transition_is_its_derivative(error, h):
+    base, system = machine(error)
+    key = ("stick", "stick")
+    x, u = state(base, key, np.random.default_rng(1))
+    mode = system.mode(key)
+    end = mode.flow(0.0, x, u, h, None)
+
+    def moved(e):
+        after = mode.flow(0.0, mode.space.integrate(x, e), u, h, None).state
+        return mode.space.difference(end.state, after)
+
+    assert_derivative(moved, end.matrix)
+    assert not end.noise.any()
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_field_has_exact_derivatives(error):
+    base, system = machine(error)
+    key = ("stick", "open")
+    x, u = state(base, key, np.random.default_rng(2))
+    mode = system.mode(key)
+    found = mode.jacobian(0.0, x, u)
+    assert_derivative(lambda e: mode.field(0.0, mode.space.integrate(x, e), u), found.state)
+    assert_derivative(lambda e: mode.field(0.0, x, u + e), found.input)
+    np.testing.assert_allclose(found.value, mode.field(0.0, x, u), atol=1e-12)
+
+
+def test_noise_of_half_a_step_and_the_other_half_is_that_of_the_whole():
+    base, system = machine("left")
+    key = ("stick", "open")
+    x, u = state(base, key, np.random.default_rng(3))
+    mode, q = system.mode(key), base.density(key, 0.0, x, u)
+    whole = mode.flow(0.0, x, u, H, q)
+    half = mode.flow(0.0, x, u, 0.5 * H, q)
+    other = mode.flow(0.0, half.state, u, 0.5 * H, q)
+    noise = other.matrix @ half.noise @ other.matrix.T + other.noise
+    np.testing.assert_allclose(noise, whole.noise, rtol=0.0, atol=1e-13 * np.abs(noise).max())
+    np.testing.assert_allclose(other.matrix @ half.matrix, whole.matrix, atol=1e-13)

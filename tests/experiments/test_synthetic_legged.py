@@ -1,0 +1,59 @@
+"""A trotting quadruped with truth: the filter is consistent, over many runs."""
+
+import numpy as np
+import pytest
+from hybridctl.experiments.legged import synthetic
+from scipy.spatial.transform import Rotation
+
+from hybridctl.estimation.consistency import band, nees
+from hybridctl.estimation.legged.rotation import matrix
+
+RATE = 200.0
+GAIT = synthetic.Gait()
+
+
+def squares(name, seeds, duration):
+    """NEES of the whole state at the end of each run, with its degrees of freedom."""
+    estimator, found = synthetic.estimator_of(name), []
+    for seed in seeds:
+        log = synthetic.log(estimator, name, GAIT, duration, RATE, seed)
+        result = estimator.run(log.readings, synthetic.start(estimator, log, 10_000 + seed))
+        last, row = result.steps[-1].estimate, len(log.times) - 1
+        assert last.mode == log.mode(row)
+        found.append(nees(estimator.base.space(last.mode), last, log.state(row)))
+    return found
+
+
+def test_sensors_and_feet_follow_from_the_motion():
+    """Rates and forces against differences of the pose, angles against the feet."""
+    estimator = synthetic.estimator_of("solo12")
+    motion = synthetic.Motion.of(estimator, "solo12", GAIT)
+    t, h = 0.37, 1e-4
+    rate, force = np.split(motion.inertial(t), 2)
+    turned = motion.turn(t + h).as_matrix() - motion.turn(t - h).as_matrix()
+    spin = motion.turn(t).as_matrix().T @ turned / (2.0 * h)
+    np.testing.assert_allclose(spin[[2, 0, 1], [1, 2, 0]], rate, atol=1e-6)
+    fall = (motion.velocity(t + h) - motion.velocity(t - h)) / (2.0 * h) - synthetic.GRAVITY
+    np.testing.assert_allclose(motion.turn(t).as_matrix() @ force, fall, atol=1e-4)
+    log = synthetic.log(estimator, "solo12", GAIT, 0.1, RATE, 0)
+    k = 7
+    seen = estimator.base.kinematics(log.readings.angles.values[k], list(estimator.base.feet))
+    turn = Rotation.from_quat(log.state(k)[:4]).as_matrix()
+    np.testing.assert_allclose(turn, matrix(log.state(k)[:4]), atol=1e-12)
+    for place, foot in zip(seen, log.feet[k], strict=True):
+        found = log.state(k)[4:7] + turn @ place.position
+        np.testing.assert_allclose(found, foot, atol=10.0 * estimator.settings.noise.encoder)
+
+
+def test_a_quadruped_knows_how_wrong_it_is():
+    """18 joints with those of the base; feet touch down eight times in each run."""
+    found = squares("solo12", range(8), 1.0)
+    consistency = band(*zip(*found, strict=True))
+    assert consistency.inside, consistency
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["solo12", "go1", "anymal"])
+def test_quadrupeds_know_how_wrong_they_are_over_a_hundred_runs(name):
+    consistency = band(*zip(*squares(name, range(100), 2.0), strict=True))
+    assert consistency.inside, consistency

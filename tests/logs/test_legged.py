@@ -1,0 +1,93 @@
+"""A log to the poses of a legged robot's base, by a model that YAML could hold."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from estimation.legged.machine import URDF
+
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.logs import Channel, Log
+from hybridctl.logs.legged import BaseModel, filter_base
+from hybridctl.report import build_configuration
+
+MODEL = """
+urdf: walker.urdf
+channels: {gyroscope: gyro, accelerometer: accel, joints: joints, loads: [force, null]}
+settings:
+  inertial: imu
+  feet: [{frame: left sole, flat: true}, {frame: right sole}]
+  touch_force: 100
+  lift_force: 50
+  standing: 0.2
+  noise: {foot: 2.0e-3}
+heading: 0.4
+position: [1, 2, 3]
+"""
+NAMES = [f"{side} joint {k}" for side in ("right", "left") for k in range(3)]
+TIMES = 0.01 * np.arange(60)
+
+
+@pytest.fixture
+def model():
+    return build_configuration(BaseModel, yaml.safe_load(MODEL))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "walker.urdf").write_text(URDF)
+    return tmp_path
+
+
+def log(**changed):
+    """A machine that stands still, its accelerometer with stamps of its own."""
+    n = len(TIMES)
+    from scipy.spatial.transform import Rotation
+
+    inertial = Rotation.from_euler("xyz", [0.4, -0.3, 1.2])  # of the mount in the URDF
+    force = np.tile(inertial.inv().apply([0.0, 0.0, 9.81]), (n, 1))
+    channels = {
+        "gyro": Channel("gyro", TIMES, np.zeros((n, 3)), unit="rad/s"),
+        "accel": Channel("accel", TIMES + 0.003, force, unit="m/s^2"),
+        "joints": Channel("joints", TIMES, np.tile(0.1 * np.arange(6), (n, 1)), NAMES, "rad"),
+        "force": Channel("force", TIMES, np.full((n, 3), 150.0), unit="N"),
+    }
+    return Log(tuple((channels | changed).values()))
+
+
+def test_a_robot_that_stands_is_where_the_model_says(model, folder):
+    run = filter_base(log(), model, folder)
+    assert len(run.roots) == len(TIMES) - 1  # the first row starts the feet
+    root = run.roots[-1]
+    np.testing.assert_allclose(root.position, [1.0, 2.0, 3.0], atol=1e-9)
+    np.testing.assert_allclose(root.orientation, [0.0, 0.0, np.sin(0.2), np.cos(0.2)], atol=1e-9)
+    assert run.flags == ("100 % of the forces of 'right sole' missing",)
+    assert run.estimator.settings.noise.foot == 2e-3
+
+
+def test_angles_are_found_by_the_names_of_their_columns(model, folder):
+    run = filter_base(log(), model, folder)
+    order = [NAMES.index(joint) for joint in run.estimator.joints]
+    np.testing.assert_allclose(run.readings.angles.values[0], 0.1 * np.array(order))
+
+
+def test_what_was_found_is_written(model, folder):
+    paths = filter_base(log(), model, folder).write(folder / "out")
+    with np.load(paths[0]) as found:
+        assert found["covariance"].shape == (len(TIMES) - 1, 9, 9)
+        np.testing.assert_allclose(found["position"][-1], [1.0, 2.0, 3.0], atol=1e-9)
+
+
+def test_what_does_not_fit_is_refused(model, folder):
+    wrong = Channel("gyro", TIMES, np.zeros((len(TIMES), 3)), unit="m")
+    with pytest.raises(InputError, match="channel 'gyro' must be in rad/s, got m"):
+        filter_base(log(gyro=wrong), model, folder)
+    few = Channel("accel", TIMES, np.zeros((len(TIMES), 2)), unit="m/s^2")
+    with pytest.raises(InputError, match="'accel' must have 3 columns, got 2"):
+        filter_base(log(accel=few), model, folder)
+    other = Channel("joints", TIMES, np.zeros((len(TIMES), 1)), ("left joint 0",), "rad")
+    with pytest.raises(UnknownNameError, match="joint in channel 'joints'"):
+        filter_base(log(joints=other), model, folder)
+    with pytest.raises(InputError, match="for each of 2 feet"):
+        replace(model, channels=replace(model.channels, loads=("force",)))
