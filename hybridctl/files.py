@@ -1,4 +1,4 @@
-"""Files that are either written whole or not at all."""
+"""Files that are read where text is not given, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+from hybridctl.errors import FileFormatError
+
+
+def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
+    """XML that is given, or that of the file of this path; `name` is that of the argument.
+
+    Raises `FileFormatError` for a file that cannot be read as text.
+    """
+    if isinstance(given, str) and "<" in given:
+        return given
+    try:
+        return Path(given).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{name} {os.fspath(given)} cannot be read: {error}") from error
 
 
 @contextmanager

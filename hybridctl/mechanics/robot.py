@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, member, vector
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
 from hybridctl.mechanics.joints import UNIT_TOLERANCE, kinds_of
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
@@ -108,7 +108,7 @@ class Robot:
         Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
         """
         member("root", root, ("fixed", "floating", "sagittal"))
-        text = _urdf_text(urdf)
+        text = file_or_text("urdf", urdf)
         try:
             if root == "floating":
                 model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
@@ -144,7 +144,8 @@ class Robot:
         self._scratch, self._weightless_scratch = self._scratches()
 
     def _velocity_indices(self, name: str) -> list[int]:
-        joint = self._model.joints[self._joint_id(name)]
+        known = member("joint", name, self.joint_names)
+        joint = self._model.joints[self._model.getJointId(known)]
         return list(range(joint.idx_v, joint.idx_v + joint.nv))
 
     def velocity_index(self, name: str) -> int:
@@ -153,9 +154,6 @@ class Robot:
         if indices is None:
             raise InputError(f"joint {name!r} must have one degree of freedom")
         return indices[1]
-
-    def _joint_id(self, name: str) -> int:
-        return int(self._model.getJointId(member("joint", name, self.joint_names)))
 
     def _joint_indices(self) -> dict[str, tuple[int, int] | None]:
         """Indices of coordinate and velocity of joints of one degree of freedom."""
@@ -400,12 +398,3 @@ def _on_sagittal_base(model: Any) -> Any:
         base.addJointFrame(parent)
     frame = base.getFrameId(_SAGITTAL_JOINTS[-1])
     return pin.appendModel(base, model, frame, pin.SE3.Identity())
-
-
-def _urdf_text(urdf: str | os.PathLike[str]) -> str:
-    if isinstance(urdf, str) and "<" in urdf:
-        return urdf
-    try:
-        return Path(urdf).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"urdf {os.fspath(urdf)} cannot be read: {error}") from error

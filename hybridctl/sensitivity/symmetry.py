@@ -71,11 +71,11 @@ class Symmetry:
         """The free directions (n, k) in columns."""
         n = len(self.matrix)
         ways = [vector(f"free[{name!r}]", way, n) for name, way in self.free.items()]
-        return np.array(ways, dtype=np.float64).reshape(len(ways), n).T
+        return np.asarray(np.array(ways, dtype=np.float64).reshape(len(ways), n).T)
 
     def inputs(self, nu: int) -> Array:
         """W (nu, nu)."""
-        return np.eye(nu) if self.input is None else array("input", self.input, (nu, nu))
+        return array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 
     def check(self, space: Space) -> None:
         """Raise `InputError` where S is no map of this space."""
