@@ -2,6 +2,7 @@
 
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.exchange import exchange
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.robot import Robot
@@ -21,6 +22,7 @@ __all__ = [
     "Sphere",
     "closed_contacts",
     "contact_system",
+    "equilibrium",
     "exchange",
     "parameter_derivatives",
     "time_stepping",
