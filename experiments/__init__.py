@@ -77,6 +77,10 @@ EXPERIMENTS = {
         "relaxation.relay",
         "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems",
     ),
+    "biped-walk": Experiment(
+        "walking.biped_walk",
+        "a five-link biped walks on gaits found by optimisation, with feedback across touchdowns",
+    ),
     "double-pendulum-stop": Experiment(
         "relaxation.double_pendulum",
         "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation",

@@ -161,6 +161,7 @@ def animation(
     *,
     title: str,
     frames_per_second: int = 25,
+    vertical: str = "y",
 ) -> None:
     """Save an animated GIF; each frame has one or more poses."""
     figure = Figure(figsize=(5.0, 4.6), layout="constrained")
@@ -170,7 +171,7 @@ def animation(
 
     def draw(k: int) -> list[object]:
         axes.clear()
-        _frame(axes, limits)
+        _frame(axes, limits, vertical)
         for pose in frames[k]:
             _draw_pose(axes, pose)
         axes.set_title(f"{title}, t = {frames[k][-1].time:.2f} s", fontsize=10)

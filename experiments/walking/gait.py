@@ -34,10 +34,12 @@ STEP = (0.3, 1.2)  # how long a step may take, s
 class Gait:
     """A step of the left leg that closes up to the exchange of the legs.
 
-    step: from just after the touchdown of the left foot to just after that of the right one.
+    friction: of the ground. speed: m/s. step: from just after the touchdown of the left foot to
+    just after that of the right one.
     """
 
     walker: ContactSystem
+    friction: float
     speed: float
     step: OptimalTrajectory
 
@@ -133,7 +135,7 @@ def find(
     walker = five_link.system(friction)
     planned = task(walker, speed, torque=torque, margins=margins)
     begin = straight_guess(np.zeros((2, 14)) if noise is None else noise)
-    return Gait(walker, speed, optimise(planned, begin))
+    return Gait(walker, friction, speed, optimise(planned, begin))
 
 
 def _posture(x: float, left: tuple[float, float], right: tuple[float, float]) -> Array:
