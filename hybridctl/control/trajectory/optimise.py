@@ -90,6 +90,7 @@ def optimise(
     *,
     max_iterations: int = 300,
     tolerance: float = 1e-4,
+    event_window: float = 1e-6,
     rtol: float = 1e-12,
     atol: float = 1e-12,
 ) -> OptimalTrajectory:
@@ -97,7 +98,8 @@ def optimise(
 
     guess: a state (nx,) for (phase, fraction of it). max_iterations: of IPOPT. tolerance: by how
     much simulated states may differ from planned ones, relative to 1 + |x|; more intervals and
-    points bring them closer. rtol, atol: of the simulation.
+    points bring them closer. event_window: guards that a task wants to fire together do so within
+    this time of each other in the simulation, s. rtol, atol: of the simulation.
 
     Raises `InfeasibleReferenceError` with the constraints that cannot be met, where, and by how
     much, where there is no such trajectory near the guess; `SimulationError` where the search ends
@@ -108,16 +110,17 @@ def optimise(
     number("tolerance", tolerance, above=0.0)
     programme = transcribe(task)
     optimum = solve(programme, guess, count("max_iterations", max_iterations))
-    return _simulated(programme, optimum, tolerance, rtol, atol)
+    options = {"event_window": event_window, "rtol": rtol, "atol": atol}
+    return _simulated(programme, optimum, tolerance, options)
 
 
 def _simulated(
-    programme: Programme, optimum: Optimum, tolerance: float, rtol: float, atol: float
+    programme: Programme, optimum: Optimum, tolerance: float, options: dict[str, float]
 ) -> OptimalTrajectory:
     task = programme.task
     knots, curves = _unpacked(programme, optimum.variables)
     planned = np.array([states[-1] for states in knots])
-    run = _run(task, knots[0][0], curves, rtol, atol)
+    run = _run(task, knots[0][0], curves, options)
     passed = [e.guards for e in run.events]
     wanted = [set(phase.ends) for phase in task.phases if phase.ends]
     if [set(guards) for guards in passed] != wanted:
@@ -153,7 +156,7 @@ def _unpacked(programme: Programme, values: Array) -> tuple[list[Array], tuple[I
 
 
 def _run(
-    task: Task, start: Array, curves: Sequence[InputCurve], rtol: float, atol: float
+    task: Task, start: Array, curves: Sequence[InputCurve], options: dict[str, float]
 ) -> HybridTrajectory:
     """The run under the inputs, until the last event or the end."""
     end = curves[-1].start + curves[-1].length
@@ -169,7 +172,6 @@ def _run(
         start,
         (0.0, end + late),
         Feedforwards(tuple(curves)),
-        rtol=rtol,
-        atol=atol,
         terminal=terminal,
+        **options,  # type: ignore[arg-type]
     )
