@@ -16,11 +16,6 @@ STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def gait():
-    return biped_walk.found_gait(CONFIG, CONFIG.speed)
-
-
-@pytest.fixture(scope="module")
 def designs(gait):
     weights = controllers.Weights(*CONFIG.weights)
     return {jumps: controllers.design(gait, weights, jumps) for jumps in ("saltation", "reset")}

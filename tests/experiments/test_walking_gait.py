@@ -13,11 +13,6 @@ from hybridctl.control.trajectory.transcription import transcribe
 from hybridctl.errors import InfeasibleReferenceError
 
 
-@pytest.fixture(scope="module")
-def gait():
-    return gaits.find(0.7)
-
-
 def test_it_closes_on_simulation(gait):
     assert gait.closing < 1e-8
     assert gait.step.mismatch < 1e-8
