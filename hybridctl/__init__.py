@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from hybridctl.sensitivity.rest import rest_derivative as rest_derivative
     from hybridctl.sensitivity.return_map import periodic_orbit as periodic_orbit
     from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
+    from hybridctl.sensitivity.symmetry import Symmetry as Symmetry
     from hybridctl.spaces import VectorSpace as VectorSpace
 
 __version__ = "0.1.0"
@@ -134,6 +135,7 @@ _HOME = {
     "SampledPolicy": "hybridctl.hybrid.policy",
     "SaltedKalmanFilter": "hybridctl.estimation.filter",
     "Series": "hybridctl.estimation.record",
+    "Symmetry": "hybridctl.sensitivity.symmetry",
     "Transition": "hybridctl.hybrid.mode",
     "UnscentedFilter": "hybridctl.estimation.unscented",
     "VectorSpace": "hybridctl.spaces",

@@ -1,4 +1,4 @@
-"""Files that are either written whole or not at all; YAML and what it must hold."""
+"""Files that are read, or written whole or not at all; YAML and what it must hold."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _WANTED = re.compile(r"Expected (.*?)(?:, got .*)?")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
+    """XML that is given, or that of the file of this path; `name` is that of the argument.
+
+    Raises `FileFormatError` for a file that cannot be read as text.
+    """
+    if isinstance(given, str) and "<" in given:
+        return given
+    try:
+        return Path(given).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{name} {os.fspath(given)} cannot be read: {error}") from error
 
 
 @contextmanager

@@ -162,12 +162,13 @@ def animation(
     *,
     title: str,
     frames_per_second: int = 25,
+    vertical: str = "y",
 ) -> None:
     """Save an animated GIF; each frame has one or more poses."""
     figure = Figure(figsize=(5.0, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    _frame(axes, _limits([pose for frame in frames for pose in frame]))
+    _frame(axes, _limits([pose for frame in frames for pose in frame]), vertical)
     movie = PillowWriter(fps=frames_per_second)
     with atomic(path) as temporary, movie.saving(figure, temporary, dpi=80):
         for frame in frames:

@@ -30,11 +30,15 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
         "compiled.py",
+        "control/trajectory/functions.py",
+        "control/trajectory/solve.py",
+        "control/trajectory/transcription.py",
         "symbolic.py",
         "whole_step.py",
         "mechanics/expressions.py",
         "mechanics/contact_expressions.py",
         "mechanics/generated.py",
+        "mechanics/impact_expressions.py",
         "mechanics/mode_expressions.py",
         "mechanics/mode_functions.py",
         "mechanics/mode_steps.py",

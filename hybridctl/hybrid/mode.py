@@ -213,13 +213,14 @@ class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
 
     tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
-    units: (k,), for messages.
+    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx).
     """
 
     names: tuple[str, ...]
     residuals: Callable[[Array], Array]
     tolerances: Array
     units: tuple[str, ...]
+    jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
 
     def excess(self, x: Array) -> float:
         """The largest residual at x in units of its tolerance."""

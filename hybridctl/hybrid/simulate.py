@@ -45,6 +45,7 @@ def simulate(
     event_window: float = 1e-8,
     guard_tolerance: float = 1e-8,
     min_dwell: float = 1e-9,
+    terminal: Callable[[Event], bool] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HybridTrajectory:
     """Simulate a hybrid system from state x0 in `mode` over t_span = (start, end), in s.
@@ -72,6 +73,8 @@ def simulate(
     says it with `rest`). The predicted time is the event's `accumulation`. "relax" takes what
     relaxations tend to instead, rest on the guard for as long as the fields hold it there, which no
     one has to name: see `past_zeno`.
+    terminal: whether an event of guards ends the run, such as one that means a fall. Its last arc
+    is then the state after this event.
     progress: called with the time reached after each step.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
@@ -109,7 +112,11 @@ def simulate(
     u = first_input(law, start, state, first.nu)
     point = Point(first, law, start, state, u, next_change(run.policy, history))
     check_start(run, point)
-    return _event_loop(run, point)
+    return _event_loop(run, point, _never if terminal is None else function("terminal", terminal))
+
+
+def _never(event: Event) -> bool:
+    return False
 
 
 def new_run(
@@ -159,7 +166,7 @@ def new_run(
     )
 
 
-def _event_loop(run: Run, point: Point) -> HybridTrajectory:
+def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> HybridTrajectory:
     arcs: list[Arc] = []
     events: list[Event] = []
     fired = 0
@@ -188,3 +195,7 @@ def _event_loop(run: Run, point: Point) -> HybridTrajectory:
         limit = accumulating(run, arc.mode, crossing, events)
         event, point = cross(run, arc, crossing, tuple(events), limit)
         events.append(event)
+        if event.guards and terminal(event):
+            t, x, u = point.time, point.state, point.input
+            arcs.append(arc_from_steps(len(arcs), point.mode, [], t, x, u, t))
+            return HybridTrajectory(tuple(arcs), tuple(events))

@@ -2,8 +2,11 @@
 
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.equilibrium import equilibrium
+from hybridctl.mechanics.exchange import exchange
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.rotors import Rotor
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere
 from hybridctl.mechanics.system import closed_contacts, contact_system
@@ -15,9 +18,12 @@ __all__ = [
     "Plane",
     "Robot",
     "RobotStateSpace",
+    "Rotor",
     "Sphere",
     "closed_contacts",
     "contact_system",
+    "equilibrium",
+    "exchange",
     "parameter_derivatives",
     "time_stepping",
 ]

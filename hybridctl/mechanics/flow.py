@@ -83,6 +83,7 @@ class ContactFlow:
             self.residuals,
             np.full(count + len(phase.constrained), _HELD),
             ("m",) * count + ("m/s",) * len(phase.constrained),
+            jacobian=self.residuals_jacobian,
         )
 
     def residuals(self, x: Array) -> Array:
@@ -91,6 +92,17 @@ class ContactFlow:
         phase = self.dynamics.phase(self.modes)
         rates = self.dynamics.all.jacobian(q)[phase.all_rows[phase.constrained]] @ v
         return np.concatenate((self.dynamics.gaps(q)[list(phase.closed)], rates))
+
+    def residuals_jacobian(self, x: Array) -> Array:
+        """D_x of the residuals, (k + m, 2 nv)."""
+        q, v = self._parts(x)
+        dynamics, phase, nv = self.dynamics, self.dynamics.phase(self.modes), len(v)
+        rows, still = dynamics.all, np.zeros(nv)
+        forces = np.zeros(len(rows.jacobian(q)))
+        rates = dynamics.terms.derivatives(q, v, still, forces).rates
+        gaps = np.hstack((dynamics.gap_jacobian(q), np.zeros((len(dynamics.contacts), nv))))
+        held = phase.all_rows[phase.constrained]
+        return np.concatenate((gaps[list(phase.closed)], rates[held]))
 
     def project(self, x: Array) -> Array:
         """The state nearby with closed contacts closed and sticking ones at rest."""

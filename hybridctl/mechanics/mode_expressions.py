@@ -91,9 +91,9 @@ def mode_field(
     rows = points.rows(motion)
     bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
     drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
-    by_mass, _ = _cholesky(bodies.mass())
+    by_mass, _ = cholesky(bodies.mass())
     free = by_mass(drive)
-    part = _Part(members, contacts, modes)
+    part = Part(members, contacts, modes)
     if part.closed:
         jacobian = points.jacobian()
         target = _target(rows, len(contacts), stabilization)[part.held]
@@ -149,7 +149,7 @@ def _target(rows: Rows, count: int, s: float) -> Expression:
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
-class _Part:
+class Part:
     """Which rows of all contacts a mode holds, and which forces come with them."""
 
     def __init__(self, members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> None:
@@ -272,28 +272,28 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
 
 
 def _multipliers(
-    part: _Part, g: Expression, wanted: Expression, independent: _Independent
+    part: Part, g: Expression, wanted: Expression, independent: _Independent
 ) -> tuple[Expression, Expression]:
     """m with G m = wanted and the margin; of least weighted norm where G is singular.
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
     N^T N and K W K^T, which are no worse conditioned than the choice of the block.
     """
-    divide = _gauss if part.slides else _cholesky
+    divide = gauss if part.slides else cholesky
     rows, columns = independent.rows, independent.columns
     if len(rows) == g.shape[0]:
         by_all, margin = divide(g)
         return by_all(wanted), margin
     by_block, margin = divide(g[rows, columns])
     right = by_block(g[rows, :])
-    left = _gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides else right.T
-    coordinates = by_block(_cholesky(left.T @ left)[0](left.T @ wanted))
+    left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides else right.T
+    coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
     missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
     margin = ca.if_else(missed > _RANK, -missed, margin)
 
     def of_least_norm(weights: Expression) -> Expression:
         weighted = right * ca.repmat(weights.T, len(rows), 1)
-        return weighted.T @ _cholesky(weighted @ right.T)[0](coordinates)
+        return weighted.T @ cholesky(weighted @ right.T)[0](coordinates)
 
     even = of_least_norm(ca.DM.ones(g.shape[0], 1))
     if not part.normal_of_friction:
@@ -302,7 +302,7 @@ def _multipliers(
     return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
 
 
-def _friction_weights(part: _Part, even: Expression) -> Expression:
+def _friction_weights(part: Part, even: Expression) -> Expression:
     """`sharing.friction_weights` of the multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
@@ -312,7 +312,7 @@ def _friction_weights(part: _Part, even: Expression) -> Expression:
     return ca.vertcat(ca.DM.ones(count, 1), load[part.normal_of_friction, 0])
 
 
-def _cholesky(matrix: Expression) -> tuple[Solve, Expression]:
+def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
     """How to divide by a symmetric positive matrix, and its least pivot relative to the largest.
 
     Written as L^T D L, eliminated from the last row on, which for a mass matrix keeps the zeros
@@ -353,7 +353,7 @@ def _determinant(matrix: Expression) -> Expression:
     return result
 
 
-def _gauss(matrix: Expression) -> tuple[Solve, Expression]:
+def gauss(matrix: Expression) -> tuple[Solve, Expression]:
     """How to divide by a square matrix without pivoting, and its least pivot by the largest."""
     n = matrix.shape[0]
     both = ca.SX(matrix)

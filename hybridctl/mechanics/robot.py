@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,10 +18,12 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, member, vector
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
 from hybridctl.mechanics.joints import UNIT_TOLERANCE, kinds_of
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
+from hybridctl.mechanics.rotors import Rotor, armature
 from hybridctl.mechanics.tree import Tree, tree_of
 
 Root = Literal["fixed", "floating", "sagittal"]
@@ -45,8 +46,9 @@ class Robot:
     manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
     tangent.
     The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
-    k (q - q_rest) + d v, at joints of one degree of freedom. Units are SI. `weight` is the mass of
-    all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
+    k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
+    add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
+    mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
     """
 
     def __init__(
@@ -57,16 +59,19 @@ class Robot:
         stiffness: Mapping[str, float] | None = None,
         rest: Mapping[str, float] | None = None,
         damping: Mapping[str, float] | None = None,
+        rotors: Mapping[str, Rotor] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
+        self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
+        self.armature = armature(model.armature, self._joint_indices(), rotors or {})
+        self._model.armature = self.armature
         self._weightless = self._model.copy()
         self._weightless.gravity.linear = np.zeros(3)
         self._scratch, self._weightless_scratch = self._scratches()
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
-        self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         self._kinds = kinds_of(self._model)
         names = self.joint_names if actuated is None else tuple(actuated)
@@ -90,18 +95,20 @@ class Robot:
         stiffness: Mapping[str, float] | None = None,
         rest: Mapping[str, float] | None = None,
         damping: Mapping[str, float] | None = None,
+        rotors: Mapping[str, Rotor] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> Robot:
         """A robot from a URDF file or its text.
 
         root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
         about y). actuated: joints with a motor, by default all but those of the root.
-        stiffness, rest, damping: by joint name; damping left out is what the URDF says.
+        stiffness, rest, damping: by joint name; damping left out is what the URDF says. rotors:
+        of the motors, by joint name; URDF has no place for them.
 
         Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
         """
         member("root", root, ("fixed", "floating", "sagittal"))
-        text = _urdf_text(urdf)
+        text = file_or_text("urdf", urdf)
         try:
             if root == "floating":
                 model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
@@ -121,6 +128,7 @@ class Robot:
             stiffness=stiffness,
             rest=rest,
             damping=damping,
+            rotors=rotors,
             gravity=gravity,
         )
 
@@ -140,11 +148,16 @@ class Robot:
 
     def velocities(self, name: str) -> list[int]:
         """The indices of the velocities of a joint; `UnknownNameError` if there is none."""
-        joint = self._model.joints[self._joint_id(name)]
+        known = member("joint", name, self.joint_names)
+        joint = self._model.joints[self._model.getJointId(known)]
         return list(range(joint.idx_v, joint.idx_v + joint.nv))
 
-    def _joint_id(self, name: str) -> int:
-        return int(self._model.getJointId(member("joint", name, self.joint_names)))
+    def velocity_index(self, name: str) -> int:
+        """The index of the velocity of a joint of one degree of freedom."""
+        indices = self._joint_indices()[member("joint", name, self.joint_names)]
+        if indices is None:
+            raise InputError(f"joint {name!r} must have one degree of freedom")
+        return indices[1]
 
     def _joint_indices(self) -> dict[str, tuple[int, int] | None]:
         """Indices of coordinate and velocity of joints of one degree of freedom."""
@@ -389,12 +402,3 @@ def _on_sagittal_base(model: Any) -> Any:
         base.addJointFrame(parent)
     frame = base.getFrameId(_SAGITTAL_JOINTS[-1])
     return pin.appendModel(base, model, frame, pin.SE3.Identity())
-
-
-def _urdf_text(urdf: str | os.PathLike[str]) -> str:
-    if isinstance(urdf, str) and "<" in urdf:
-        return urdf
-    try:
-        return Path(urdf).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"urdf {os.fspath(urdf)} cannot be read: {error}") from error

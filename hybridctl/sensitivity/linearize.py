@@ -30,6 +30,7 @@ from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike
 from hybridctl.sensitivity.sampled import SampledCoefficients, sampled_coefficients
 from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative, jump_under
+from hybridctl.sensitivity.symmetry import Symmetry
 from hybridctl.sensitivity.variation import (
     Coefficients,
     Gain,
@@ -195,12 +196,15 @@ class Linearization:
         total = self.state_transition
         return vector("p", p, len(total)) @ total
 
-    def floquet_multipliers(self, *, tolerance: float = 1e-6) -> FloquetMultipliers:
+    def floquet_multipliers(
+        self, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+    ) -> FloquetMultipliers:
         """The eigenvalues of `state_transition` on a periodic orbit, see `orbits`.
 
-        Raises `InputError` where the trajectory does not end as it starts, to `tolerance`.
+        Raises `InputError` where the trajectory does not end as it starts, to `tolerance` and up
+        to a `symmetry`.
         """
-        return floquet_multipliers(self, tolerance=tolerance)
+        return floquet_multipliers(self, symmetry=symmetry, tolerance=tolerance)
 
 
 def jump_matrix(jump: JumpGains | Cascade, event: Event, k: int) -> Array:

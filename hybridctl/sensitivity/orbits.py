@@ -2,17 +2,18 @@ r"""Periodic orbits and long trajectories: Floquet multipliers, return maps, Lya
 
 Over one period the first-order map of a trajectory is its monodromy matrix, [Salt] III-C,
 
-.. math:: \Phi = \mathcal G_N \Phi_N \cdots \mathcal G_1 \Phi_1 .
+.. math:: \Phi = \mathcal G_N \Phi_N \cdots \mathcal G_1 \Phi_1 ,
 
-Where nothing depends on time the field f is an eigenvector of it with eigenvalue 1, and the other
-eigenvalues are those of the return map P of a section with normal n,
+or S times this where an orbit closes up to a symmetry S (see `symmetry`). Where nothing depends on
+time the field f is an eigenvector of it with eigenvalue 1, and the other eigenvalues are those of
+the return map P of a section with normal n,
 
 .. math:: DP = \Big(I - \frac{f\, n^T}{n^T f}\Big) \Phi .
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from hybridctl.checks import Array, number, vector
 from hybridctl.errors import GrazingError, InputError
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.sensitivity.gains import guard_derivative
+from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
 from hybridctl.sensitivity.variation import along
 
 if TYPE_CHECKING:
@@ -38,18 +40,25 @@ _FLOW = 1e-5
 class FloquetMultipliers:
     """The eigenvalues of a monodromy matrix.
 
-    values (ndx,): complex, the largest modulus first. period: s. along_flow: the index of the
-    multiplier 1 whose eigenvector is the field, or None where the system depends on time.
+    values (ndx,): complex, the largest modulus first. period: s. trivial: the names of those that
+    say nothing about stability, by index: "flow", the 1 whose eigenvector is the field of an
+    autonomous system; the 1 of each free direction of a symmetry, by its name; "held", of
+    deviations that the mode at the start does not allow, such as a foot off the ground.
     """
 
     values: NDArray[np.complex128]
     period: float
-    along_flow: int | None
+    trivial: Mapping[int, str]
+
+    @property
+    def along_flow(self) -> int | None:
+        """The index of the multiplier along the flow, None where the system depends on time."""
+        return next((i for i, name in self.trivial.items() if name == "flow"), None)
 
     @property
     def others(self) -> NDArray[np.complex128]:
-        """The multipliers without the one along the flow; they decide about stability."""
-        return self.values if self.along_flow is None else np.delete(self.values, self.along_flow)
+        """The multipliers that are not trivial; they decide about stability."""
+        return np.delete(self.values, list(self.trivial))
 
     @property
     def exponents(self) -> NDArray[np.complex128]:
@@ -63,45 +72,90 @@ class FloquetMultipliers:
         return bool((np.abs(self.others) < 1.0).all())
 
 
-def monodromy(lin: Linearization, *, tolerance: float = 1e-6) -> Array:
+def monodromy(
+    lin: Linearization, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+) -> Array:
     """D x(end) / D x(start), (ndx, ndx), of a trajectory that is one period of an orbit.
 
-    Raises `InputError` where it does not end in the mode and, to `tolerance` relative to
-    1 + |x|, in the state in which it starts, and where it is only piecewise linear.
+    With a symmetry S the image S x(end) takes the place of x(end). Raises `InputError` where the
+    trajectory does not end in the mode and, to `tolerance` relative to 1 + |x|, in the state in
+    which it starts, and where it is only piecewise linear.
     """
     first, last = lin.trajectory.arcs[0], lin.trajectory.arcs[-1]
-    if first.mode != last.mode:
+    if symmetry is not None:
+        symmetry.check(first.space)
+    if first.mode != seen_as(symmetry, last.mode):
         raise InputError(
             f"trajectory must be periodic, but starts in mode {first.mode!r} and ends in "
-            f"{last.mode!r}"
+            f"{seen_as(symmetry, last.mode)!r}"
         )
     start = first(first.start)
-    off = float(np.abs(first.space.difference(start, lin.trajectory.final_state)).max())
+    gap = closing_error(symmetry, first.space, start, lin.trajectory.final_state)
+    off = float(np.abs(gap).max())
     allowed = number("tolerance", tolerance, above=0.0) * (1.0 + float(np.abs(start).max()))
     if off > allowed:
         raise InputError(
             f"trajectory must be periodic, but its final state differs from its initial one by "
             f"{off:.3g}, more than {allowed:.3g}"
         )
-    return lin.state_transition
+    return carried(symmetry, lin.state_transition)
 
 
-def floquet_multipliers(lin: Linearization, *, tolerance: float = 1e-6) -> FloquetMultipliers:
+def floquet_multipliers(
+    lin: Linearization, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+) -> FloquetMultipliers:
     """The eigenvalues of the monodromy matrix, [Salt] III-C; raises what `monodromy` raises.
 
-    In an autonomous system, found by its monodromy matrix that maps the field to itself, the
-    eigenvector f is split off first, so that a second multiplier near 1 stays accurate.
+    What is known of them is split off first, so that others near 1 or 0 stay accurate: the field
+    of an autonomous system, found by the matrix that maps it to itself; the free directions of a
+    symmetry; and what the mode at the start holds, which deviations that obey it go on obeying.
+
+    Raises `InputError` where a free direction is not mapped to itself.
     """
-    matrix = monodromy(lin, tolerance=tolerance)
+    matrix = monodromy(lin, symmetry=symmetry, tolerance=tolerance)
     period = lin.trajectory.end - lin.trajectory.start
+    known = _free_directions(matrix, symmetry)
     f = velocity(lin, lin.trajectory.arcs[0], lin.trajectory.start)
-    if not _carries(matrix, f):
-        values = np.linalg.eigvals(matrix).astype(np.complex128)
-        return FloquetMultipliers(values[np.argsort(-np.abs(values))], period, None)
-    across = null_space(f[None])
-    values = np.append(f @ matrix @ f / (f @ f), np.linalg.eigvals(across.T @ matrix @ across))
-    ranks = np.argsort(-np.abs(values), kind="stable")
-    return FloquetMultipliers(values[ranks], period, int(np.flatnonzero(ranks == 0)[0]))
+    if _carries(matrix, f):
+        known["flow"] = f
+    ways = np.array(list(known.values()), dtype=np.float64).reshape(len(known), len(f))
+    held = _held(lin)
+    across = null_space(np.vstack([held, ways])) if len(held) + len(ways) else np.eye(len(f))
+    values = np.concatenate(
+        [
+            [way @ matrix @ way / (way @ way) for way in ways],
+            np.linalg.eigvals(held @ matrix @ np.linalg.pinv(held)),
+            np.linalg.eigvals(across.T @ matrix @ across),
+        ]
+    ).astype(np.complex128)
+    names = [*known, *["held"] * len(held)]
+    ranks = np.argsort(-np.abs(values), kind="stable").tolist()
+    trivial = {at: names[k] for at, k in enumerate(ranks) if k < len(names)}
+    return FloquetMultipliers(values[ranks], period, trivial)
+
+
+def _free_directions(matrix: Array, symmetry: Symmetry | None) -> dict[str, Array]:
+    """The free directions of a symmetry by name, which the monodromy matrix maps to themselves."""
+    found: dict[str, Array] = {}
+    if symmetry is None:
+        return found
+    for name, way in zip(symmetry.free, symmetry.directions.T, strict=True):
+        if not _carries(matrix, way):
+            raise InputError(
+                f"symmetry: motions must not depend on the free direction {name!r}, but a period "
+                f"maps it to {(matrix @ way).tolist()}"
+            )
+        found[name] = way
+    return found
+
+
+def _held(lin: Linearization) -> Array:
+    """The derivatives (k, ndx) of what the mode at the start holds, where they are known."""
+    arc = lin.trajectory.arcs[0]
+    held = lin.system.mode(arc.mode).held
+    if held is None or held.jacobian is None:
+        return np.zeros((0, arc.space.ndx))
+    return held.jacobian(arc(arc.start))
 
 
 def poincare_jacobian(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.mode import InputLaw, ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import (
     FloquetMultipliers,
@@ -25,6 +26,7 @@ from hybridctl.sensitivity.orbits import (
     projection,
     velocity,
 )
+from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
 from hybridctl.spaces import Space
 
 T = TypeVar("T")
@@ -53,11 +55,13 @@ class PeriodicOrbit:
 
     linearization: of one period. return_jacobian (ndx, ndx): of the return map, which is zero
     along the flow. residuals: the largest entry of P(x) - x before each step of Newton's method.
+    symmetry: up to which it closes.
     """
 
     linearization: Linearization
     return_jacobian: Array
     residuals: tuple[float, ...]
+    symmetry: Symmetry | None = None
 
     @property
     def trajectory(self) -> HybridTrajectory:
@@ -77,7 +81,7 @@ class PeriodicOrbit:
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
         """Those of the orbit."""
-        return floquet_multipliers(self.linearization)
+        return floquet_multipliers(self.linearization, symmetry=self.symmetry)
 
 
 def periodic_orbit(
@@ -90,6 +94,7 @@ def periodic_orbit(
     crossings: int = 1,
     start: float = 0.0,
     input: Callable[[float], ArrayLike] | None = None,
+    symmetry: Symmetry | None = None,
     tolerance: float = 1e-9,
     max_steps: int = 20,
     rtol: float = 1e-11,
@@ -100,6 +105,8 @@ def periodic_orbit(
     section: a guard, where P leads from x to the state after the event of it; a `Section`; or
     a period in s, for systems that depend on time: P is then the flow over it. crossings: which
     return counts. horizon: how long to wait for it, s. input: u(t) (nu,), zero without it.
+    symmetry: a map S of states up to which the orbit is to close; P is then S times the return, to
+    the image of the section, and P(x) - x may lie along the free directions of S.
 
     .. math:: (I - DP)\, \delta x = P(x) - x, \qquad DP = \Big(I - \frac{f n^T}{n^T f}\Big) \Phi,
 
@@ -113,20 +120,25 @@ def periodic_orbit(
     converge; and what `simulate` and `linearize` raise.
     """
     returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
-                       number("start", start), input, rtol, atol)  # fmt: skip
+                       number("start", start), input, symmetry, rtol, atol)  # fmt: skip
     number("tolerance", tolerance, above=0.0)
     count("max_steps", max_steps)
     space = system.mode(mode).space
+    if symmetry is not None:
+        symmetry.check(space)
     x: Array = vector("x0", x0, space.nx)
     returns.check(x)
     current, residuals = returns.at(x), list[float]()
     for _ in range(max_steps):
-        off = space.difference(x, current.trajectory.final_state)
+        off = closing_error(symmetry, space, x, current.trajectory.final_state)
         residuals.append(float(np.abs(off).max()))
         derivative = returns.jacobian(current)
         if residuals[-1] <= tolerance * (1.0 + float(np.abs(x).max())):
-            return PeriodicOrbit(current, derivative, tuple(residuals))
-        solution = np.linalg.lstsq(np.eye(len(off)) - derivative, off, rcond=1e-10)[0]
+            return PeriodicOrbit(current, derivative, tuple(residuals), symmetry)
+        closing = np.eye(len(off)) - derivative
+        if symmetry is not None:
+            closing -= symmetry.along(closing)
+        solution = np.linalg.lstsq(closing, off, rcond=1e-10)[0]
         step = np.asarray(solution, dtype=np.float64)
         found = returns.descend(x, step, residuals[-1])
         if found is None:
@@ -149,6 +161,7 @@ class _Returns:
     crossings: int
     start: float
     input: Callable[[float], ArrayLike] | None
+    symmetry: Symmetry | None
     rtol: float
     atol: float
 
@@ -182,17 +195,32 @@ class _Returns:
         options = {"rtol": self.rtol, "atol": self.atol}
         span = (self.start, self.start + duration)
         law = None if self.input is None else _in_time(self.input)
-        run = simulate(self.system, self.mode, x, span, law, **options)  # type: ignore[arg-type]
+        run = simulate(
+            self.system,
+            self.mode,
+            x,
+            span,
+            law,
+            terminal=self._returns(),
+            **options,  # type: ignore[arg-type]
+        )
         if isinstance(section, str):
             run = self._through(run, section)
         elif isinstance(section, Section):
             run = self._until(run, section)
-        if run.final_mode != self.mode:
+        reached = seen_as(self.symmetry, run.final_mode)
+        if reached != self.mode:
             raise InputError(
-                f"the return must lead to the mode {self.mode!r} of x0, but leads to "
-                f"{run.final_mode!r}"
+                f"the return must lead to the mode {self.mode!r} of x0, but leads to {reached!r}"
             )
         return linearize(self.system, run, **options)  # type: ignore[arg-type]
+
+    def _returns(self) -> Callable[[Event], bool] | None:
+        """Whether an event is the one at which the orbit is back at its guard."""
+        if not isinstance(self.section, str):
+            return None
+        guard, passed = self.section, itertools.count(1)
+        return lambda event: guard in event.guards and next(passed) == self.crossings
 
     def descend(self, x: Array, step: Array, residual: float) -> tuple[Array, Linearization] | None:
         """The longest of the steps 1, 1/2, 1/4, ... that lessens the residual, if one does."""
@@ -203,7 +231,8 @@ class _Returns:
                 lin = self.at(trial)
             except HybridctlError:
                 continue
-            if np.abs(space.difference(trial, lin.trajectory.final_state)).max() < residual:
+            end = lin.trajectory.final_state
+            if np.abs(closing_error(self.symmetry, space, trial, end)).max() < residual:
                 return trial, lin
         return None
 
@@ -211,15 +240,15 @@ class _Returns:
         """DP (ndx, ndx): deviations at the section, which trajectories reach at their own times."""
         if isinstance(self.section, str):
             last = len(lin.jumps) - 1
-            return (
-                lin.linear_jump(last).state_at_events @ lin.arcs[last].end @ product(lin, 0, last)
-            )
+            jump = lin.linear_jump(last).state_at_events
+            return carried(self.symmetry, jump @ lin.arcs[last].end @ product(lin, 0, last))
+        whole = carried(self.symmetry, lin.state_transition)
         if isinstance(self.section, Section):
             arc = lin.trajectory.arcs[-1]
-            f = velocity(lin, arc, arc.end)
+            f = carried(self.symmetry, velocity(lin, arc, arc.end))
             normal = vector("section.normal", self.section.normal, len(f))
-            return projection(f, normal) @ lin.state_transition
-        return lin.state_transition
+            return projection(f, normal) @ whole
+        return whole
 
     def _through(self, run: HybridTrajectory, guard: str) -> HybridTrajectory:
         """The run until just after the event of the guard."""
@@ -245,8 +274,8 @@ class _Returns:
         found = [
             (arc, t)
             for arc in run.arcs
-            if arc.mode == section.mode
-            for t in _crossings(arc, section)
+            if seen_as(self.symmetry, arc.mode) == section.mode
+            for t in _crossings(arc, section, self.symmetry)
             if t > self.start + _LEAVING * self.horizon
         ]
         arc, t = self._chosen(found, "crossings of the section")
@@ -281,12 +310,12 @@ def _height(section: Section, space: Space) -> Callable[[Array], float]:
     return lambda x: float(normal @ space.difference(point, x))
 
 
-def _crossings(arc: Arc, section: Section) -> Iterator[float]:
-    """Times at which the arc crosses the section the way its normal points."""
+def _crossings(arc: Arc, section: Section, symmetry: Symmetry | None) -> Iterator[float]:
+    """Times at which the image of the arc crosses the section the way its normal points."""
     above = _height(section, arc.space)
 
     def height(t: float) -> float:
-        return above(arc(t))
+        return above(carried(symmetry, arc(t)))
 
     ends = np.minimum(arc.breaks + arc.lengths, arc.end)
     steps = zip(arc.breaks, ends, strict=True)

@@ -11,6 +11,7 @@ from hybridctl.experiments.legged.recording import load
 from hybridctl.experiments.legged.score import Track, errors, judged
 from rich.console import Console
 
+from hybridctl import plugins
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.report import RunFolder, load_configuration
 

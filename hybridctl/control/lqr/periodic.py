@@ -13,16 +13,17 @@ or the input enters them, the sweeps are repeated instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import eigh, solve_discrete_are
+from scipy.linalg import eigh, null_space, solve_discrete_are
 
 from hybridctl.checks import Array, count, number
 from hybridctl.control.gains import Gain, GainCurve, GainSchedule
 from hybridctl.control.lqr.continuous import Covariance, LqrResult, hybrid_lqr
 from hybridctl.control.lqr.events import Treatment
+from hybridctl.control.lqr.placement import Placement
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.flow import METHODS, Integrator
@@ -30,48 +31,54 @@ from hybridctl.hybrid.mode import HeldInput, Mode
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.orbits import FloquetMultipliers, monodromy
+from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy
+from hybridctl.sensitivity.symmetry import Symmetry, carried
 from hybridctl.spaces import VectorSpace
+
+_COSTLESS = 1e-9  # of the largest entry of E: what rounding leaves of a direction without cost
 
 
 @dataclass(frozen=True, eq=False)
 class PeriodicLqr:
     """Optimal feedback on a periodic orbit.
 
-    period: the result over one period, whose V at the end is that at the start. residual: by how
-    much the two differ, of the largest entry of V.
+    period: the result over one period, whose V at the end is that at the start, seen through the
+    symmetry S: S' V S. residual: by how much the two differ, of the largest entry of V.
     """
 
     period: LqrResult
     residual: float
+    symmetry: Symmetry | None = None
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
         """Of the closed loop."""
-        return self.period.multipliers
+        return floquet_multipliers(self.period.closed_loop, symmetry=self.symmetry)
 
     def repeated(self, periods: int) -> tuple[HybridTrajectory, GainSchedule]:
-        """The orbit and its gains over so many periods, as a reference to track."""
+        """The orbit and its gains over so many periods, as a reference to track.
+
+        Where the orbit closes up to a symmetry, the next period is the inverse image of the last.
+        """
         count("periods", periods)
         once, gains = self.period.linearization.trajectory, self.period.gains
-        shifts = [k * (once.end - once.start) for k in range(periods)]
         arcs, curves = list[Arc](), list[GainCurve]()
-        for shift in shifts:
+        events = list[Event]()
+        phantoms = dict[tuple[int, frozenset[str]], GainCurve]()
+        place = Placement.first(once, self.symmetry)
+        for _ in range(periods):
             for k, (arc, curve) in enumerate(zip(once.arcs, gains.arcs, strict=True)):
-                a, c = _moved_arc(arc, shift, len(arcs)), replace(curve, times=curve.times + shift)
+                a, c = place.arc(arc, len(arcs)), place.curve(curve)
                 if k == 0 and arcs:
                     before = arcs.pop()
                     a, c = joined(before.index, [before, a]), _joined_curves(curves.pop(), c)
                 arcs.append(a)
                 curves.append(c)
-        events = [(event, shift) for shift in shifts for event in once.events]
-        moved = tuple(_moved_event(e, shift, k) for k, (e, shift) in enumerate(events))
-        phantoms = {
-            (k + period * len(once.events), fired): curve
-            for period in range(periods)
-            for (k, fired), curve in gains.phantoms.items()
-        }
-        return HybridTrajectory(tuple(arcs), moved), GainSchedule(tuple(curves), phantoms)
+            for (k, fired), curve in gains.phantoms.items():
+                phantoms[k + len(events), place.guards(fired)] = place.curve(curve)
+            events += [place.event(e, len(events) + k) for k, e in enumerate(once.events)]
+            place = place.next()
+        return HybridTrajectory(tuple(arcs), tuple(events)), GainSchedule(tuple(curves), phantoms)
 
 
 def periodic_lqr(
@@ -82,6 +89,7 @@ def periodic_lqr(
     simultaneous: Treatment = "worst",
     covariance: Covariance | None = None,
     lead: float | None = None,
+    symmetry: Symmetry | None = None,
     tolerance: float = 1e-8,
     max_sweeps: int = 500,
     rtol: float = 1e-10,
@@ -89,16 +97,19 @@ def periodic_lqr(
 ) -> PeriodicLqr:
     """The feedback of least cost for ever along a periodic orbit.
 
-    lin: of one period, without feedback, that starts and ends inside an arc. tolerance: of V
-    after one period against V before it, of its largest entry. Other arguments: see `hybrid_lqr`.
-    Functions as weights must have the period. Raises what `hybrid_lqr` and `monodromy` raise, and
-    `SimulationError` where no V is found: where the input cannot hold an unstable direction, or
-    the weights do not see one.
+    lin: of one period, without feedback, that starts and ends inside an arc, and closes up to the
+    `symmetry`. Free directions of it cost nothing where the weights do not see them: then no V is
+    unique, and the one found is that of feedback which leaves them alone. tolerance: of V after
+    one period against V before it, of its largest entry. Other arguments: see `hybrid_lqr`.
+    Functions as weights must have the period.
+
+    Raises what `hybrid_lqr` and `monodromy` raise, and `SimulationError` where no V is found:
+    where the input cannot hold an unstable direction, or the weights do not see one.
     """
     number("tolerance", tolerance, above=0.0)
     count("max_sweeps", max_sweeps)
     if lin.is_linear:
-        monodromy(lin)
+        monodromy(lin, symmetry=symmetry)
     n = lin.trajectory.arcs[0].space.ndx
 
     def sweep(v: Array) -> LqrResult:
@@ -106,7 +117,7 @@ def periodic_lqr(
             lin,
             state_weight,
             input_weight,
-            v,
+            _seen_at_the_end(v, symmetry),
             simultaneous=simultaneous,
             covariance=covariance,
             lead=lead,
@@ -117,7 +128,7 @@ def periodic_lqr(
     result = sweep(np.zeros((n, n)))
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
-        v = _fixed_point(result, input_weight)
+        v = _fixed_point(result, input_weight, symmetry)
     for _ in range(max_sweeps):
         result = sweep(v)
         off = float(np.abs(result.values[0].start - v).max())
@@ -126,27 +137,46 @@ def periodic_lqr(
         if not np.isfinite(size):
             break
         if off <= tolerance * size:
-            return PeriodicLqr(result, off / size if size else 0.0)
+            return PeriodicLqr(result, off / size if size else 0.0, symmetry)
     raise SimulationError(
         f"the Riccati equation has found no periodic solution in {max_sweeps} sweeps: it still "
         f"changes by {off:.3g} of {size:.3g} in one period"
     )
 
 
-def _fixed_point(result: LqrResult, input_weight: Weights) -> Array:
-    """V (ndx, ndx) that one period leads back to, from the sweep from zero."""
+def _seen_at_the_end(v: Array, symmetry: Symmetry | None) -> Array:
+    """S' V S: the value function at the start, of deviations at the end."""
+    at_the_end = carried(symmetry, np.eye(len(v)))
+    return np.asarray(at_the_end.T @ v @ at_the_end)
+
+
+def _fixed_point(result: LqrResult, input_weight: Weights, symmetry: Symmetry | None) -> Array:
+    """V (ndx, ndx) that one period leads back to, from the sweep from zero.
+
+    Free directions w of the symmetry that cost nothing, E w = 0, are left out: F w = w, so that V
+    is that of the rest, with V w = 0.
+    """
     closed = result.closed_loop
     values, vectors = eigh(_reach(closed, input_weight))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    f, e = closed.state_transition, result.values[0].start
+    root = carried(symmetry, vectors * np.sqrt(np.maximum(values, 0.0)))
+    f, e = carried(symmetry, closed.state_transition), result.values[0].start
+    z = _weighed(e, symmetry)
     try:
-        v = solve_discrete_are(f, root, e, np.eye(len(f)))
+        v = z @ solve_discrete_are(z.T @ f @ z, z.T @ root, z.T @ e @ z, np.eye(len(f))) @ z.T
     except np.linalg.LinAlgError as error:
         raise SimulationError(
             f"the Riccati equation has no periodic solution ({error}): the input must hold all "
             "unstable directions, and the weights must see them"
         ) from error
     return np.asarray(0.5 * (v + v.T))
+
+
+def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
+    """Columns (ndx, k) across the free directions that cost nothing."""
+    ways = np.zeros((len(e), 0)) if symmetry is None else symmetry.directions
+    costs = np.abs(e @ ways).max(axis=0, initial=0.0)
+    free = ways[:, costs <= _COSTLESS * np.abs(e).max()]
+    return null_space(free.T) if free.shape[1] else np.eye(len(e))
 
 
 def _reach(closed: Linearization, input_weight: Weights) -> Array:
@@ -181,20 +211,6 @@ def _reach_along(closed: Linearization, arc: Arc, gain: Gain, weight: WeightAt, 
     return np.asarray(s)
 
 
-def _moved_arc(arc: Arc, shift: float, index: int) -> Arc:
-    return Arc(
-        index,
-        arc.mode,
-        arc.space,
-        arc.start + shift,
-        arc.end + shift,
-        arc.breaks + shift,
-        arc.lengths,
-        arc.states,
-        arc.inputs,
-    )
-
-
 def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
     """One after the other, of which the first has its last knot where the second begins."""
     kept = first.times < second.times[0]
@@ -208,7 +224,3 @@ def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
         parts(first.values, second.values),
         parts(*slopes) if len(slopes) == 2 else None,
     )
-
-
-def _moved_event(event: Event, shift: float, index: int) -> Event:
-    return replace(event, index=index, time=event.time + shift)

@@ -1,0 +1,1 @@
+"""A five-link biped walks: gaits by optimisation, and feedback around them."""

@@ -1,0 +1,296 @@
+"""A five-link biped walks on gaits found by optimisation, under feedback across its touchdowns.
+
+The claims: a gait is found from a crude guess and closes on simulation to 1e-8; it is unstable
+under its feedforward, and stable under hybrid LQR that knows the saltation matrix, tracked by
+reference spreading; the same design with the Jacobian of the reset alone may not be. From random
+starts in mid-step it walks on. `full` puts five controllers, tuned with the same budget, through
+pushes and steps up and down, and looks for gaits at several speeds.
+
+A slip, or a foot that lets go without the other one taking over, counts as a fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.walking import figures
+from hybridctl.experiments.walking.controllers import Tracks, Weights, design
+from hybridctl.experiments.walking.gait import MARGINS, Gait, find
+from hybridctl.experiments.walking.limits import Survived, Trials, candidates, compared
+from hybridctl.experiments.walking.walk import Walk, scattered, walk
+from rich.console import Console
+
+from hybridctl.checks import Array, count, number, vector
+from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.errors import HybridctlError
+from hybridctl.report import RunFolder, progress, table
+from hybridctl.sensitivity.orbits import FloquetMultipliers
+
+SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback across touchdowns"
+
+_SHOWN = 3  # steps of the animation
+_BRIEF = 6  # steps of trials in tuning
+
+
+@dataclass(frozen=True)
+class Config:
+    """The gait, its feedback, and the trials.
+
+    speed: m/s. clearance: of the swinging foot in mid-step, m. friction: of the ground. torque: the
+    greatest, N m. weights: of coordinates in 1/rad^2, velocities in s^2/rad^2 and torques in
+    1/(N m)^2. extension: of the reference before and after touchdowns, s. starts, seed, scatter: of
+    random starts, with standard deviations in rad and m, rad/s and m/s. steps: to walk.
+    full: all controllers and speeds. budget: how many weights are tried for each controller.
+    pushes: N s. heights: m. speeds: m/s.
+    """
+
+    speed: float = 0.7
+    clearance: float = 0.05
+    friction: float = 0.7
+    torque: float = 100.0
+    weights: tuple[float, float, float] = (100.0, 10.0, 0.01)
+    extension: float = 0.2
+    starts: int = 3
+    seed: int = 0
+    scatter: tuple[float, float] = (0.01, 0.05)
+    steps: int = 50
+    full: bool = False
+    budget: int = 5
+    pushes: tuple[float, ...] = (2.0, 4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0)
+    heights: tuple[float, ...] = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04)
+    speeds: tuple[float, ...] = (0.5, 0.7, 0.9)
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "clearance", "friction", "torque", "extension"):
+            number(name, getattr(self, name), above=0.0)
+        for name, size in (("weights", 3), ("pushes", None), ("heights", None), ("speeds", None)):
+            for k, value in enumerate(vector(name, getattr(self, name), size)):
+                number(f"{name}[{k}]", value, above=0.0)
+        for k, value in enumerate(vector("scatter", self.scatter, 2)):
+            number(f"scatter[{k}]", value, at_least=0.0)
+        for name in ("starts", "steps", "budget"):
+            count(name, getattr(self, name))
+        count("seed", self.seed, at_least=0)
+
+
+def quick(config: Config) -> Config:
+    """Few steps from one start."""
+    return replace(
+        config, starts=1, steps=2, budget=1, pushes=(4.0,), heights=(0.01,), speeds=(config.speed,)
+    )
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Run the experiment; returns what it writes to summary.json."""
+    folder.write_configuration(config, seed=config.seed)
+    with console.status("looking for the gait"):
+        gait = found_gait(config, config.speed)
+        lqr, blind = (design(gait, Weights(*config.weights), jumps) for jumps in _JUMPS)
+    with console.status("walking"):
+        walks = walked(config, gait, lqr)
+    summary = record(gait, lqr, blind, walks)
+    print_gaits(console, [gait_row(gait)])
+    print_multipliers(console, summary)
+    print_walks(console, gait, walks, config.steps)
+    if config.full:
+        summary |= everything(config, gait, folder, console)
+    folder.write_json("summary.json", summary)
+    gait.orbit.save(folder / "gait.npz")
+    with console.status("drawing figures"):
+        figures.draw_gait(folder / "figures/gait.png", gait)
+        largest = float(summary["multipliers_closed"][0])
+        figures.draw_errors(folder / "figures/errors.png", gait, walks, largest)
+        if walks[0].run is not None:
+            figures.animate(folder / "figures/walk.gif", gait, walks[0].run, _SHOWN)
+    return summary
+
+
+_JUMPS = ("saltation", "reset")
+
+
+def found_gait(config: Config, speed: float) -> Gait:
+    """The gait at a speed."""
+    margins = replace(MARGINS, clearance=config.clearance)
+    return find(speed, friction=config.friction, torque=config.torque, margins=margins)
+
+
+def walked(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
+    """From random starts, under reference spreading."""
+    tracks = Tracks.of(gait, lqr, config.steps, config.extension)
+    policy = tracks.policy("spreading", lqr, config.torque)
+    random = np.random.default_rng(config.seed)
+    return [
+        walk(gait, policy, scattered(gait, random, config.scatter), config.steps)
+        for _ in range(config.starts)
+    ]
+
+
+def moduli(multipliers: FloquetMultipliers) -> Array:
+    """Of the multipliers that are not trivial, the largest first."""
+    return np.abs(multipliers.others)
+
+
+def record(
+    gait: Gait, lqr: PeriodicLqr, blind: PeriodicLqr, walks: Sequence[Walk]
+) -> dict[str, Any]:
+    """What summary.json holds without `full`."""
+    opened = gait.map.floquet_multipliers(symmetry=gait.symmetry)
+    unaware = gait.map.closed_loop(blind.period.gains.arcs)
+    return {
+        "speed": gait.speed,
+        **gait_record(gait),
+        "multipliers_open": moduli(opened),
+        "multipliers_closed": moduli(lqr.multipliers),
+        "multipliers_closed_without_saltation": moduli(
+            unaware.floquet_multipliers(symmetry=gait.symmetry)
+        ),
+        "multipliers_trivial": {
+            name: [float(abs(opened.values[i])) for i, n in opened.trivial.items() if n == name]
+            for name in dict.fromkeys(opened.trivial.values())
+        },
+        "steps_walked": [each.steps for each in walks],
+        "falls": [each.reason for each in walks],
+    }
+
+
+def everything(config: Config, gait: Gait, folder: RunFolder, console: Console) -> dict[str, Any]:
+    """Several speeds, and what controllers survive."""
+    rows, gaits = [], {}
+    for speed in config.speeds:
+        try:
+            at_speed = gait if speed == gait.speed else found_gait(config, speed)
+            rows.append(gait_row(at_speed))
+            gaits[f"{speed:g}"] = gait_record(at_speed)
+        except HybridctlError as error:
+            rows.append((f"{speed:g}", "none found", str(error)[:40], "", ""))
+    print_gaits(console, rows)
+    random = np.random.default_rng(config.seed + 1)
+    tried = candidates(Weights(*config.weights), config.budget, random)
+    whole = Trials(
+        config.pushes, config.heights, config.starts, config.scatter, config.steps, config.seed
+    )
+    brief = replace(
+        whole,
+        pushes=config.pushes[::2],
+        heights=config.heights[::2],
+        starts=1,
+        steps=min(_BRIEF, config.steps),
+        seed=config.seed + 1,
+    )
+    with progress(console, 0.0, 1.0) as begin:
+        found = compared(
+            gait,
+            tried,
+            brief,
+            whole,
+            torque=config.torque,
+            extension=config.extension,
+            tick=begin("controllers"),
+        )
+    print_limits(console, found, config)
+    figures.draw_limits(folder / "figures/limits.png", found)
+    return {
+        "gaits": gaits,
+        "largest_push": {each.controller: each.push for each in found},
+        "step_height": {each.controller: 100.0 * min(each.up, each.down) for each in found},
+        "step_up": {each.controller: 100.0 * each.up for each in found},
+        "step_down": {each.controller: 100.0 * each.down for each in found},
+        "controllers": {each.controller: _plain(each) for each in found},
+    }
+
+
+def _plain(each: Survived) -> dict[str, Any]:
+    w = each.weights
+    return {
+        "weights": (w.coordinates, w.velocities, w.torques),
+        "score": each.score,
+        "contraction": each.contraction,
+        "steps_walked": each.walked,
+        "survived_beyond_the_limit": each.holes,
+    }
+
+
+def gait_record(gait: Gait) -> dict[str, Any]:
+    """A gait as it stands in summary.json."""
+    return {
+        "step_duration": gait.period,
+        "closing": gait.closing,
+        "cost": gait.step.cost,
+        "iterations": gait.step.iterations,
+        "seconds": gait.step.seconds,
+        "largest_multiplier": float(
+            moduli(gait.map.floquet_multipliers(symmetry=gait.symmetry))[0]
+        ),
+    }
+
+
+def gait_row(gait: Gait) -> tuple[str, ...]:
+    """A gait in the table."""
+    r = gait_record(gait)
+    return (
+        f"{gait.speed:g}",
+        f"{r['step_duration']:.4f}",
+        f"{r['closing']:.1e}",
+        f"{r['iterations']} ({r['seconds']:.1f} s)",
+        f"{r['largest_multiplier']:.1f}",
+    )
+
+
+def print_gaits(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
+    """Gaits by speed."""
+    columns = ["speed [m/s]", "step [s]", "closes to", "iterations", "largest multiplier"]
+    console.print(table("Gaits of least squared torque, under their feedforward", columns, rows))
+
+
+def print_multipliers(console: Console, summary: dict[str, Any]) -> None:
+    """The largest multipliers, open and closed."""
+    rows = [
+        (name, ", ".join(f"{m:.3g}" for m in summary[key][:4]))
+        for name, key in (
+            ("feedforward", "multipliers_open"),
+            ("LQR with saltation", "multipliers_closed"),
+            ("LQR, reset's Jacobian only", "multipliers_closed_without_saltation"),
+        )
+    ]
+    console.print(table("Largest multipliers of a step", ["feedback", "moduli"], rows))
+
+
+def print_walks(console: Console, gait: Gait, walks: Sequence[Walk], steps: int) -> None:
+    """How the random starts went."""
+    rows = []
+    for k, each in enumerate(walks):
+        errors = each.errors(gait) if each.run is not None and each.steps else np.zeros(0)
+        ends = [f"{errors[i]:.1e}" if len(errors) else "" for i in (0, -1)]
+        rows.append((str(k + 1), f"{each.steps} of {steps}", *ends, each.reason or "walks on"))
+    columns = ["start", "steps", "error after the first", "after the last", "end"]
+    console.print(table("Random starts in mid-step, reference spreading", columns, rows))
+
+
+def print_limits(console: Console, found: Sequence[Survived], config: Config) -> None:
+    """What controllers survive."""
+    rows = [
+        (
+            each.controller + ("" if each.is_stable else " (unstable)"),
+            f"{sum(n >= config.steps for n in each.walked)} of {len(each.walked)}",
+            f"{each.push:g}",
+            f"{100.0 * each.up:g}",
+            f"{100.0 * each.down:g}",
+            f"{each.contraction:.2f}",
+            str(each.holes),
+        )
+        for each in found
+    ]
+    columns = [
+        "controller",
+        "starts",
+        "push [N s]",
+        "up [cm]",
+        "down [cm]",
+        "error per step",
+        "beyond",
+    ]
+    title = f"Survived for {config.steps} steps, each controller tuned over {config.budget} weights"
+    console.print(table(title, columns, rows))

@@ -1,0 +1,155 @@
+"""Figures of the walker: its gait, how errors die out, what controllers survive, an animation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from hybridctl.experiments.walking.gait import Gait
+from hybridctl.experiments.walking.limits import Survived
+from hybridctl.experiments.walking.walk import Walk
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hybridctl.checks import Array
+from hybridctl.files import atomic
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, animation, series
+
+GROUND = "#555555"
+LEGS = (TRACKING, REFERENCE)
+_SAMPLES = 200
+_SLOW = 0.04  # s around a touchdown in which an animation runs slowly
+
+
+def draw_gait(path: Path, gait: Gait) -> None:
+    """Torques, force, use of the friction cone and height of the swinging foot over a step."""
+    arc = gait.step.run.arcs[0]
+    times = np.linspace(arc.start, arc.end, _SAMPLES)
+    mode = gait.walker.mode(arc.mode)
+    points = [arc.state_and_input(t) for t in times.tolist()]
+    outputs = [mode.outputs(0.0, *point) for point in points]
+    torques = arc.input(times)
+    names = ("stance hip", "stance knee", "swing hip", "swing knee")
+    colors = (TRACKING, "#85a9d0", REFERENCE, "#e29a90")
+    normal = np.array([out["normal_force"][0] for out in outputs])
+    friction = np.array([out["friction_force"][0] for out in outputs])
+    used = np.abs(friction).max(axis=1) / normal
+    gap = np.array([gait.walker.dynamics.gaps(x[:7])[1] for x, _ in points])
+    limit = np.full(_SAMPLES, gait.friction)
+    series(
+        path,
+        [
+            [
+                Panel(
+                    "torque [N m]",
+                    [
+                        Line(times, torques[:, i], name, color)
+                        for i, (name, color) in enumerate(zip(names, colors, strict=True))
+                    ],
+                    zero=True,
+                )
+            ],
+            [Panel("normal force [N]", [Line(times, normal)])],
+            [
+                Panel(
+                    "friction / normal",
+                    [
+                        Line(times, used, "used"),
+                        Line(times, limit, "coefficient", BASELINE, "--"),
+                    ],
+                )
+            ],
+            [Panel("swinging foot [m]", [Line(times, gap)], zero=True)],
+        ],
+        title=f"One step at {gait.speed:g} m/s, left foot on the ground",
+        xlabel="time since touchdown [s]",
+    )
+
+
+def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
+    """The error after each touchdown, and the slope of the largest multiplier."""
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for k, each in enumerate(walks):
+        if each.run is None or not each.steps:
+            continue
+        errors = each.errors(gait)[:15]
+        axes.semilogy(np.arange(1, len(errors) + 1), errors, "o-", ms=3, label=f"start {k + 1}")
+    steps = np.arange(2, 8)
+    axes.semilogy(
+        steps,
+        0.02 * modulus ** (steps - 2.0),
+        "--",
+        color="black",
+        lw=1.0,
+        label=f"largest multiplier, {modulus:.2f}",
+    )
+    axes.set_xlabel("step")
+    axes.set_ylabel("error after touchdown [rad, rad/s, m, m/s]")
+    axes.set_title(f"Walking at {gait.speed:g} m/s from random starts, reference spreading")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def draw_limits(path: Path, found: Sequence[Survived]) -> None:
+    """Largest pushes and steps of each controller; unstable ones are hatched."""
+    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2)
+    places = np.arange(len(found))
+    names = [each.controller for each in found]
+    hatches = ["" if each.is_stable else "///" for each in found]
+    pushes = [each.push for each in found]
+    panels[0].bar(places, pushes, color=TRACKING, hatch=hatches, edgecolor="white")
+    panels[0].set_ylabel("largest push, both ways [N s]")
+    for side, way, color in ((-0.2, "up", TRACKING), (0.2, "down", BASELINE)):
+        heights = [100.0 * getattr(each, way) for each in found]
+        panels[1].bar(
+            places + side, heights, 0.38, color=color, label=way, hatch=hatches, edgecolor="white"
+        )
+    panels[1].set_ylabel("largest step [cm]")
+    panels[1].legend(fontsize=8)
+    for axes in panels:
+        axes.set_xticks(places, names, fontsize=8)
+        axes.grid(alpha=0.3, axis="y")
+    figure.suptitle("What controllers survive, tuned with the same budget (hatched: unstable)")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def animate(path: Path, gait: Gait, run: HybridTrajectory, steps: int) -> None:
+    """The first steps of a walk, five times as slow around touchdowns."""
+    touched = np.array([event.time for event in run.guard_events[:steps]])
+    times, t = [], run.start
+    last = min(run.end, run.start + steps * gait.period)
+    while t < last:
+        times.append(t)
+        near = len(touched) and np.abs(touched - t).min() < _SLOW
+        t += 0.008 if near else 0.04
+    frames = [_poses(run(t), t) for t in times]
+    low, high = run(run.start)[0] - 0.5, run(last)[0] + 0.7
+    ground = Pose([np.array([[low, 0.0], [high, 0.0]])], color=GROUND)
+    animation(
+        path,
+        [[ground, *poses] for poses in frames],
+        title=f"{gait.speed:g} m/s, slow around touchdown",
+        vertical="z",
+    )
+
+
+def _poses(x: Array, time: float) -> list[Pose]:
+    """Both legs, the left one behind, and the torso."""
+    hip = np.array([x[0], x[1]])
+    torso = hip + 0.63 * np.array([np.sin(x[2]), np.cos(x[2])])
+    legs = []
+    for i, color in zip((3, 5), LEGS, strict=True):
+        femur, tibia = x[2] + x[i], x[2] + x[i] + x[i + 1]
+        knee = hip - 0.4 * np.array([np.sin(femur), np.cos(femur)])
+        foot = knee - 0.4 * np.array([np.sin(tibia), np.cos(tibia)])
+        legs.append(Pose([np.array([hip, knee, foot])], time, color))
+    return [*legs, Pose([np.array([hip, torso])], time, "black")]

@@ -1,0 +1,152 @@
+"""Walks: many steps under a policy, from starts that are off, pushed, or over a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hybridctl.experiments.walking.gait import Gait
+from hybridctl.robots import five_link
+
+from hybridctl.checks import Array
+from hybridctl.errors import HybridctlError
+from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.system import ContactSystem
+
+TOLERANCE = {"rtol": 1e-7, "atol": 1e-7}
+_STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """A walk of some steps.
+
+    steps: touchdowns of the right foot at the right turn before a fall. run: what was simulated,
+    None where even that failed. reason: of the fall, empty where there was none.
+    """
+
+    steps: int
+    run: HybridTrajectory | None
+    reason: str = ""
+
+    def errors(self, gait: Gait) -> Array:
+        """Norms (steps,) of what states after touchdown are off, the way apart; rad, m and per s.
+
+        They are compared as those of one leg.
+        """
+        assert self.run is not None
+        nominal = gait.orbit.events[0].state_after
+        found = []
+        for k, event in enumerate(self.run.guard_events[: self.steps]):
+            seen = gait.symmetry.matrix @ event.state_after if k % 2 else event.state_after
+            found.append(float(np.linalg.norm((seen - nominal)[1:])))
+        return np.array(found)
+
+
+def is_fall(event: Event) -> bool:
+    """Whether a foot slips, or lets go without the other one taking over."""
+    return event.mode_after not in _STANCES or event.mode_after == event.mode_before
+
+
+def walk(gait: Gait, policy: Policy, start: Array, steps: int) -> Walk:
+    """So many steps and half a one, from a state in mid-step of the left leg."""
+    begin = 0.5 * gait.period
+    end = begin + steps * gait.period
+    return _walked(gait.walker, five_link.LEFT_STANCE, policy, start, (begin, end))
+
+
+def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
+    """The same over ground that is higher by `height` in m from the first touchdown on.
+
+    The left foot leaves the old ground then, and meets the new one a quarter of a step later.
+    """
+    raised = five_link.system(gait.friction, step=height)
+    begin = 0.5 * gait.period
+    end = begin + steps * gait.period
+    first = _walked(raised, five_link.LEFT_STANCE, policy, gait.middle, (begin, end), most=1)
+    if first.reason or first.run is None or not first.steps:
+        return first
+    past, now = first.run.events, first.run.end + 0.25 * gait.period
+    leaving = _walked(
+        raised,
+        first.run.final_mode,
+        Continued(policy, past),
+        first.run.final_state,
+        (first.run.end, now),
+    )
+    if leaving.reason or leaving.run is None or leaving.steps:
+        return replace(leaving, steps=1, reason=leaving.reason or "both feet down")
+    state = leaving.run.final_state.copy()
+    state[1] -= height  # the ground is where it is, and zero again
+    rest = _walked(gait.walker, leaving.run.final_mode, Continued(policy, past), state, (now, end))
+    return replace(rest, steps=rest.steps + 1)
+
+
+def pushed(gait: Gait, impulse: float) -> Array:
+    """The state in mid-step after a horizontal impulse in N s at the hip, the foot held."""
+    q, v = gait.middle[:7], gait.middle[7:]
+    rows = gait.walker.dynamics.all.jacobian(q)[[0, 2]]  # normal and tangent of the left foot
+    kick = impulse * np.eye(7)[0]
+    gained, _ = KKT(gait.walker.robot.mass_matrix(q), rows.T, rows).solve(kick, np.zeros(2))
+    return np.concatenate((q, v + gained))
+
+
+def scattered(gait: Gait, random: np.random.Generator, scatter: tuple[float, float]) -> Array:
+    """A random start in mid-step with the stance foot at rest.
+
+    scatter: standard deviations of coordinates (rad, m) and velocities (rad/s, m/s).
+    """
+    sizes = np.repeat(scatter, 7)
+    off = gait.middle + sizes * random.normal(size=14)
+    project = gait.walker.mode(five_link.LEFT_STANCE).project
+    assert project is not None
+    return project(off)
+
+
+@dataclass(frozen=True, eq=False)
+class Continued:
+    """A policy that remembers events from before the run."""
+
+    policy: Policy
+    past: tuple[Event, ...]
+
+    def law(self, history: History) -> InputLaw:
+        """The law after all events."""
+        return self.policy.law(self._whole(history))
+
+    def next_change(self, history: History) -> float:
+        """When it wants to be asked again, s."""
+        return next_change(self.policy, self._whole(history))
+
+    def _whole(self, history: History) -> History:
+        return replace(history, events=(*self.past, *history.events))
+
+
+def _walked(
+    walker: ContactSystem,
+    mode: ModeKey,
+    policy: Policy,
+    start: Array,
+    span: tuple[float, float],
+    most: float = np.inf,
+) -> Walk:
+    """Until a fall, the end of the span, or the last of `most` touchdowns."""
+    touchdowns: list[Event] = []
+
+    def terminal(event: Event) -> bool:
+        if is_fall(event):
+            return True
+        touchdowns.append(event)
+        return len(touchdowns) == most
+
+    try:
+        run = simulate(walker, mode, start, span, policy, terminal=terminal, **TOLERANCE)
+    except HybridctlError as error:
+        return Walk(len(touchdowns), None, f"{type(error).__name__}: {error}")
+    fallen = bool(run.guard_events) and is_fall(run.guard_events[-1])
+    reason = f"{run.events[-1].guards[0]} at {run.end:.3f} s" if fallen else ""
+    return Walk(len(touchdowns), run, reason)

@@ -1,0 +1,1 @@
+"""Trajectories by optimisation over a given sequence of modes."""

@@ -1,0 +1,190 @@
+"""CasADi functions of a phase: its field, what limits it, and the jump at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from hybridctl.control.trajectory.task import Task
+from hybridctl.mechanics.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.mode_expressions import mode_field
+from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.system import closed_contacts
+
+Expression = Any
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One row of limits: its name and unit, and its bounds."""
+
+    name: str
+    unit: str
+    lower: float
+    upper: float = np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseFunctions:
+    """Functions of phase k.
+
+    field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
+    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. end: (x, u) -> values of
+    `end_limits`, where it ends. held: x -> what the mode holds at zero. jump: x -> state after the
+    end, None where it stays.
+    """
+
+    field: Any
+    cost: Any
+    inside: Any
+    inside_limits: tuple[Limit, ...]
+    gaps: Any
+    open: tuple[str, ...]
+    end: Any
+    end_limits: tuple[Limit, ...]
+    held: Any
+    held_limits: tuple[Limit, ...]
+    jump: Any
+
+
+def phase_functions(task: Task, k: int) -> PhaseFunctions:
+    """The functions of phase k of a task."""
+    system, phase = task.system, task.phases[k]
+    modes, dynamics = contact_modes(phase.mode), system.dynamics
+    mode = mode_field(system.robot, system.contacts, modes, stabilization=dynamics.stabilization)
+    x, u = mode.x, mode.u
+    inside = [*_forces(task, k, mode.forces), *_joints(task, x), *_torques(task, u)]
+    ends = [*_events(task, k, mode)]
+    jump = None
+    if task.closing(k):
+        after = task.mode_after(k)
+        impact = impact_map(system.robot, system.contacts, contact_modes(after))
+        jump = ca.Function("jump", [impact.x], [impact.after])
+        values = ca.Function("impact", [impact.x], [impact.impulses, impact.rates])
+        ends += _impacts(task, k, *values(x))
+    closed = closed_contacts(phase.mode)
+    opened = [i for i in range(len(system.contacts)) if i not in closed]
+    gaps = ca.Function("all_gaps", [x, u], [mode.guards])(x, u)
+    return PhaseFunctions(
+        ca.Function("field", [x, u], [mode.field]),
+        ca.Function("cost", [x, u], [ca.SX(task.running_cost(x, u))]),
+        ca.Function("inside", [x, u], [ca.vertcat(*(value for value, _ in inside))]),
+        tuple(limit for _, limit in inside),
+        ca.Function("gaps", [x], [gaps[[_gap_guard(task, k, i) for i in opened]]]),
+        tuple(system.contacts[i].name for i in opened),
+        ca.Function("end", [x, u], [ca.vertcat(*(value for value, _ in ends))]),
+        tuple(limit for _, limit in ends),
+        ca.Function("held", [x], [held_rows(system.robot, system.contacts, modes, x)]),
+        _held_limits(task, k),
+        jump,
+    )
+
+
+Limited = tuple[Expression, Limit]
+
+
+def _held_limits(task: Task, k: int) -> tuple[Limit, ...]:
+    held = task.system.mode(task.phases[k].mode).held
+    if held is None:
+        return ()
+    pairs = zip(held.names, held.units, strict=True)
+    return tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in pairs)
+
+
+def _gap_guard(task: Task, k: int, contact: int) -> int:
+    names = task.system.outgoing(task.phases[k].mode).guards.names
+    return names.index(f"{task.system.contacts[contact].name} closes")
+
+
+def _cone(task: Task, forces: Expression, i: int, unit: str, least: float) -> list[Limited]:
+    """Normal force and friction cone of contact i, forces being those on all rows."""
+    contact, normal = task.system.contacts[i], forces[i]
+    kind = "force" if unit == "N" else "impulse"
+    rows: list[Limited] = [(normal, Limit(f"normal {kind} of {contact.name!r}", unit, least))]
+    tangents = task.system.dynamics.all.tangents[i].tolist()
+    share = task.margins.friction * float(contact.static_friction or 0.0)
+    name = f"friction cone of {contact.name!r} ({kind})"
+    if len(tangents) == 1:
+        rows += [
+            (share * normal + sign * forces[tangents[0]], Limit(name, unit, 0.0))
+            for sign in (1.0, -1.0)
+        ]
+    elif tangents:
+        along = ca.sqrt(ca.sumsqr(forces[tangents]) + 1e-12)
+        rows.append((share * normal - along, Limit(name, unit, 0.0)))
+    return rows
+
+
+def _forces(task: Task, k: int, forces: Expression) -> list[Limited]:
+    """Of contacts that are closed in phase k; those that slide are on their cone."""
+    modes = contact_modes(task.phases[k].mode)
+    rows: list[Limited] = []
+    for i in closed_contacts(task.phases[k].mode):
+        cone = _cone(task, forces, i, "N", task.margins.force)
+        rows += cone if modes[i] == "stick" else cone[:1]
+    opening = {f"{contact.name} opens" for contact in task.system.contacts}
+    if opening & set(task.phases[k].ends):
+        rows = [(value, Limit(limit.name, limit.unit, 0.0)) for value, limit in rows]
+    return rows
+
+
+def _joints(task: Task, x: Expression) -> list[Limited]:
+    robot = task.system.robot
+    coordinate = robot.passive.coordinate
+    rows: list[Limited] = []
+    for name, (low, high) in task.joint_limits.items():
+        i = int(coordinate[robot.velocity_index(name)])
+        unit = length_unit(robot, name)
+        rows.append((x[i], Limit(f"coordinate of joint {name!r}", unit, low, high)))
+    for name, (low, high) in task.rate_limits.items():
+        i = robot.nq + robot.velocity_index(name)
+        unit = f"{length_unit(robot, name)}/s"
+        rows.append((x[i], Limit(f"velocity of joint {name!r}", unit, low, high)))
+    return rows
+
+
+def length_unit(robot: Robot, joint: str) -> str:
+    """The unit of the coordinate of a joint of one degree of freedom: rad where it turns."""
+    body = robot.tree().bodies[robot.joint_names.index(joint)]
+    return "rad" if body.twist[3:].any() else "m"
+
+
+def _torques(task: Task, u: Expression) -> list[Limited]:
+    if not np.isfinite(task.torque):
+        return []
+    limits = [Limit(f"input {i}", "N m", -task.torque, task.torque) for i in range(u.numel())]
+    return [(u[i], limit) for i, limit in enumerate(limits)]
+
+
+def _events(task: Task, k: int, mode: Any) -> list[Limited]:
+    """The guards that end a phase vanish, and fall."""
+    system, phase = task.system, task.phases[k]
+    names = system.outgoing(phase.mode).guards.names
+    rows: list[Limited] = []
+    for name in phase.ends:
+        value = mode.guards[names.index(name)]
+        unit = "m" if name.endswith("closes") else "N" if "sticks" not in name else "m/s"
+        rows.append((value, Limit(f"guard {name!r}", unit, 0.0, 0.0)))
+        if name.endswith("closes"):
+            rate = ca.jtimes(value, mode.x, mode.field)
+            limit = Limit(f"rate of guard {name!r}", "m/s", -np.inf, -task.margins.approach)
+            rows.append((rate, limit))
+    return rows
+
+
+def _impacts(task: Task, k: int, impulses: Expression, rates: Expression) -> list[Limited]:
+    """Impulses of contacts that are closed after an impact, rates of those it opens."""
+    after = task.mode_after(k)
+    modes = contact_modes(after)
+    rows: list[Limited] = []
+    for i in closed_contacts(after):
+        cone = _cone(task, impulses, i, "N s", task.margins.impulse)
+        rows += cone if modes[i] == "stick" else cone[:1]
+    for i in set(closed_contacts(task.phases[k].mode)) - set(closed_contacts(after)):
+        name = f"normal rate of {task.system.contacts[i].name!r} after the impact"
+        rows.append((rates[i], Limit(name, "m/s", task.margins.release)))
+    return rows

@@ -1,0 +1,159 @@
+"""The programme solved by IPOPT, and what keeps an infeasible one from a solution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.control.trajectory.transcription import Block, Guess, Programme
+from hybridctl.errors import InfeasibleReferenceError, SimulationError
+
+_OPTIONS: dict[str, Any] = {
+    "print_time": False,
+    "ipopt.print_level": 0,
+    "ipopt.sb": "yes",
+    "ipopt.tol": 1e-8,
+    "ipopt.constr_viol_tol": 1e-10,
+    "ipopt.bound_relax_factor": 0.0,
+}
+_SOLVED = ("Solve_Succeeded", "Solved_To_Acceptable_Level")
+_MET = 1e-5  # of the size below: what is not met by more than this is reported
+_SIZES = {"N": 100.0, "N m": 100.0, "N s": 10.0, "m": 0.1, "m/s": 1.0, "rad/s": 1.0}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A constraint that cannot be met: its name, where, and by how much, in its unit.
+
+    phase: None for what is of the whole motion. fraction: of the phase that is over.
+    """
+
+    name: str
+    unit: str
+    amount: float
+    phase: int | None
+    fraction: float | None
+
+    def __str__(self) -> str:
+        where = "" if self.phase is None else f" in phase {self.phase}"
+        if self.fraction is not None:
+            where += f" at {self.fraction:.2f} of it"
+        return f"{self.name}{where} is missed by {self.amount:.3g} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """Variables (n,) of a programme, their cost, IPOPT's iterations, and seconds."""
+
+    variables: Array
+    cost: float
+    iterations: int
+    seconds: float
+
+
+def solve(programme: Programme, guess: Guess, max_iterations: int) -> Optimum:
+    """A local optimum near a guess.
+
+    Raises `InfeasibleReferenceError` where there is none, with the constraints that cannot be met
+    near the guess, and `SimulationError` where the search ends for another reason.
+    """
+    begun = perf_counter()
+    low, high = programme.box()
+    least, greatest = programme.bounds()
+    found, stats = _ipopt(
+        {"x": programme.column, "f": programme.cost, "g": programme.constraints},
+        {"x0": programme.start(guess), "lbx": low, "ubx": high, "lbg": least, "ubg": greatest},
+        max_iterations,
+    )
+    if stats["return_status"] not in _SOLVED:
+        missed = violations(programme, guess, max_iterations)
+        if missed:
+            raise InfeasibleReferenceError(
+                "the task cannot be done near this guess: " + "; ".join(map(str, missed[:8]))
+            )
+        raise SimulationError(
+            f"the search ended without an optimum ({stats['return_status']}) after "
+            f"{stats['iter_count']} iterations, though the task can be done: begin elsewhere, or "
+            f"raise max_iterations = {max_iterations}"
+        )
+    values = np.array(found["x"]).ravel()
+    return Optimum(values, float(found["f"]), stats["iter_count"], perf_counter() - begun)
+
+
+def violations(programme: Programme, guess: Guess, max_iterations: int) -> list[Violation]:
+    """What is missed where all but the discretisation may be, by the least sum of |amounts|.
+
+    Amounts are compared by the sizes 100 N, 0.1 m, 1 m/s, 1 rad and so on; the largest come first.
+    Raises `SimulationError` where not even the dynamics can be met.
+    """
+    soft = [block for block in programme.blocks if not block.hard]
+    sizes = np.concatenate([_sizes(block).ravel("F") for block in soft])
+    above, below = ca.MX.sym("above", len(sizes)), ca.MX.sym("below", len(sizes))
+    relaxed, at = [], 0
+    for block in programme.blocks:
+        column: Any = ca.vec(block.values)
+        if not block.hard:
+            here = slice(at, at + block.values.numel())
+            column += ca.DM(sizes[here]) * (below[here] - above[here])
+            at = here.stop
+        relaxed.append(column)
+    start, (low, high) = programme.start(guess), programme.box()
+    least, greatest = programme.bounds()
+    slack = np.zeros(2 * len(sizes))
+    found, stats = _ipopt(
+        {
+            "x": ca.vertcat(programme.column, above, below),
+            "f": ca.sum1(above) + ca.sum1(below),
+            "g": ca.vertcat(*relaxed),
+        },
+        {
+            "x0": np.append(start, slack + 0.1),
+            "lbx": np.append(low, slack),
+            "ubx": np.append(high, slack + np.inf),
+            "lbg": least,
+            "ubg": greatest,
+        },
+        max_iterations,
+    )
+    if stats["return_status"] not in _SOLVED:
+        raise SimulationError(
+            f"no motion was found that obeys the dynamics ({stats['return_status']}): begin "
+            "elsewhere"
+        )
+    used = np.array(found["x"]).ravel()[len(start) :]
+    return _reported(soft, used[: len(sizes)] + used[len(sizes) :])
+
+
+def _sizes(block: Block) -> Array:
+    column = [[_SIZES.get(limit.unit, 1.0)] for limit in block.limits]
+    return np.repeat(column, block.values.shape[1], axis=1)
+
+
+def _reported(blocks: list[Block], missed: Array) -> list[Violation]:
+    """The largest miss of each constraint, the worst first."""
+    found, at = [], 0
+    for block in blocks:
+        rows, columns = block.values.shape
+        part = missed[at : at + rows * columns].reshape(columns, rows).T
+        at += rows * columns
+        for row, limit in zip(part, block.limits, strict=True):
+            worst = int(row.argmax())
+            if row[worst] > _MET:
+                fraction = None if block.at is None else float(block.at[worst])
+                amount = float(row[worst]) * _SIZES.get(limit.unit, 1.0)
+                found.append(
+                    (row[worst], Violation(limit.name, limit.unit, amount, block.phase, fraction))
+                )
+    return [violation for _, violation in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _ipopt(nlp: dict[str, Any], start: dict[str, Any], max_iterations: int) -> tuple[Any, Any]:
+    options = _OPTIONS | {"ipopt.max_iter": max_iterations}
+    solver = ca.nlpsol("trajectory", "ipopt", nlp, options)
+    found = solver(**start)
+    return found, solver.stats()

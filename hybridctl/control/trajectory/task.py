@@ -1,0 +1,168 @@
+"""What a trajectory is to do: phases, margins, limits, conditions and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import array, count, function, instance, interval, member, number, sequence
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.system import ContactSystem, closed_contacts
+from hybridctl.sensitivity.symmetry import Symmetry
+
+Expression = Any
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One arc: its mode, the guards that end it together, and how it is discretised.
+
+    ends: names of guards of the mode; none for the last phase of a motion that ends at a time.
+    duration: the least and the greatest, s. intervals: of collocation, each with `points` points.
+    """
+
+    mode: ModeKey
+    ends: tuple[str, ...]
+    duration: tuple[float, float]
+    intervals: int = 10
+    points: int = 4
+    scheme: Literal["legendre", "radau"] = "legendre"
+
+    def __post_init__(self) -> None:
+        least, _ = interval("duration", self.duration)
+        number("least duration", least, above=0.0)
+        count("intervals", self.intervals)
+        count("points", self.points, at_least=2)
+        member("scheme", self.scheme, ("legendre", "radau"))
+
+
+@dataclass(frozen=True)
+class Margins:
+    """By how much a trajectory stays inside what its modes allow.
+
+    force: least normal force, N. friction: the share of the friction cone that may be used, of
+    forces and impulses. impulse: least normal impulse of a contact that an impact closes, N s.
+    release: least normal rate of a contact that an impact opens, m/s. clearance: of open contacts,
+    m: gaps are at least 4 s (1 - s) times this, s being the fraction of the phase that is over.
+    approach: least rate at which the guards that end a phase fall, in their unit per s.
+    """
+
+    force: float = 10.0
+    friction: float = 0.9
+    impulse: float = 0.1
+    release: float = 0.01
+    clearance: float = 0.0
+    approach: float = 0.05
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            number(entry.name, getattr(self, entry.name), at_least=0.0)
+        number("friction", self.friction, above=0.0, at_most=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """lower <= value(start, end, duration) <= upper, an equation where both are the same.
+
+    value: a CasADi expression of the state (nx, 1) at the start, that at the end, after the reset
+    of the last event if there is one, and the duration in s. unit: of the value, for messages.
+    """
+
+    name: str
+    value: Callable[[Expression, Expression, Expression], Expression]
+    lower: float = 0.0
+    upper: float = 0.0
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        function(f"condition {self.name!r}", self.value)
+        if not self.lower <= self.upper:
+            raise InputError(
+                f"condition {self.name!r}: lower must not exceed upper, got {self.lower} and "
+                f"{self.upper}"
+            )
+
+
+def squared_input(x: Expression, u: Expression) -> Expression:
+    """|u|^2."""
+    return u.T @ u
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A trajectory of a contact system over given phases, of least cost.
+
+    start: the state (nx,) in which it begins; None leaves it free. symmetry: the end, after the
+    reset of the last event, is to be the start, up to this. joint_limits, rate_limits: least and
+    greatest coordinate and velocity of joints of one degree of freedom, by name. torque: the
+    greatest absolute input, N m. degree: of the inputs, polynomials in time on each phase; they go
+    on smoothly beyond its ends. running_cost: an expression L(x, u) whose integral is added to
+    final_cost, an expression like the value of a `Condition`.
+
+    Raises `InputError` for parts that do not fit together.
+    """
+
+    system: ContactSystem
+    phases: Sequence[Phase]
+    start: ArrayLike | None = None
+    symmetry: Symmetry | None = None
+    conditions: Sequence[Condition] = ()
+    margins: Margins = field(default_factory=Margins)
+    joint_limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rate_limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    torque: float = np.inf
+    degree: int = 7
+    running_cost: Callable[[Expression, Expression], Expression] = squared_input
+    final_cost: Callable[[Expression, Expression, Expression], Expression] | None = None
+
+    def __post_init__(self) -> None:
+        instance("system", self.system, ContactSystem)
+        if not self.system.dynamics.is_generated:
+            raise InputError("system must have generated terms, for robots of few joints")
+        if any(contact.restitution for contact in self.system.contacts):
+            raise InputError("contacts must have no restitution, for impacts of given modes")
+        phases = sequence("phases", self.phases)
+        if not phases:
+            raise InputError("phases must have at least one phase")
+        for k, phase in enumerate(phases):
+            self._check_phase(k, instance(f"phases[{k}]", phase, Phase))
+        for k, condition in enumerate(self.conditions):
+            instance(f"conditions[{k}]", condition, Condition)
+        instance("margins", self.margins, Margins)
+        for name in (*self.joint_limits, *self.rate_limits):
+            self.system.robot.velocity_index(name)
+        if self.start is not None:
+            array("start", self.start, (self.system.space.nx,))
+        if self.symmetry is not None:
+            self.symmetry.check(self.system.space)
+        count("degree", self.degree, at_least=0)
+
+    def _check_phase(self, k: int, phase: Phase) -> None:
+        guards = self.system.outgoing(phase.mode).guards.names
+        for name in phase.ends:
+            member(f"guard that ends phases[{k}]", name, guards)
+        if not phase.ends and k < len(self.phases) - 1:
+            raise InputError(f"phases[{k}] must end with a guard, as another phase follows")
+
+    def mode_after(self, k: int) -> ModeKey | None:
+        """The mode after phase k: of the next phase, or of the image of the first; None at the end.
+
+        Raises `InputError` where a symmetry leaves open which it is.
+        """
+        if k + 1 < len(self.phases):
+            return self.phases[k + 1].mode
+        if self.symmetry is None or not self.phases[k].ends:
+            return None
+        return self.symmetry.mode(self.phases[0].mode)
+
+    def closing(self, k: int) -> bool:
+        """Whether contacts close, with an impact, where phase k ends."""
+        after = self.mode_after(k)
+        if after is None:
+            return False
+        return bool(set(closed_contacts(after)) - set(closed_contacts(self.phases[k].mode)))

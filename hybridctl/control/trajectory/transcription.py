@@ -1,0 +1,263 @@
+r"""Collocation: a task as a nonlinear programme, whose constraints know what they are.
+
+On interval i of length h the state is the polynomial of degree d through its start and its values
+at d points, Gauss's or Radau's, at which :math:`\dot x = f(x, u)`. Inputs are polynomials in time
+on each phase, in Chebyshev's basis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import casadi as ca
+import numpy as np
+from numpy.polynomial.chebyshev import chebvander
+
+from hybridctl.checks import Array
+from hybridctl.control.trajectory.functions import (
+    Limit,
+    PhaseFunctions,
+    length_unit,
+    phase_functions,
+)
+from hybridctl.control.trajectory.task import Phase, Task
+
+Expression = Any
+Guess = Callable[[int, float], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Constraints of one kind: values (r, n), limits (r) and the times they hold at (n,).
+
+    at: fractions of phase `phase`; None for what is of the whole motion. hard: whether they are of
+    the discretisation, which always holds.
+    """
+
+    values: Expression
+    limits: tuple[Limit, ...]
+    phase: int | None = None
+    at: Array | None = None
+    lower: Array | None = None
+    hard: bool = False
+
+    def bounds(self) -> tuple[Array, Array]:
+        """The least and the greatest values (r, n)."""
+        shape = self.values.shape
+        low = np.repeat([[limit.lower] for limit in self.limits], shape[1], axis=1)
+        high = np.repeat([[limit.upper] for limit in self.limits], shape[1], axis=1)
+        return (low if self.lower is None else self.lower), high
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseVariables:
+    """Symbols of a phase.
+
+    knots (nx, N + 1): states at the ends of intervals; points (nx, N d): at points of collocation;
+    inputs (nu, p + 1): coefficients; duration.
+    """
+
+    knots: Expression
+    points: Expression
+    inputs: Expression
+    duration: Expression
+
+    @property
+    def all(self) -> list[Expression]:
+        """As one column each."""
+        return [ca.vec(part) for part in (self.knots, self.points, self.inputs, self.duration)]
+
+
+@dataclass(frozen=True, eq=False)
+class Programme:
+    """The variables of all phases, the cost, and the blocks of constraints."""
+
+    task: Task
+    variables: tuple[PhaseVariables, ...]
+    cost: Expression
+    blocks: tuple[Block, ...]
+
+    @property
+    def column(self) -> Expression:
+        """All variables (n, 1)."""
+        return ca.vertcat(*(column for phase in self.variables for column in phase.all))
+
+    @property
+    def constraints(self) -> Expression:
+        """All values (m, 1)."""
+        return ca.vertcat(*(ca.vec(block.values) for block in self.blocks))
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Of the constraints (m,)."""
+        pairs = [block.bounds() for block in self.blocks]
+        low, high = (np.concatenate([p[i].ravel("F") for p in pairs]) for i in (0, 1))
+        return low, high
+
+    def box(self) -> tuple[Array, Array]:
+        """Bounds of the variables (n,): durations alone have some."""
+        low, high = [], []
+        for phase, v in zip(self.task.phases, self.variables, strict=True):
+            free = np.full(sum(part.numel() for part in v.all) - 1, np.inf)
+            low.append(np.append(-free, phase.duration[0]))
+            high.append(np.append(free, phase.duration[1]))
+        return np.concatenate(low), np.concatenate(high)
+
+    def start(self, guess: Guess) -> Array:
+        """Variables (n,) from states at (phase, fraction), without inputs."""
+        parts = []
+        for k, (phase, v) in enumerate(zip(self.task.phases, self.variables, strict=True)):
+            fractions = np.linspace(0.0, 1.0, phase.intervals + 1), point_fractions(phase)
+            parts += [np.array([guess(k, s) for s in group]).ravel() for group in fractions]
+            parts += [np.zeros(v.inputs.numel()), np.array([0.5 * sum(phase.duration)])]
+        return np.concatenate(parts)
+
+
+def point_fractions(phase: Phase) -> Array:
+    """When the points of collocation are, as fractions of the phase (N d,)."""
+    roots = np.array(ca.collocation_points(phase.points, phase.scheme))
+    return np.asarray((np.arange(phase.intervals)[:, None] + roots).ravel() / phase.intervals)
+
+
+def input_basis(fractions: Array, degree: int) -> Array:
+    """The polynomials of inputs (p + 1, n) at fractions of a phase."""
+    return np.asarray(chebvander(2.0 * fractions - 1.0, degree).T)
+
+
+def transcribe(task: Task) -> Programme:
+    """The programme of a task."""
+    variables = tuple(_variables(task, k) for k in range(len(task.phases)))
+    functions = [phase_functions(task, k) for k in range(len(task.phases))]
+    blocks: list[Block] = []
+    cost: Expression = ca.MX(0.0)
+    for k, (v, f) in enumerate(zip(variables, functions, strict=True)):
+        added, spent = _phase(task, k, v, f)
+        blocks += added
+        cost += spent
+    ends = [_after(v, f) for v, f in zip(variables, functions, strict=True)]
+    names = _coordinates(task)
+    for k in range(1, len(task.phases)):
+        gap = variables[k].knots[:, 0] - ends[k - 1]
+        blocks.append(Block(gap, tuple(Limit(n, u, 0.0, 0.0) for n, u in names), k, hard=True))
+    total = sum(v.duration for v in variables)
+    first = variables[0].knots[:, 0]
+    blocks += _boundary(task, functions[0], first, ends[-1], total)
+    if task.final_cost is not None:
+        cost += task.final_cost(first, ends[-1], total)
+    return Programme(task, variables, cost, tuple(blocks))
+
+
+def _variables(task: Task, k: int) -> PhaseVariables:
+    phase, nx = task.phases[k], task.system.space.nx
+    return PhaseVariables(
+        ca.MX.sym(f"knots{k}", nx, phase.intervals + 1),
+        ca.MX.sym(f"points{k}", nx, phase.intervals * phase.points),
+        ca.MX.sym(f"inputs{k}", task.system.robot.nu, task.degree + 1),
+        ca.MX.sym(f"duration{k}"),
+    )
+
+
+def _phase(
+    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+) -> tuple[list[Block], Expression]:
+    """Constraints and cost of one phase."""
+    phase = task.phases[k]
+    roots = ca.collocation_points(phase.points, phase.scheme)
+    slopes, ends, weights = (np.array(part) for part in ca.collocation_coeff(roots))
+    at = point_fractions(phase)
+    u = v.inputs @ ca.DM(input_basis(at, task.degree))
+    length = v.duration / phase.intervals
+    rates = f.field.map(len(at))(v.points, u)
+    defects, joins = [], []
+    for i in range(phase.intervals):
+        here = slice(i * phase.points, (i + 1) * phase.points)
+        nodes = ca.horzcat(v.knots[:, i], v.points[:, here])
+        defects.append(nodes @ ca.DM(slopes) - length * rates[:, here])
+        joins.append(nodes @ ca.DM(ends) - v.knots[:, i + 1])
+    exact = tuple(Limit(name, unit, 0.0, 0.0) for name, unit in _coordinates(task))
+    blocks = [
+        Block(ca.horzcat(*defects), exact, k, at, hard=True),
+        Block(ca.horzcat(*joins), exact, k, hard=True),
+    ]
+    if f.inside_limits:
+        blocks.append(_inside(task, k, v, f))
+    if f.open:
+        blocks.append(_clearance(task, k, v, f, at))
+    last = v.inputs @ ca.DM(input_basis(np.ones(1), task.degree))
+    if f.end_limits:
+        blocks.append(Block(f.end(v.knots[:, -1], last), f.end_limits, k, np.ones(1)))
+    spent = f.cost.map(len(at))(v.points, u) @ ca.DM(np.tile(weights.ravel(), phase.intervals))
+    return blocks, length * spent
+
+
+def _inside(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions) -> Block:
+    """Limits at points of collocation and at the ends of intervals."""
+    phase = task.phases[k]
+    at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
+    u = v.inputs @ ca.DM(input_basis(at, task.degree))
+    values = f.inside.map(len(at))(ca.horzcat(v.points, v.knots), u)
+    return Block(values, f.inside_limits, k, at)
+
+
+def _clearance(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions, at: Array) -> Block:
+    """Gaps of open contacts, above a parabola over the phase."""
+    lower = np.tile(4.0 * task.margins.clearance * at * (1.0 - at), (len(f.open), 1))
+    limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
+    return Block(f.gaps.map(len(at))(v.points), limits, k, at, lower)
+
+
+def _after(v: PhaseVariables, f: PhaseFunctions) -> Expression:
+    """The state after the event at the end of a phase."""
+    end = v.knots[:, -1]
+    return end if f.jump is None else f.jump(end)
+
+
+def _coordinates(task: Task) -> list[tuple[str, str]]:
+    """Names and units of the entries of the state."""
+    robot = task.system.robot
+    names = robot.joint_names
+    if not robot.nq == robot.nv == len(names):
+        return [(f"entry {i} of the state", "") for i in range(task.system.space.nx)]
+    units = [length_unit(robot, name) for name in names]
+    return [
+        *((f"coordinate of joint {n!r}", u) for n, u in zip(names, units, strict=True)),
+        *((f"velocity of joint {n!r}", f"{u}/s") for n, u in zip(names, units, strict=True)),
+    ]
+
+
+def _boundary(
+    task: Task, functions: PhaseFunctions, first: Expression, last: Expression, total: Expression
+) -> list[Block]:
+    """The start, how the motion closes, and conditions."""
+    names, blocks = _coordinates(task), list[Block]()
+    if task.start is not None:
+        off = first - ca.DM(np.asarray(task.start, dtype=np.float64))
+        limits = tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in names)
+        blocks.append(Block(off, limits))
+    elif task.symmetry is None:
+        blocks.append(Block(functions.held(first), functions.held_limits, 0))
+    if task.symmetry is not None:
+        blocks += _closing(task, first, last)
+    for condition in task.conditions:
+        value = condition.value(first, last, total)
+        limit = Limit(condition.name, condition.unit, condition.lower, condition.upper)
+        blocks.append(Block(value, (limit,)))
+    return blocks
+
+
+def _closing(task: Task, first: Expression, last: Expression) -> list[Block]:
+    """S end = start across the free directions, and a start at zero along them."""
+    assert task.symmetry is not None
+    names = _coordinates(task)
+    free = task.symmetry.directions
+    gap = ca.DM(task.symmetry.matrix) @ last - first
+    along = set(np.abs(free).argmax(axis=0).tolist())  # what closing across them leaves open
+    fixed = [i for i in range(len(names)) if i not in along]
+    across = (np.eye(len(names)) - free @ np.linalg.pinv(free))[fixed]
+    limits = tuple(Limit(f"closing: {names[i][0]}", names[i][1], 0.0, 0.0) for i in fixed)
+    blocks = [Block(ca.DM(across) @ gap, limits)]
+    if free.shape[1] and task.start is None:
+        origin = tuple(Limit(f"start along {n!r}", "m", 0.0, 0.0) for n in task.symmetry.free)
+        blocks.append(Block(ca.DM(free.T) @ first, origin, hard=True))
+    return blocks

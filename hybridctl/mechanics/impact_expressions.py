@@ -1,0 +1,65 @@
+r"""Plastic impacts of a contact system as CasADi expressions, for given modes after them.
+
+.. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = 0,
+
+with the rows C and the mix E of the modes after the impact, as in `mode_expressions`. That these
+are the modes which the impact law finds is for others to see to: impulses inside their cones, and
+contacts that let go with a rate that is not negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import casadi as ca
+
+from hybridctl.mechanics.contact_expressions import ContactPoints
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.expressions import Bodies, Expression
+from hybridctl.mechanics.generated import Constants
+from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.mode_expressions import Part, cholesky, gauss
+from hybridctl.mechanics.robot import Robot
+
+
+class ImpactMap(NamedTuple):
+    """x+ (nq + nv, 1) of x; impulses (r, 1) on all rows in N s, and rates (r, 1) after it."""
+
+    x: Expression
+    after: Expression
+    impulses: Expression
+    rates: Expression
+
+
+def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> ImpactMap:
+    """The impact after which the contacts are in `modes`, all of those that are closed at rest.
+
+    Contacts must not be redundant, and have no restitution.
+    """
+    members = ContactSet(robot, contacts)
+    c = Constants.of(robot, members)
+    x = ca.SX.sym("x", c.nq + c.nv)
+    q, v = x[: c.nq], x[c.nq :]
+    bodies = Bodies(c.tree, q)
+    jacobian = ContactPoints(bodies, c.places).jacobian()
+    part = Part(members, contacts, modes)
+    mix = part.mix(jacobian @ v)
+    by_mass, _ = cholesky(bodies.mass())
+    push = by_mass(jacobian.T @ mix)
+    held = jacobian[part.held, :]
+    divide = gauss if part.slides else cholesky
+    impulses = -divide(held @ push)[0](held @ v)
+    after = v + push @ impulses
+    return ImpactMap(x, ca.vertcat(q, after), mix @ impulses, jacobian @ after)
+
+
+def held_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expression) -> Expression:
+    """Gaps (k, 1) and rates (m, 1) at x that modes hold at zero, as `ContactFlow.residuals`."""
+    members = ContactSet(robot, contacts)
+    c = Constants.of(robot, members)
+    points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)
+    part = Part(members, contacts, modes)
+    rates = points.jacobian() @ x[c.nq :]
+    return ca.vertcat(points.gaps()[part.closed], rates[part.held])

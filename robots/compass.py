@@ -1,0 +1,171 @@
+r"""The compass gait: two straight legs with point feet that walk down a slope.
+
+Legs of length l = a + b with a mass m at a from the foot, a mass m_H at the hip. The angle theta of
+a leg is that from the vertical, anticlockwise, so that the hip is at l (-sin, cos) from a standing
+foot; the slope falls by gamma towards the right, where the walker goes. A. Goswami, B. Thuilot,
+B. Espiau, *A study of the passive gait of a compass-like biped robot*, IJRR 17 (1998). With m = 0
+and a = 0 it is the simplest walker of M. Garcia, A. Chatterjee, A. Ruina, M. Coleman, J. Biomech.
+Eng. 120 (1998): the equation of the swinging leg is divided by m.
+
+Straight legs cross the ground in mid-step. As in both papers that is ignored: a step has a mode
+"before" the swinging leg is ahead of the other by `ahead` rad, in which its foot meets nothing, and
+one "after" it, which ends where
+
+.. math:: \theta_{left} + \theta_{right} + 2 \gamma = 0 .
+
+State x = (theta_left, theta_right, and their rates) in rad and rad/s. A mode is (standing leg,
+"before" or "after"); its guards are "passes" and "touches". At touchdown the standing foot lets go:
+the angular momenta of the walker about the new foot and of the leg that leaves about the hip stay.
+Legs keep their names; `exchange` is the symmetry up to which a step closes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from hybridctl.checks import Array, number
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sensitivity.symmetry import Symmetry
+from hybridctl.symbolic import Mode, Transition, hybrid_system
+
+LEGS = ("left", "right")
+START = ("left", "before")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Goswami's numbers: slope in rad, kg, kg, m, m, m/s^2; `GARCIA` are those of Garcia.
+
+    leg, hip: masses m and m_H. lower: a, from the foot to the mass of a leg. upper: b. ahead: the
+    angle between the legs from which on a foot sees the ground, rad; that of some gaits comes out
+    of it only after the legs have passed each other.
+    """
+
+    slope: float = np.deg2rad(3.0)
+    leg: float = 5.0
+    hip: float = 10.0
+    lower: float = 0.5
+    upper: float = 0.5
+    gravity: float = 9.8
+    ahead: float = 0.25
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number(field.name, getattr(self, field.name), at_least=0.0)
+        for name in ("hip", "upper", "gravity"):
+            number(name, getattr(self, name), above=0.0)
+
+    @property
+    def length(self) -> float:
+        """l = a + b of a leg, m."""
+        return self.lower + self.upper
+
+
+GARCIA = Parameters(slope=0.009, leg=0.0, hip=1.0, lower=0.0, upper=1.0, gravity=1.0)
+
+
+def system(parameters: Parameters | None = None) -> HybridSystem:
+    """The walker, with a mode for each half of a step of each leg."""
+    p = parameters or Parameters()
+    angles, rates = ca.SX.sym("angles", 2), ca.SX.sym("rates", 2)
+    state = ca.vertcat(angles, rates)
+    modes, transitions = [], []
+    for stance, leg in enumerate(LEGS):
+        swing = 1 - stance
+        field = ca.vertcat(rates, _accelerations(p, angles, rates, stance))
+        modes += [Mode((leg, half), state, field) for half in ("before", "after")]
+        apart = angles[stance] - angles[swing] + p.ahead
+        high = angles[0] + angles[1] + 2.0 * p.slope
+        landed = ca.vertcat(angles, _rates_after(p, angles, rates, swing))
+        transitions += [
+            Transition((leg, "before"), "passes", apart, (leg, "after")),
+            Transition((leg, "after"), "touches", high, (LEGS[swing], "before"), landed),
+        ]
+    return hybrid_system(modes, transitions)
+
+
+def exchange() -> Symmetry:
+    """The symmetry that exchanges the legs."""
+    return Symmetry(np.kron(np.eye(2), np.eye(2)[::-1]), mode=_other_leg)
+
+
+def after_touchdown(stance: float, rate: float, swing_rate: float, slope: float) -> Array:
+    """The state (4,) with both feet on the slope, the left leg in front at the angle `stance`."""
+    return np.array([stance, -stance - 2.0 * slope, rate, swing_rate])
+
+
+def _other_leg(key: ModeKey) -> ModeKey:
+    assert isinstance(key, tuple)
+    return (LEGS[1 - LEGS.index(key[0])], key[1])
+
+
+def _along(angle: Any) -> Any:
+    """The direction (2, 1) from a foot to the hip."""
+    return ca.vertcat(-ca.sin(angle), ca.cos(angle))
+
+
+def _places(p: Parameters, angles: Any, stance: int) -> tuple[Any, Any, Any]:
+    """Hip, mass of the standing and mass of the other leg, from the standing foot, (2, 1) each."""
+    hip = p.length * _along(angles[stance])
+    return hip, p.lower * _along(angles[stance]), hip - p.upper * _along(angles[1 - stance])
+
+
+def _accelerations(p: Parameters, angles: Any, rates: Any, stance: int) -> Any:
+    """Of the angles (2, 1), from Lagrange's equations."""
+    masses, places = (p.hip, p.leg, p.leg), _places(p, angles, stance)
+    energies = [_energy(p, place, angles, rates) for place in places]
+    whole, swinging = _weighted(masses, energies), energies[2]
+    rows = [
+        _lagrange(whole, angles, rates)[stance],
+        _lagrange(swinging, angles, rates)[1 - stance],
+    ]
+    return _solved(ca.vertcat(*rows), _ACCELERATION)
+
+
+def _energy(p: Parameters, place: Any, angles: Any, rates: Any) -> Any:
+    """Kinetic minus potential energy of a unit mass."""
+    velocity = ca.jacobian(place, angles) @ rates
+    return 0.5 * ca.sumsqr(velocity) - p.gravity * place[1]
+
+
+_ACCELERATION = ca.SX.sym("acceleration", 2)
+
+
+def _lagrange(energy: Any, angles: Any, rates: Any) -> Any:
+    """d/dt of the momenta less the forces, (2, 1)."""
+    momenta = ca.gradient(energy, rates)
+    change = ca.jacobian(momenta, angles) @ rates + ca.jacobian(momenta, rates) @ _ACCELERATION
+    return change - ca.gradient(energy, angles)
+
+
+def _rates_after(p: Parameters, angles: Any, rates: Any, swing: int) -> Any:
+    """Rates (2, 1) after the foot of leg `swing` has landed."""
+    masses, after = (p.hip, p.leg, p.leg), ca.SX.sym("after", 2)
+    standing, landing = _places(p, angles, 1 - swing), _places(p, angles, swing)
+    before = [standing[0], standing[2], standing[1]]  # in the order of the leg that lands first
+    now = [ca.jacobian(place, angles) @ rates for place in before]
+    then = [ca.jacobian(place, angles) @ after for place in landing]
+    gained = [v - w for v, w in zip(then, now, strict=True)]
+    moments = [_cross(r, v) for r, v in zip(landing, gained, strict=True)]
+    whole = _weighted(masses, moments)
+    leaving = _cross(landing[2] - landing[0], gained[2])
+    return _solved(ca.vertcat(whole, leaving), after)
+
+
+def _weighted(masses: tuple[float, ...], terms: list[Any]) -> Any:
+    return sum(mass * term for mass, term in zip(masses, terms, strict=True))
+
+
+def _cross(a: Any, b: Any) -> Any:
+    return a[0] * b[1] - a[1] * b[0]
+
+
+def _solved(rows: Any, unknown: Any) -> Any:
+    """The zero of rows that are linear in the unknown."""
+    free = ca.substitute(rows, unknown, ca.SX.zeros(2))
+    return -ca.inv(ca.jacobian(rows, unknown)) @ free

@@ -1,0 +1,65 @@
+"""The model of the five-link walker, with its URDF beside this file.
+
+The numbers are those of C. Chevallereau, G. Abba, Y. Aoustin, F. Plestan, E. R. Westervelt,
+C. Canudas-de-Wit, J. W. Grizzle, *RABBIT: a testbed for advanced control theory*, IEEE Control
+Systems Magazine 23(5), 2003, masses of torso, femurs and tibias 12, 6.8 and 3.2 kg, with the rotors
+of that set: 3.32e-4 kg m^2 behind gears of 50, so that each joint feels 0.83 kg m^2 more. Not the
+set of IEEE Trans. Automatic Control 48(1), 2003, whose torso has 20 kg and which has no rotors.
+
+The base is the torso at its hip: root_x and root_z in m, root_pitch in rad, forwards positive. A
+hip at 0 has the femur in line with the torso and is positive with the leg behind; a knee is
+positive bent. State x = (q, v), q = (root_x, root_z, root_pitch, left_hip, left_knee, right_hip,
+right_knee); inputs are the torques of hips and knees in N m, which turn a femur against the torso
+and a tibia against its femur.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.exchange import exchange
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.rotors import Rotor
+from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.sensitivity.symmetry import Symmetry
+
+JOINTS = ("left_hip", "left_knee", "right_hip", "right_knee")
+CONTACTS = ("left", "right")
+ROTORS = dict.fromkeys(JOINTS, Rotor(inertia=3.32e-4, gear=50.0))
+LEFT_STANCE, RIGHT_STANCE = ("stick", "open"), ("open", "stick")
+
+
+def robot() -> Robot:
+    """The walker on a base that moves in the sagittal plane."""
+    return Robot.from_urdf(
+        Path(__file__).with_name("five_link.urdf"), root="sagittal", rotors=ROTORS
+    )
+
+
+def contacts(friction: float = 0.7, slope: float = 0.0, step: float = 0.0) -> list[Contact]:
+    """The two feet on the ground, left first.
+
+    slope: of the ground, rad, falling forwards where it is negative. step: height in m of the
+    ground below the right foot above that below the left one.
+    """
+    return [
+        Contact(name, f"{name}_foot", _ground(slope, height), friction=friction)
+        for name, height in zip(CONTACTS, (0.0, step), strict=True)
+    ]
+
+
+def system(friction: float = 0.7, slope: float = 0.0, step: float = 0.0) -> ContactSystem:
+    """The walker and its ground; impacts are plastic."""
+    return contact_system(robot(), contacts(friction, slope, step))
+
+
+def exchange_legs(walker: ContactSystem) -> Symmetry:
+    """The symmetry up to which a step closes: legs exchanged, and the way along the ground."""
+    joints = {"left_hip": "right_hip", "left_knee": "right_knee"}
+    return exchange(walker, joints, {"left": "right"}, free={"translation": "root_x"})
+
+
+def _ground(slope: float, height: float) -> Plane:
+    return Plane(point=(0.0, 0.0, height), normal=(-slope, 0.0, 1.0))

@@ -1,0 +1,150 @@
+"""The walking experiment shows what its docstring claims."""
+
+import json
+
+import numpy as np
+import pytest
+from hybridctl.experiments.walking import biped_walk, controllers, limits
+from hybridctl.experiments.walking import walk as walks
+from rich.console import Console
+
+from hybridctl.errors import InputError
+from hybridctl.report import RunFolder, load_configuration
+
+CONFIG = biped_walk.quick(biped_walk.Config())
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def designs(gait):
+    weights = controllers.Weights(*CONFIG.weights)
+    return {jumps: controllers.design(gait, weights, jumps) for jumps in ("saltation", "reset")}
+
+
+@pytest.fixture(scope="module")
+def tracks(gait, designs):
+    return controllers.Tracks.of(gait, designs["saltation"], STEPS, CONFIG.extension)
+
+
+def test_without_saltation_the_design_is_worse(gait, designs):
+    summary = biped_walk.record(gait, designs["saltation"], designs["reset"], [])
+    closed = summary["multipliers_closed"]
+    blind = summary["multipliers_closed_without_saltation"]
+    assert closed[0] < 0.5 * blind[0]
+    assert closed[0] < 1.0 < summary["multipliers_open"][0]
+    assert summary["multipliers_trivial"]["translation"] == pytest.approx([1.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", controllers.NAMES)
+def test_every_controller_walks_from_the_orbit(gait, tracks, designs, name):
+    policy = tracks.policy(name, designs["saltation"], CONFIG.torque)
+    found = walks.walk(gait, policy, gait.middle, STEPS)
+    assert found.steps == STEPS
+    assert found.reason == ""
+    assert found.errors(gait).max() < 1e-5
+
+
+def test_errors_shrink_from_a_random_start(gait, tracks, designs):
+    policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
+    start = walks.scattered(gait, np.random.default_rng(0), (0.01, 0.05))
+    held = gait.walker.mode(("stick", "open")).held
+    assert np.abs(held.residuals(start)).max() < 1e-9, "the stance foot rests on the ground"
+    errors = walks.walk(gait, policy, start, STEPS).errors(gait)
+    assert errors[2] < 0.1 * errors[0]
+
+
+def test_a_push_gives_its_impulse_and_leaves_the_foot(gait):
+    """The momentum that the hip gets is that of the push and of the ground together."""
+    after = walks.pushed(gait, 5.0)
+    dynamics, q = gait.walker.dynamics, gait.middle[:7]
+    rates = dynamics.all.jacobian(q)[[0, 2]] @ after[7:]
+    np.testing.assert_allclose(rates, 0.0, atol=1e-9)
+    gained = gait.walker.robot.mass_matrix(q) @ (after - gait.middle)[7:]
+    ground = dynamics.all.jacobian(q)[[0, 2]].T
+    expected = 5.0 * np.eye(7)[0]
+    left = gained - expected - ground @ np.linalg.lstsq(ground, gained - expected, rcond=None)[0]
+    np.testing.assert_allclose(left, 0.0, atol=1e-9)
+
+
+def test_a_push_that_is_too_hard_is_a_fall_with_a_reason(gait, tracks, designs):
+    policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
+    found = walks.walk(gait, policy, walks.pushed(gait, 60.0), STEPS)
+    assert found.steps < STEPS
+    assert found.reason
+
+
+@pytest.mark.parametrize("height", [0.005, -0.01])
+def test_small_steps_up_and_down_are_walked(gait, tracks, designs, height):
+    policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
+    found = walks.over_a_step(gait, policy, height, STEPS)
+    assert (found.steps, found.reason) == (STEPS, "")
+
+
+def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
+    """Against the optimality conditions: u - wanted is a sum of rows that act, with signs."""
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        a, b = random.normal(size=(3, 4)), 20.0 * random.uniform(size=3)
+        wanted = 20.0 * random.normal(size=4)
+        u = controllers.nearest(wanted, a, b, 25.0)
+        assert (a @ u + b >= -1e-5).all()
+        assert (np.abs(u) <= 25.0 + 1e-9).all()
+        rows = np.vstack([a, np.eye(4), -np.eye(4)])
+        slack = rows @ u + np.concatenate((b, np.full(8, 25.0)))
+        acting = rows[slack < 1e-4]
+        if len(acting) == 0:
+            np.testing.assert_array_equal(u, wanted)
+            continue
+        forces, *_ = np.linalg.lstsq(acting.T, u - wanted, rcond=None)
+        np.testing.assert_allclose(acting.T @ forces, u - wanted, atol=1e-4)
+
+
+def test_cone_rows_are_the_forces_of_the_dynamics(gait):
+    x, u = gait.middle, np.array([20.0, -10.0, 5.0, 8.0])
+    a, b = controllers.ConeModel(gait)(("stick", "open"), x)
+    out = gait.walker.mode(("stick", "open")).outputs(0.0, x, u)
+    normal, friction = out["normal_force"][0], out["friction_force"][0][0]
+    expected = [normal - 5.0, 0.95 * 0.7 * normal - friction, 0.95 * 0.7 * normal + friction]
+    np.testing.assert_allclose(a @ u + b, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_all_controllers_try_the_same_weights():
+    first = controllers.Weights()
+    tried = limits.candidates(first, 4, np.random.default_rng(0))
+    assert len(tried) == 4
+    assert tried[0] == first
+    again = limits.candidates(first, 4, np.random.default_rng(0))
+    assert tried == again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("full", [False, True])
+def test_the_experiment_leaves_a_complete_folder(tmp_path, full):
+    config = biped_walk.quick(biped_walk.Config(full=full))
+    folder = RunFolder("biped-walk", tmp_path)
+    summary = biped_walk.run(config, folder, Console(quiet=True))
+    stored = json.loads((folder / "summary.json").read_text())
+    assert stored.keys() == summary.keys()
+    assert {"multipliers_open", "multipliers_closed", "steps_walked"} <= stored.keys()
+    assert stored["steps_walked"] == [config.steps]
+    names = ["gait.png", "errors.png", "walk.gif"]
+    if full:
+        names.append("limits.png")
+        assert set(stored["largest_push"]) == set(stored["step_height"]) == set(controllers.NAMES)
+    for name in names:
+        assert (folder / "figures" / name).stat().st_size > 10000
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("speed=0", "speed must be greater"),
+        ("weights=[1, 2]", "must have 3 entries"),
+        ("steps=0", "steps must be"),
+        ("scatter=[-1, 0]", r"scatter\[0\] must be at least"),
+        ("pushes=[0]", r"pushes\[0\] must be greater"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, message):
+    with pytest.raises(InputError, match=message):
+        load_configuration(biped_walk.Config, None, [setting])

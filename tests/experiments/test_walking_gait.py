@@ -1,0 +1,120 @@
+"""The gait of the five-link walker: it closes, keeps its limits, and has the right derivative."""
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybridctl.experiments.walking import gait as gaits
+from hybridctl.robots import five_link
+
+import hybridctl as hc
+from hybridctl.control.lqr.periodic import periodic_lqr
+from hybridctl.control.trajectory.optimise import Feedforwards
+from hybridctl.control.trajectory.transcription import transcribe
+from hybridctl.errors import InfeasibleReferenceError
+
+
+def test_it_closes_on_simulation(gait):
+    assert gait.closing < 1e-8
+    assert gait.step.mismatch < 1e-8
+    run = gait.step.run
+    assert run.final_state[0] - run(0.0)[0] == pytest.approx(0.7 * gait.period, abs=1e-8)
+
+
+def test_it_stays_inside_its_margins(gait):
+    """Between points of collocation as well, up to 2 % of the cone, 2 N m and 1 mm."""
+    walker, arc, margins = gait.walker, gait.step.run.arcs[0], gaits.MARGINS
+    mode = walker.mode(arc.mode)
+    for t in np.linspace(0.0, arc.end, 101):
+        x, u = arc.state_and_input(float(t))
+        out = mode.outputs(t, x, u)
+        s = t / arc.end
+        assert out["normal_force"][0] >= margins.force - 1e-6
+        used = np.abs(out["friction_force"][0]).max() / out["normal_force"][0] / 0.7
+        assert used <= margins.friction + 0.02
+        assert out["gap"][1] >= 4.0 * margins.clearance * s * (1.0 - s) - 1e-3
+        assert np.abs(u).max() <= 102.0
+        assert gaits.BEND[0] - 1e-2 <= x[[4, 6]].min()
+    event = gait.step.run.events[0]
+    rate = walker.dynamics.gap_rates(event.state_after[:7], event.state_after[7:])[0]
+    assert rate >= margins.release - 1e-7
+    assert event.impulses[0] == 0.0
+
+
+def test_without_feedback_it_is_unstable_and_trivial_multipliers_are_named(gait):
+    found = gait.map.floquet_multipliers(symmetry=gait.symmetry)
+    assert sorted(found.trivial.values()) == ["held", "held", "held", "translation"]
+    assert len(found.others) == 10
+    assert np.abs(found.others).max() > 5.0
+    assert not found.is_stable
+
+
+def test_the_monodromy_matrix_is_that_of_differences(gait):
+    """Feedforward goes on past touchdown; h = 1e-5: truncation some 1e-7, rounding 1e-12 / h."""
+    mode, x0 = gait.walker.mode(five_link.LEFT_STANCE), gait.middle
+    span = (gait.orbit.start, gait.orbit.end)
+    policy = Feedforwards((gait.curve(0), gait.curve(1)))
+
+    def end(x):
+        return hc.simulate(gait.walker, mode.key, x, span, policy, **gaits.TIGHT).final_state
+
+    exact = gait.map.state_transition
+    held = mode.held.jacobian(x0)
+    allowed = np.linalg.svd(held)[2][len(held) :]  # directions that keep the foot where it is
+    h = 1e-5
+    for way in allowed[::2]:
+        ends = [end(mode.project(x0 + s * h * way)) for s in (1.0, -1.0)]
+        along = (ends[0] - ends[1]) / (2.0 * h)
+        np.testing.assert_allclose(along, exact @ way, atol=1e-6 * np.abs(exact).max())
+
+
+def test_feedback_across_the_touchdown_makes_it_stable(gait):
+    weights = np.diag([0.0, *[100.0] * 6, 0.0, *[10.0] * 6])
+    lqr = periodic_lqr(gait.map, weights, 0.01 * np.eye(4), symmetry=gait.symmetry)
+    assert lqr.multipliers.is_stable
+    assert np.abs(lqr.multipliers.others).max() < 0.3
+
+    orbit, _ = lqr.repeated(2)
+    assert [arc.mode for arc in orbit.arcs] == [
+        five_link.LEFT_STANCE,
+        five_link.RIGHT_STANCE,
+        five_link.LEFT_STANCE,
+    ]
+    assert [event.guards for event in orbit.events] == [("right closes",), ("left closes",)]
+    after = orbit(gait.orbit.end + 0.1)
+    before = gait.orbit(gait.orbit.start + 0.1)
+    expected = gait.symmetry.matrix @ before
+    expected[0] += 0.7 * gait.period
+    np.testing.assert_allclose(after, expected, atol=1e-7)
+
+
+def test_every_constraint_has_its_derivative(gait):
+    """Along random directions near the optimum: h = 1e-6, so h^2 and 1e-16 / h leave 1e-9."""
+    task = gaits.task(gait.walker, 0.7, torque=100.0, margins=gaits.MARGINS)
+    programme = transcribe(task)
+    w = programme.column
+    both = ca.vertcat(programme.constraints, programme.cost)
+    values, slopes = ca.Function("g", [w], [both]), ca.Function("d", [w], [ca.jacobian(both, w)])
+    random, h = np.random.default_rng(0), 1e-6
+    begin = gaits.straight_guess(0.05 * random.normal(size=(2, 14)))
+    point = programme.start(begin)
+    exact = slopes(point).sparse()
+    for direction in random.normal(size=(2, w.numel())):
+        ends = [np.array(values(point + s * h * direction)).ravel() for s in (1.0, -1.0)]
+        scale = np.maximum(np.abs(exact) @ np.abs(direction), 1.0)
+        off = (ends[0] - ends[1]) / (2.0 * h) - exact @ direction
+        assert np.abs(off / scale).max() < 1e-6
+
+
+@pytest.mark.slow
+def test_a_task_beyond_the_motors_says_so():
+    """With 5 N m it cannot keep its height: it would have to walk downhill."""
+    with pytest.raises(InfeasibleReferenceError, match=r"joint 'root_z' is missed by 0\.0\d+ m"):
+        gaits.find(0.7, torque=5.0)
+
+
+@pytest.mark.slow
+def test_ten_random_guesses_reach_one_optimum(gait):
+    """Postures and speeds moved by noise of standard deviation 0.1 rad, m, rad/s or m/s."""
+    random = np.random.default_rng(1)
+    costs = [gaits.find(0.7, noise=0.1 * random.normal(size=(2, 14))).step.cost for _ in range(10)]
+    np.testing.assert_allclose(costs, gait.step.cost, rtol=1e-6)

@@ -1,0 +1,118 @@
+"""The five-link walker: its published numbers, and both ways to its equations."""
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybridctl.robots import five_link
+
+from hybridctl.mechanics.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.mode_expressions import mode_field
+
+Q = np.array([0.1, 0.75, 0.1, -0.4, 0.3, 0.2, 0.4])
+
+
+@pytest.fixture(scope="module")
+def walker():
+    return five_link.system()
+
+
+def test_it_has_the_numbers_of_its_source():
+    robot = five_link.robot()
+    assert robot.weight == pytest.approx((12.0 + 2 * 6.8 + 2 * 3.2) * 9.81)
+    assert robot.armature == pytest.approx([0, 0, 0, 0.83, 0.83, 0.83, 0.83])
+    assert robot.joint_names[3:] == five_link.JOINTS
+    assert robot.nu == 4
+
+
+def test_its_energy_is_that_of_five_rods_and_four_rotors():
+    """Heights and speeds of the centres of mass by hand, at a random state."""
+    robot, v = five_link.robot(), np.array([0.7, -0.2, 0.3, 1.0, -0.8, -1.1, 0.6])
+    _, z, pitch, *_ = Q
+    kinetic, potential = robot.energy(Q, v)
+    rods = [(12.0, 1.33, [(0.24, pitch, v[2])])]
+    for hip, knee in ((3, 4), (5, 6)):
+        femur, tibia = pitch + Q[hip], pitch + Q[hip] + Q[knee]
+        rates = v[2] + v[hip], v[2] + v[hip] + v[knee]
+        rods += [
+            (6.8, 0.47, [(-0.11, femur, rates[0])]),
+            (3.2, 0.20, [(-0.4, femur, rates[0]), (-0.24, tibia, rates[1])]),
+        ]
+    expected_kinetic = 0.5 * 0.83 * float(v[3:] @ v[3:])
+    expected_potential = 0.0
+    for mass, inertia, chain in rods:
+        along = sum(length * np.cos(angle) * rate for length, angle, rate in chain)
+        down = sum(length * np.sin(angle) * rate for length, angle, rate in chain)
+        speed = np.array([v[0] + along, v[1] - down])
+        expected_kinetic += 0.5 * (mass * speed @ speed + inertia * chain[-1][2] ** 2)
+        height = z + sum(length * np.cos(angle) for length, angle, _ in chain)
+        expected_potential += mass * 9.81 * height
+    assert kinetic == pytest.approx(expected_kinetic, rel=1e-12)
+    assert potential == pytest.approx(expected_potential, rel=1e-12)
+
+
+def test_exchanged_legs_take_motions_to_motions(walker):
+    """S f(x, u) = f(S x, W u), in the mode of the other foot; impacts too."""
+    symmetry, random = five_link.exchange_legs(walker), np.random.default_rng(0)
+    for mode in (five_link.LEFT_STANCE, ("slip+", "open"), ("open", "open")):
+        x = np.concatenate((Q, random.normal(size=7)))
+        if walker.mode(mode).project is not None:
+            x = walker.mode(mode).project(x)
+        u = random.normal(size=4)
+        there = walker.mode(symmetry.mode(mode)).field(
+            0.0, symmetry.matrix @ x, symmetry.inputs(4) @ u
+        )
+        here = symmetry.matrix @ walker.mode(mode).field(0.0, x, u)
+        np.testing.assert_allclose(there, here, rtol=1e-10, atol=1e-10)
+    assert symmetry.guard("left closes") == "right closes"
+    assert symmetry.mode(five_link.LEFT_STANCE) == five_link.RIGHT_STANCE
+    assert symmetry.contacts == (1, 0)
+
+
+def test_expressions_of_a_stance_are_what_is_simulated(walker):
+    mode = mode_field(walker.robot, walker.contacts, five_link.LEFT_STANCE)
+    f = ca.Function("f", [mode.x, mode.u], [mode.field, mode.guards])
+    x = walker.mode(five_link.LEFT_STANCE).project(np.concatenate((Q, np.ones(7))))
+    u = np.array([10.0, -5.0, 3.0, 8.0])
+    field, guards = (np.array(part).ravel() for part in f(x, u))
+    expected = walker.mode(five_link.LEFT_STANCE).field(0.0, x, u)
+    np.testing.assert_allclose(field, expected, rtol=1e-9, atol=1e-9)
+    values = walker.outgoing(five_link.LEFT_STANCE).guards.values(0.0, x, u)
+    np.testing.assert_allclose(guards, values, rtol=1e-9, atol=1e-9)
+
+
+def test_a_touchdown_with_release_is_the_impact_of_the_law():
+    """Where its impulses are in the cone and the other foot leaves, both give one velocity."""
+    walker = five_link.system(friction=1.5)
+    impact = impact_map(walker.robot, walker.contacts, five_link.RIGHT_STANCE)
+    f = ca.Function("f", [impact.x], [impact.after, impact.impulses, impact.rates])
+    v = np.array([0.8, 0.05, 0.2, 1.2, -0.6, -0.9, 0.3])
+    q = _both_feet_down(walker)
+    x = walker.mode(five_link.LEFT_STANCE).project(np.concatenate((q, v)))
+    after, impulses, rates = (np.array(part).ravel() for part in f(x))
+    assert impulses[1] > 0.0
+    assert rates[0] > 0.0
+    assert abs(impulses[3]) < 1.5 * impulses[1]
+    reset = walker.outgoing(five_link.LEFT_STANCE).edge(("right closes",)).reset
+    jump = reset(0.0, x, np.zeros(4))
+    np.testing.assert_allclose(jump.state, after, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(jump.impulses, impulses[:2], rtol=1e-9, atol=1e-10)
+
+
+def test_what_a_mode_holds_and_its_derivative(walker):
+    held = walker.mode(five_link.LEFT_STANCE).held
+    x = np.concatenate((Q, np.linspace(-1.0, 1.0, 7)))
+    symbol = ca.SX.sym("x", 14)
+    rows = held_rows(walker.robot, walker.contacts, five_link.LEFT_STANCE, symbol)
+    f = ca.Function("f", [symbol], [rows, ca.jacobian(rows, symbol)])
+    values, slopes = (np.array(part) for part in f(x))
+    np.testing.assert_allclose(held.residuals(x), values.ravel(), atol=1e-12)
+    np.testing.assert_allclose(held.jacobian(x), slopes, atol=1e-12)
+
+
+def _both_feet_down(walker) -> np.ndarray:
+    """A posture with the left foot behind and the right one in front, on the ground."""
+    q = np.array([0.0, 0.75, 0.1, 0.15, 0.2, -0.55, 0.3])
+    for _ in range(20):
+        gaps = walker.dynamics.gaps(q)
+        q = q - np.linalg.pinv(walker.dynamics.gap_jacobian(q)) @ gaps
+    return q
