@@ -57,6 +57,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import kalman
 from hybridctl.estimation.likelihood import log_range
+from hybridctl.estimation.measurement import explicit
 from hybridctl.estimation.predict import Prediction
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.start import first_estimate
@@ -217,7 +218,7 @@ def _enough(filters: Filters, record: Record) -> bool:
 def _outlier(filters: Filters, sample: Sample, ranges: Mapping[str, float]) -> float:
     """What a rejected value counts, see `log_likelihoods`."""
     assert filters.settings.gate is not None
-    k = filters.middle.measurements[sample.channel].dimension
+    k = explicit(filters.middle.measurements[sample.channel]).dimension
     return float(np.log1p(-filters.settings.gate)) - k * ranges[sample.channel]
 
 
