@@ -23,6 +23,7 @@ _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON f
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
 )
+_OPEN = click.option("--open", "look", is_flag=True, help="Show the page of the run in a browser.")
 _SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
 _MAPPING = click.option(
     "--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels."
@@ -56,6 +57,7 @@ def list_experiments() -> None:
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
+@_OPEN
 @_SHOW
 @click.pass_context
 def simulate(
@@ -67,6 +69,7 @@ def simulate(
     settings: tuple[str, ...],
     gains: str | None,
     quick: bool,
+    look: bool,
     show: bool,
 ) -> None:
     """Simulate an experiment; print its tables and leave a folder with data and figures.
@@ -77,8 +80,8 @@ def simulate(
     import dataclasses
     import json
 
-    from rich.console import Console
-
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder, load_configuration
 
     module = EXPERIMENTS[experiment].load()
@@ -94,8 +97,9 @@ def simulate(
         _echo_settings(configuration)
         return
     folder = RunFolder(experiment, out, overwrite=overwrite)
-    module.run(configuration, folder, Console())
-    click.echo(f"results in {folder.path}")
+    console = Transcript()
+    module.run(configuration, folder, console)
+    finish(folder, console, EXPERIMENTS[experiment].summary, module.__doc__, look=look)
 
 
 @cli.command()
@@ -106,6 +110,7 @@ def simulate(
 @_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
 @click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
+@_OPEN
 @_SHOW
 def validate(
     experiment: str,
@@ -115,6 +120,7 @@ def validate(
     settings: tuple[str, ...],
     seed: int | None,
     quick: bool,
+    look: bool,
     show: bool,
 ) -> None:
     """Compare the linearization of an experiment with simulations near its trajectory.
@@ -122,9 +128,9 @@ def validate(
     The remainder of a linearization that is right shrinks as the square of the perturbation.
     EXPERIMENT is rrr-door or biped.
     """
-    from rich.console import Console
-
     from hybridctl.experiments.linearization import validate as validation
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder, load_configuration
 
     seeds = () if seed is None else (f"seed={seed}",)
@@ -135,8 +141,9 @@ def validate(
         _echo_settings(configuration)
         return
     folder = RunFolder(f"validate-{experiment}", out, overwrite=overwrite)
-    validation.run(experiment, configuration, folder, Console())
-    click.echo(f"results in {folder.path}")
+    console = Transcript()
+    validation.run(experiment, configuration, folder, console)
+    finish(folder, console, "a linearization beside simulations", validation.__doc__, look=look)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -152,6 +159,7 @@ def validate(
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
 @click.option("--workers", type=int, help="Processes, as `--set workers=WORKERS`.")
 @click.option("--quick", is_flag=True, help="Few runs, no search on them.")
+@_OPEN
 @_SHOW
 @click.pass_context
 def tune(
@@ -164,6 +172,7 @@ def tune(
     seed: int | None,
     workers: int | None,
     quick: bool,
+    look: bool,
     show: bool,
 ) -> None:
     """Tune the feedback gains of an experiment, and compare them over perturbed runs.
@@ -171,9 +180,9 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door; --friction
     and --release choose its variants.
     """
-    from rich.console import Console
-
     from hybridctl.experiments.tuning import tune as tuning
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder, load_configuration
 
     given = {"seed": seed, "workers": workers}
@@ -187,8 +196,9 @@ def tune(
         return
     name = f"tune-{experiment}"
     folder = RunFolder(name, out, overwrite=overwrite, resumes=tuning.RECORD)
-    tuning.run(configuration, folder, Console())
-    click.echo(f"results in {folder.path}")
+    console = Transcript()
+    tuning.run(configuration, folder, console)
+    finish(folder, console, "gains before and after tuning", tuning.__doc__, look=look)
 
 
 @cli.command()
@@ -200,11 +210,10 @@ def info(log: Path, mapping: Path | None, segment: int | None) -> None:
 
     LOG is a file of CSV, NPZ, HDF5, a ROS 1 bag or MCAP, or the folder of a ROS 2 bag.
     """
-    from rich.console import Console
-
     from hybridctl.logs.info import print_info
+    from hybridctl.page.transcript import Transcript
 
-    print_info(log, Console(), mapping, segment)
+    print_info(log, Transcript(), mapping, segment)
 
 
 @cli.command("record")
@@ -232,10 +241,9 @@ def record_log(
 
     EXPERIMENT is ball, block, cube or door. Rate, duration and noise are settings.
     """
-    from rich.console import Console
-
     from hybridctl.experiments.filtering import record
     from hybridctl.experiments.filtering.models import load_settings
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
@@ -244,7 +252,7 @@ def record_log(
         _echo_settings(configuration)
         return
     path = RunFolder(f"record-{experiment}").path if out is None else out
-    record.record(experiment, configuration, path, Console(), overwrite=overwrite)
+    record.record(experiment, configuration, path, Transcript(), overwrite=overwrite)
 
 
 @cli.command("filter")
@@ -258,6 +266,7 @@ def record_log(
 @_SET
 @click.option("--compare", is_flag=True, help="Other filters beside the salted one.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
+@_OPEN
 def filter_log(
     log: Path | None,
     model: str,
@@ -269,17 +278,17 @@ def filter_log(
     settings: tuple[str, ...],
     compare: bool,
     mcap: bool,
+    look: bool,
 ) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
     Without LOG, a synthetic one is recorded first. `record MODEL --settings` shows the settings.
     """
-    from rich.console import Console
-
     from hybridctl.experiments.filtering import run as filter_run
+    from hybridctl.page.transcript import Transcript
 
     request = filter_run.Request(model, log, mapping, segment, truth, settings, compare, mcap)
-    filter_run.run(request, out, Console(), overwrite=overwrite)
+    filter_run.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 
 def _echo_settings(configuration: Any) -> None:

@@ -20,6 +20,7 @@ LAYERS = [
     {"batch", "mechanics", "symbolic"},
     {"control", "estimation"},
     {"plots", "logs", "report"},
+    {"page"},
     {"experiments", "robots"},
     {"cli"},
     {"__init__", "__main__"},

@@ -13,10 +13,22 @@ from scipy.stats import chi2
 from hybridctl.checks import Array
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BANDS, BASELINE, REFERENCE, TRACKING, Band, Line, Panel, series
+from hybridctl.plots import (
+    BANDS,
+    BASELINE,
+    GREEN,
+    ORANGE,
+    PINK,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Line,
+    Panel,
+    series,
+)
 from hybridctl.report import RunFolder
 
-COLORS = (TRACKING, "#d68910", BASELINE, "#8e44ad", "#1e8449")
+COLORS = (TRACKING, ORANGE, BASELINE, PINK, GREEN)
 _COLUMNS = 2
 _WIDE = 0.12  # of the time axis; bands that are narrower have no name
 _SIGMAS = 3.0

@@ -31,7 +31,7 @@ from hybridctl.control.ilqr.cost import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion, ilqr
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
@@ -43,7 +43,7 @@ STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}
 TARGETS = {"near": 3.0, "far": 1.0}
 BLOCK = {"x [m]": 0, "z [m]": 1, "pitch [rad]": 2, "speed [m/s]": 3}
 DOOR = {f"{joint} [rad]": i for i, joint in enumerate(rrr_door.JOINTS)}
-COLORS = (TRACKING, REFERENCE, "#1e8449", "#d68910")
+COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.control.tuning.ensemble import Statistics
-from hybridctl.files import atomic
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.tuning.tune import Ranked
@@ -80,5 +79,4 @@ def _figure() -> tuple[Figure, Any]:
 def _save(figure: Figure, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
