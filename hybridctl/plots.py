@@ -20,8 +20,8 @@ from hybridctl.checks import Array
 from hybridctl.files import atomic, packed
 
 # Okabe and Ito's colours, which people who see fewer colours can tell apart.
-BLUE, VERMILION, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#cc79a7"
-REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#7f7f7f"
+BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9"
+REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
 _DPI = 130
 

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from scipy.stats import chi2
 
 from hybridctl.checks import Array
-from hybridctl.plots import BASELINE, GREEN, PINK, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.cube_filter.score import Score
 
-COLORS = (TRACKING, REFERENCE, BASELINE, GREEN, PINK)
+COLORS = (TRACKING, REFERENCE, BASELINE, GREEN, SKY)
 DEGREES = 6
 SPAN = (1e-2, 1e3)  # of NIS
 BELOW = 5.0  # by which a filter may stay below the best median log-likelihood and still be shown

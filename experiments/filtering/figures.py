@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hybridctl.experiments.filtering.judgement import Judgement
@@ -18,8 +19,8 @@ from hybridctl.plots import (
     BASELINE,
     GREEN,
     ORANGE,
-    PINK,
     REFERENCE,
+    SKY,
     TRACKING,
     Band,
     Line,
@@ -28,7 +29,7 @@ from hybridctl.plots import (
 )
 from hybridctl.report import RunFolder
 
-COLORS = (TRACKING, ORANGE, BASELINE, PINK, GREEN)
+COLORS = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 _COLUMNS = 2
 _WIDE = 0.12  # of the time axis; bands that are narrower have no name
 _SIGMAS = 3.0
@@ -60,6 +61,7 @@ def _states(
     shown = [model.display(s.estimate.mean, s.estimate.covariance) for s in result.steps]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
+    jumps = np.searchsorted(times, sorted({event.time for event in result.events}))
     right = None
     if truth is not None and truth.start <= times[0] and times[-1] <= truth.end:
         nothing = np.zeros_like(result.covariances[0])
@@ -69,9 +71,9 @@ def _states(
         low, high = (values[:, k] + s * _SIGMAS * deviations[:, k] for s in (-1.0, 1.0))
         first = k == 0
         lines = [
-            Line(times, low, "3 sigma" if first else None, TRACKING, ":", 0.8),
-            Line(times, high, None, TRACKING, ":", 0.8),
-            Line(times, values[:, k], "estimate" if first else None),
+            apart(Line(times, low, "3 sigma" if first else None, TRACKING, ":", 0.8), jumps),
+            apart(Line(times, high, None, TRACKING, ":", 0.8), jumps),
+            apart(Line(times, values[:, k], "estimate" if first else None), jumps),
         ]
         if right is not None:
             lines.append(Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0))
@@ -83,6 +85,14 @@ def _states(
         bands=bands,
         span=(float(times[0]), float(times[-1])),
     )
+
+
+def apart(line: Line, at: Array) -> Line:
+    """A line with gaps before the samples `at`, where what it shows jumps."""
+    inside = at[(at > 0) & (at < len(line.times))]
+    between = 0.5 * (line.times[inside - 1] + line.times[inside])
+    times = np.insert(line.times, inside, between)
+    return replace(line, times=times, values=np.insert(line.values, inside, np.nan))
 
 
 def _innovations(
@@ -100,14 +110,14 @@ def _innovations(
         t = np.array([i.time for i in found])
         scaled = np.array([i.residual / np.sqrt(np.diag(i.covariance)) for i in found])
         limit = np.full(len(t), _SIGMAS)
-        for k in range(sensor.measurement.dimension):
+        for k, name in enumerate(sensor.residual_names):
             label = "3 sigma" if not panels else None
             lines = [
                 Line(t, np.clip(scaled[:, k], -_FAR, _FAR), None, TRACKING, ".", 1.0),
                 Line(t, limit, label, BASELINE, "--", 0.8),
                 Line(t, -limit, None, BASELINE, "--", 0.8),
             ]
-            panels.append(Panel(f"{sensor.name} {k} [sigma]", lines, zero=True))
+            panels.append(Panel(f"{name} [sigma]", lines, zero=True))
     title = f"{model.name}: innovations over their deviations"
     series(folder / "figures/innovations.png", _rows(panels), title=title, bands=bands)
 
