@@ -202,6 +202,64 @@ def tune(
 
 
 @cli.command()
+@click.argument("experiment", type=click.Choice(list(EXPERIMENTS)), metavar="EXPERIMENT")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="KEY=a:b:n",
+    help="A setting with n values from a to b, or KEY=v,w,...; may be repeated.",
+)
+@click.option("--seeds", type=int, help="Run each combination with that many seeds.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster that runs the units.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; that of an interrupted sweep is completed.",
+)
+@_OVERWRITE
+@_CONFIG
+@_SET
+@click.option("--quick", is_flag=True, help="The quick settings of the experiment.")
+@_OPEN
+def sweep(
+    experiment: str,
+    vary: tuple[str, ...],
+    seeds: int | None,
+    workers: int,
+    dask: str | None,
+    out: Path | None,
+    overwrite: bool,
+    config: Path | None,
+    settings: tuple[str, ...],
+    quick: bool,
+    look: bool,
+) -> None:
+    """Run an experiment over settings and seeds; leave one table of its results.
+
+    The numbers do not depend on how many workers there are. A worker that dies costs its unit
+    only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
+    """
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
+    from hybridctl.report import RunFolder, load_configuration
+    from hybridctl.sweep.plan import plan
+    from hybridctl.sweep.run import PLAN, print_outcome, run, write_table
+    from hybridctl.sweep.workers import crew
+
+    module = EXPERIMENTS[experiment].load()
+    base = load_configuration(module.Config, config, settings)
+    units = plan(experiment, module.quick(base) if quick else base, vary, seeds)
+    console = Transcript()
+    with crew(workers, dask) as found:
+        folder = RunFolder(f"sweep-{experiment}", out, overwrite=overwrite, resumes=PLAN)
+        folder.write_configuration(base, seed=None)
+        rows = run(units, folder, found, click.echo)
+    print_outcome(console, rows, write_table(folder, rows))
+    finish(folder, console, f"{len(units)} runs of {experiment}", look=look)
+
+
+@cli.command()
 @click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
 @_MAPPING
 @_SEGMENT

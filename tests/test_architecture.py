@@ -22,6 +22,7 @@ LAYERS = [
     {"plots", "logs", "report"},
     {"page"},
     {"experiments", "robots"},
+    {"sweep"},
     {"cli"},
     {"__init__", "__main__"},
 ]
