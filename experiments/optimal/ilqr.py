@@ -293,8 +293,15 @@ def _input(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
 
 
 def _slopes(name: str, motion: OptimalMotion) -> Line:
-    """The norm of the gradient over iterations, as the search sees it."""
+    """The norm of the gradient over iterations, as the search sees it, and where that has led.
+
+    A search that loses its bounce converges quickly, to something worse.
+    """
     slopes: Array = np.array([entry.slope for entry in motion.iterations] + [motion.slope])
     method = name.split(", ")[-1]
     color = {"plain": BASELINE, "reset only": REFERENCE}.get(method, TRACKING)
-    return Line(np.arange(len(slopes), dtype=np.float64), slopes, name, color)
+    bounces = len(motion.rollout.events)
+    label = (
+        f"{name}: ends with {bounces} bounce{'' if bounces == 1 else 's'}, cost {motion.cost:.3g}"
+    )
+    return Line(np.arange(len(slopes), dtype=np.float64), slopes, label, color)

@@ -54,6 +54,7 @@ def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
         axes.step(errors, share, where="post", color=COLORS[name], lw=1.6, label=name)
     axes.axhline(0.95, color="black", lw=0.6, ls=":")
     axes.set_xscale("log")
+    number_log_axis(axes.xaxis, axes.get_xlim())
     axes.set_xlabel("post-impact error [rad, rad/s]")
     axes.set_ylabel("share of runs")
     axes.set_title("Errors of perturbed runs; one that failed counts as 10", fontsize=10)

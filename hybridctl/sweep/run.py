@@ -86,17 +86,24 @@ def _finished(
 
 
 def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in nested results with their dotted names; of lists the first entries."""
+    """The numbers in nested results with their dotted names; of lists the first entries.
+
+    An entry of a list that names its "quantity" goes by that, others by their place.
+    """
     if isinstance(value, Mapping):
         children = [(str(key), child) for key, child in value.items() if key not in _TIMES]
     elif isinstance(value, list):
-        children = [(str(k), child) for k, child in enumerate(value[:_ENTRIES])]
+        children = [(_name_of(child, k), child) for k, child in enumerate(value[:_ENTRIES])]
     else:
         if isinstance(value, int | float):
             yield name, value
         return
     for key, child in children:
         yield from numbers(child, f"{name}.{key}" if name else key)
+
+
+def _name_of(entry: Any, place: int) -> str:
+    return str(entry.get("quantity", place)) if isinstance(entry, Mapping) else str(place)
 
 
 def write_table(folder: RunFolder, rows: Sequence[Row]) -> list[Path]:

@@ -90,6 +90,8 @@ def test_errors_of_the_program_are_not_results(tmp_path):
 def test_numbers_of_nested_results_have_dotted_names():
     summary = {"a": {"b": [1, {"c": 2.5}], "name": "x", "none": None}, "simulation_seconds": 3.0}
     assert dict(numbers(summary)) == {"a.b.0": 1, "a.b.1.c": 2.5}
+    named = {"compared": [{"quantity": "stop [s]", "error": 1e-9}]}
+    assert dict(numbers(named)) == {"compared.stop [s].error": 1e-9}
     assert len(dict(numbers({"long": list(range(100))}))) == 16
 
 
