@@ -11,7 +11,7 @@ from hybridctl.experiments.filtering.judgement import Judgement
 from hybridctl.experiments.filtering.model import FilterModel
 from scipy.stats import chi2
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import (
@@ -62,10 +62,11 @@ def _states(
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
     jumps = np.searchsorted(times, sorted({event.time for event in result.events}))
-    right = None
+    right, impacts = None, np.zeros(0, dtype=np.intp)
     if truth is not None and truth.start <= times[0] and times[-1] <= truth.end:
         nothing = np.zeros_like(result.covariances[0])
         right = np.array([model.display(truth(t), nothing)[0] for t in times.tolist()])
+        impacts = np.searchsorted(times, [event.time for event in truth.events])
     panels = []
     for k, name in enumerate(model.display_names):
         low, high = (values[:, k] + s * _SIGMAS * deviations[:, k] for s in (-1.0, 1.0))
@@ -76,7 +77,8 @@ def _states(
             apart(Line(times, values[:, k], "estimate" if first else None), jumps),
         ]
         if right is not None:
-            lines.append(Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0))
+            line = Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0)
+            lines.append(apart(line, impacts))
         panels.append(Panel(name, lines))
     series(
         folder / "figures/states.png",
@@ -87,9 +89,9 @@ def _states(
     )
 
 
-def apart(line: Line, at: Array) -> Line:
+def apart(line: Line, at: Indices) -> Line:
     """A line with gaps before the samples `at`, where what it shows jumps."""
-    inside = at[(at > 0) & (at < len(line.times))]
+    inside = np.unique(at[(at > 0) & (at < len(line.times))])
     between = 0.5 * (line.times[inside - 1] + line.times[inside])
     times = np.insert(line.times, inside, between)
     return replace(line, times=times, values=np.insert(line.values, inside, np.nan))

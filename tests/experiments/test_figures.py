@@ -46,7 +46,7 @@ def test_residuals_are_named_by_what_was_measured(name):
 
 
 def test_estimates_are_not_joined_across_events():
-    line = apart(Line(np.arange(5.0), np.arange(5.0), "estimate"), np.array([0, 2, 5]))
+    line = apart(Line(np.arange(5.0), np.arange(5.0), "estimate"), np.array([0, 2, 2, 5]))
     assert np.isnan(line.values).tolist() == [False, False, True, False, False, False]
     assert line.times.tolist() == [0.0, 1.0, 1.5, 2.0, 3.0, 4.0]
 
