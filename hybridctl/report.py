@@ -39,8 +39,8 @@ class RunFolder:
 
     Without a path it is `runs/<experiment>-<date>-<time>`, numbered where another run has that
     name. A given folder must be new or empty, or hold the run that `resumes` names a file of; with
-    `overwrite`, an earlier run in it is removed. Every file is written atomically. Raises
-    `InputError` for any other folder.
+    `overwrite`, an earlier run in it is removed. Every file is written atomically. `draws` says
+    whether figures are wanted. Raises `InputError` for any other folder.
     """
 
     def __init__(
@@ -50,8 +50,10 @@ class RunFolder:
         *,
         overwrite: bool = False,
         resumes: str | None = None,
+        draws: bool = True,
     ) -> None:
         self.experiment = experiment
+        self.draws = draws
         if path is None:
             self.path = _new_folder(Path("runs"), experiment)
             return

@@ -114,6 +114,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     folder.write_json("summary.json", summary)
     print_events(console, runs.landing)
     console.print(comparison_table("Blocks against closed forms", compared))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_all(config, runs, folder)
     return summary

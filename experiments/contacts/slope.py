@@ -129,6 +129,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     }
     folder.write_json("summary.json", summary)
     console.print(comparison_table("A ball on a slope", compared))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_all(config, runs, folder)
     return summary

@@ -100,6 +100,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     rows = [row(name, entry) for name, entry in summary.items()]
     columns = ("motion", "events", "cost", "iterations", "converged")
     console.print(table("Iterative LQR through events", columns, rows))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_balls(balls, folder)
         draw_states(

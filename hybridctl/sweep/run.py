@@ -37,7 +37,8 @@ def work(unit: Unit) -> Row:
     config = build_configuration(module.Config, unit.settings)
     with TemporaryDirectory() as scratch:
         try:
-            summary = module.run(config, RunFolder(unit.experiment, scratch), Console(quiet=True))
+            folder = RunFolder(unit.experiment, scratch, draws=False)
+            summary = module.run(config, folder, Console(quiet=True))
         except HybridctlError as error:
             return {"status": FAILED, "message": str(error), "values": {}}
     return {"status": DONE, "message": "", "values": dict(numbers(plain(summary)))}

@@ -103,6 +103,17 @@ def test_an_experiment_that_fails_is_a_row_that_says_why(tmp_path):
     assert "none.npz" in row["message"]
 
 
+def test_units_draw_no_figures_and_have_the_numbers_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("hybridctl.plots.save_figure", None)  # calling it would fail
+    module = EXPERIMENTS["slope"].load()
+    (unit,) = plan("slope", module.quick(module.Config()), ["speed=0.5:0.5:1"], None)
+    row = work(unit)
+    assert row["status"] == "done"
+    assert row["values"]["stops.comparisons.stop [s].closed_form"] == pytest.approx(
+        module.predict(module.Config(), module.cases(module.Config())["stops"]).stop_time
+    )
+
+
 def test_the_table_has_a_row_for_each_unit_and_is_read_back(tmp_path):
     rows = [
         {"k": 0, "status": "done", "message": "", "x": 0.1},
