@@ -16,6 +16,7 @@ from hybridctl.errors import InputError, UnknownNameError
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 T = TypeVar("T")
+_LISTED = 20  # names in an error
 
 
 def floats(value: Any) -> Array:
@@ -128,11 +129,20 @@ def interval(name: str, value: ArrayLike) -> tuple[float, float]:
 
 
 def member(name: str, value: Any, known: Collection[Any]) -> Any:
-    """`value` if it is one of `known`; the error lists them and the nearest spelling."""
+    """`value` if it is one of `known`; the error lists them (or some) and those spelled alike."""
     with suppress(TypeError):  # not hashable, so not one of them
         if value in known:
             return value
     names = [str(k) for k in known]
-    near = get_close_matches(str(value), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UnknownNameError(f"{name} {value!r} is unknown, expected one of {names}{hint}")
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    raise UnknownNameError(
+        f"{name} {value!r} is unknown, expected one of {names[:_LISTED]}{more}"
+        + did_you_mean(value, names)
+    )
+
+
+def did_you_mean(value: Any, known: Iterable[Any]) -> str:
+    """The end of a message: the names (up to three) spelled most like `value`, or nothing."""
+    plain = {str(k).casefold(): str(k) for k in known}
+    near = [plain[k] for k in get_close_matches(str(value).casefold(), plain)]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

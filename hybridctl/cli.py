@@ -18,6 +18,7 @@ _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON f
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
 )
+_OPEN = click.option("--open", "look", is_flag=True, help="Show the page of the run in a browser.")
 _SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
 _MAPPING = click.option(
     "--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels."
@@ -57,6 +58,7 @@ def list_experiments() -> None:
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
+@_OPEN
 @_SHOW
 @click.pass_context
 def simulate(
@@ -68,6 +70,7 @@ def simulate(
     settings: tuple[str, ...],
     gains: str | None,
     quick: bool,
+    look: bool,
     show: bool,
 ) -> None:
     """Simulate an experiment; print its tables and leave a folder with data and figures.
@@ -79,9 +82,9 @@ def simulate(
     import dataclasses
     import json
 
-    from rich.console import Console
-
     from hybridctl.models import experiment_module
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder, load_configuration
 
     module = experiment_module("experiments", experiment)
@@ -97,8 +100,9 @@ def simulate(
         _echo_settings(configuration)
         return
     folder = RunFolder(Path(experiment).stem, out, overwrite=overwrite)
-    module.run(configuration, folder, Console())
-    click.echo(f"results in {folder.path}")
+    console = Transcript()
+    module.run(configuration, folder, console)
+    finish(folder, console, getattr(module, "SUMMARY", ""), module.__doc__, look=look)
 
 
 @cli.command()
@@ -109,6 +113,7 @@ def simulate(
 @_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
 @click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
+@_OPEN
 @_SHOW
 def validate(
     experiment: str,
@@ -118,6 +123,7 @@ def validate(
     settings: tuple[str, ...],
     seed: int | None,
     quick: bool,
+    look: bool,
     show: bool,
 ) -> None:
     """Compare the linearization of an experiment with simulations near its trajectory.
@@ -125,9 +131,9 @@ def validate(
     The remainder of a linearization that is right shrinks as the square of the perturbation.
     EXPERIMENT is rrr-door or biped.
     """
-    from rich.console import Console
-
     from hybridctl.experiments.linearization import validate as validation
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder, load_configuration
 
     seeds = () if seed is None else (f"seed={seed}",)
@@ -138,8 +144,9 @@ def validate(
         _echo_settings(configuration)
         return
     folder = RunFolder(f"validate-{experiment}", out, overwrite=overwrite)
-    validation.run(experiment, configuration, folder, Console())
-    click.echo(f"results in {folder.path}")
+    console = Transcript()
+    validation.run(experiment, configuration, folder, console)
+    finish(folder, console, "a linearization beside simulations", validation.__doc__, look=look)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -155,6 +162,7 @@ def validate(
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
 @click.option("--workers", type=int, help="Processes, as `--set workers=WORKERS`.")
 @click.option("--quick", is_flag=True, help="Few runs, no search on them.")
+@_OPEN
 @_SHOW
 @click.pass_context
 def tune(
@@ -167,6 +175,7 @@ def tune(
     seed: int | None,
     workers: int | None,
     quick: bool,
+    look: bool,
     show: bool,
 ) -> None:
     """Tune the feedback gains of an experiment, and compare them over perturbed runs.
@@ -174,9 +183,9 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door, whose
     variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
-    from rich.console import Console
-
     from hybridctl.models import experiment_module
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder, load_configuration
 
     tuning = experiment_module("tunings", experiment)
@@ -191,8 +200,68 @@ def tune(
         return
     name = f"tune-{Path(experiment).stem}"
     folder = RunFolder(name, out, overwrite=overwrite, resumes=tuning.RECORD)
-    tuning.run(configuration, folder, Console())
-    click.echo(f"results in {folder.path}")
+    console = Transcript()
+    tuning.run(configuration, folder, console)
+    finish(folder, console, "gains before and after tuning", tuning.__doc__, look=look)
+
+
+@cli.command()
+@click.argument("experiment", metavar="EXPERIMENT")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="KEY=a:b:n",
+    help="A setting with n values from a to b, or KEY=v,w,...; may be repeated.",
+)
+@click.option("--seeds", type=int, help="Run each combination with that many seeds.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster that runs the units.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; that of an interrupted sweep is completed.",
+)
+@_OVERWRITE
+@_CONFIG
+@_SET
+@click.option("--quick", is_flag=True, help="The quick settings of the experiment.")
+@_OPEN
+def sweep(
+    experiment: str,
+    vary: tuple[str, ...],
+    seeds: int | None,
+    workers: int,
+    dask: str | None,
+    out: Path | None,
+    overwrite: bool,
+    config: Path | None,
+    settings: tuple[str, ...],
+    quick: bool,
+    look: bool,
+) -> None:
+    """Run an experiment over settings and seeds; leave one table of its results.
+
+    The numbers do not depend on how many workers there are. A worker that dies costs its unit
+    only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
+    """
+    from hybridctl.models import experiment_module
+    from hybridctl.page.build import finish
+    from hybridctl.page.transcript import Transcript
+    from hybridctl.report import RunFolder, load_configuration
+    from hybridctl.sweep.plan import plan
+    from hybridctl.sweep.run import PLAN, print_outcome, run, write_table
+    from hybridctl.sweep.workers import crew
+
+    module = experiment_module("experiments", experiment)
+    base = load_configuration(module.Config, config, settings)
+    units = plan(experiment, module.quick(base) if quick else base, vary, seeds)
+    console = Transcript()
+    with crew(workers, dask) as found:
+        folder = RunFolder(f"sweep-{Path(experiment).stem}", out, overwrite=overwrite, resumes=PLAN)
+        folder.write_configuration(base, seed=None)
+        rows = run(units, folder, found, click.echo)
+    print_outcome(console, rows, write_table(folder, rows))
+    finish(folder, console, f"{len(units)} runs of {experiment}", look=look)
 
 
 @cli.command()
@@ -210,11 +279,10 @@ def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | Non
 
     LOG is a file of CSV, NPZ, HDF5, a ROS 1 bag or MCAP, or the folder of a ROS 2 bag.
     """
-    from rich.console import Console
-
     from hybridctl.logs.info import print_info, write_mapping
+    from hybridctl.page.transcript import Transcript
 
-    print_info(log, Console(), mapping, segment)
+    print_info(log, Transcript(), mapping, segment)
     if draft is not None:
         write_mapping(log, draft)
         click.echo(f"a mapping to edit is in {draft}")
@@ -245,10 +313,9 @@ def record_log(
 
     MODEL is as in `filter --model`. Rate, duration and noise are settings.
     """
-    from rich.console import Console
-
     from hybridctl.commands import record
     from hybridctl.models import find_model
+    from hybridctl.page.transcript import Transcript
     from hybridctl.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
@@ -258,7 +325,7 @@ def record_log(
         _echo_settings(configuration)
         return
     path = RunFolder(f"record-{source.name}").path if out is None else out
-    record.record(source, configuration, path, Console(), overwrite=overwrite)
+    record.record(source, configuration, path, Transcript(), overwrite=overwrite)
 
 
 @cli.command("filter")
@@ -272,6 +339,7 @@ def record_log(
 @_SET
 @click.option("--compare", is_flag=True, help="Other filters beside the salted one.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
+@_OPEN
 def filter_log(
     log: Path | None,
     model: str,
@@ -283,17 +351,17 @@ def filter_log(
     settings: tuple[str, ...],
     compare: bool,
     mcap: bool,
+    look: bool,
 ) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
     Without LOG, a synthetic one is recorded first. `record MODEL --settings` shows the settings.
     """
-    from rich.console import Console
-
     from hybridctl.commands import filter as filtering
+    from hybridctl.page.transcript import Transcript
 
     request = filtering.Request(model, log, mapping, segment, truth, settings, compare, mcap)
-    filtering.run(request, out, Console(), overwrite=overwrite)
+    filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 
 @cli.command("identify")
@@ -335,13 +403,12 @@ def identify_parameters(
     Parameters are settings of the model (`record MODEL --settings` shows them) and start at their
     values, which --set changes.
     """
-    from rich.console import Console
-
     from hybridctl.commands import identify
+    from hybridctl.page.transcript import Transcript
 
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
     request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
-    identify.run(request, out, Console(), overwrite=overwrite)
+    identify.run(request, out, Transcript(), overwrite=overwrite)
 
 
 def _echo_settings(configuration: Any) -> None:

@@ -1,9 +1,10 @@
-"""Files that are read, or written whole or not at all; YAML and what it must hold."""
+"""Files read, or written whole or not at all; YAML and what it must hold; arrays in JSON."""
 
 from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import yaml
+from numpy.typing import ArrayLike
 
 from hybridctl.checks import member
 from hybridctl.errors import FileFormatError, InputError
@@ -51,6 +54,12 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def packed(values: ArrayLike) -> dict[str, Any]:
+    """An array for JSON that is drawn: its shape, and 32-bit numbers, little-endian, in base64."""
+    array = np.asarray(values, dtype="<f4")
+    return {"shape": list(array.shape), "float32": b64encode(array.tobytes()).decode("ascii")}
 
 
 def read_yaml(path: str | Path, what: str) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
@@ -14,10 +17,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
-from hybridctl.files import atomic
+from hybridctl.files import atomic, packed
 
-REFERENCE, TRACKING, BASELINE = "#c0392b", "#1f5fa8", "#7f8c8d"
-CURVES = (TRACKING, "#d68910", BASELINE, "#8e44ad", "#1e8449")
+# Okabe and Ito's colours, which people who see fewer colours can tell apart.
+BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9"
+REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
+CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
 _DPI = 130
 
@@ -74,7 +79,10 @@ def series(
     span: tuple[float, float] | None = None,
     xlabel: str = "time [s]",
 ) -> None:
-    """Save a grid of time series that share the time axis; `panels[row][column]`."""
+    """Save a grid of time series that share the time axis; `panels[row][column]`.
+
+    Beside the picture (see `save_figure`) the series are saved as .json, for the page.
+    """
     rows, columns = len(panels), max(len(row) for row in panels)
     figure = Figure(figsize=(1.0 + 4.6 * columns, 1.0 + 1.75 * rows), layout="constrained")
     FigureCanvasAgg(figure)
@@ -93,7 +101,31 @@ def series(
     if span is not None:
         grid[0][0].set_xlim(span)
     figure.suptitle(title)
-    _save(figure, path)
+    save_figure(figure, path)
+    record = {
+        "title": title,
+        "xlabel": xlabel,
+        "span": span,
+        "bands": [asdict(band) for band in bands],
+        "rows": [[_panel_record(panel) for panel in row] for row in panels],
+    }
+    with atomic(Path(path).with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(record, allow_nan=False))
+
+
+def _panel_record(panel: Panel) -> dict[str, Any]:
+    lines = [
+        {
+            "x": packed(line.times),
+            "y": packed(line.values),
+            "label": line.label,
+            "color": line.color,
+            "style": line.style,
+            "width": line.width,
+        }
+        for line in panel.lines
+    ]
+    return {"ylabel": panel.ylabel, "log": panel.log, "zero": panel.zero, "lines": lines}
 
 
 def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool) -> None:
@@ -153,7 +185,7 @@ def snapshots(
     for axes in list(grid.flat)[len(scenes) :]:
         axes.set_visible(False)
     figure.suptitle(title)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def animation(
@@ -210,6 +242,13 @@ def _draw_pose(axes: Axes, pose: Pose) -> None:
         )
 
 
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it."""
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=_DPI)
+    plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with (
+        atomic(Path(path).with_suffix(".svg")) as temporary,
+        mpl.rc_context({"svg.hashsalt": "hybridctl"}),
+    ):
+        figure.savefig(temporary, metadata=plain)

@@ -39,8 +39,8 @@ class RunFolder:
 
     Without a path it is `runs/<experiment>-<date>-<time>`, numbered where another run has that
     name. A given folder must be new or empty, or hold the run that `resumes` names a file of; with
-    `overwrite`, an earlier run in it is removed. Every file is written atomically. Raises
-    `InputError` for any other folder.
+    `overwrite`, an earlier run in it is removed. Every file is written atomically. `draws` says
+    whether figures are wanted. Raises `InputError` for any other folder.
     """
 
     def __init__(
@@ -50,8 +50,10 @@ class RunFolder:
         *,
         overwrite: bool = False,
         resumes: str | None = None,
+        draws: bool = True,
     ) -> None:
         self.experiment = experiment
+        self.draws = draws
         if path is None:
             self.path = _new_folder(Path("runs"), experiment)
             return
@@ -86,7 +88,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file; arrays become lists, and infinities and NaN become null."""
-        self.write_text(name, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+        self.write_text(name, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
         """Write a text file."""
@@ -261,11 +263,12 @@ def progress(console: Console, start: float, end: float) -> Iterator[Callable[[s
 Tick = Callable[[float], None]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: arrays as lists, infinities and NaN as None."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, float | np.floating):

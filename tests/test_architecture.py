@@ -20,9 +20,10 @@ LAYERS = [
     {"batch", "mechanics", "symbolic"},
     {"control", "estimation"},
     {"plots", "logs", "report", "robot_file"},
-    {"models"},
+    {"models", "page"},
     {"commands"},
     {"experiments", "robots"},
+    {"sweep"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -104,3 +104,13 @@ def test_a_member_is_returned_and_a_stranger_gets_a_hint():
         checks.member("colour", "bleu", ("red", "blue"))
     with pytest.raises(UnknownNameError, match="colour"):
         checks.member("colour", [], {"red": 1})
+
+
+def test_names_spelled_alike_are_offered_whatever_their_case_and_long_lists_are_cut():
+    frames = [f"link_{k}" for k in range(40)] + ["Left_Foot", "left_foot_2"]
+    with pytest.raises(UnknownNameError) as caught:
+        checks.member("frame", "left_foot", frames)
+    message = str(caught.value)
+    assert "'link_19'] and 22 more; did you mean 'Left_Foot' or 'left_foot_2'?" in message
+    with pytest.raises(UnknownNameError, match=r"expected one of \['a', 'b'\]$"):
+        checks.member("name", "zzz", ["a", "b"])

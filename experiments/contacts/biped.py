@@ -142,6 +142,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     summary = {name: record(config, result) for name, result in results.items()}
     folder.write_json("summary.json", summary)
     print_table(console, config, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_flow(folder / "figures/flow.png", results)
     return summary

@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridctl.files import atomic
-from hybridctl.plots import REFERENCE, TRACKING
+from hybridctl.plots import REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.contacts.biped import Result
@@ -51,5 +50,4 @@ def draw_flow(path: Path, results: Mapping[str, Result]) -> None:
         grid[-1][column].set_xlabel("initial pitch [rad]")
     grid[0][0].legend(fontsize=7)
     figure.suptitle("A biped a moment after it has landed")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)

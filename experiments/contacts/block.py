@@ -18,6 +18,7 @@ the height of a force that lifts at distance d from the centre of a block of wid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -30,7 +31,9 @@ from rich.console import Console
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
 from hybridctl.report import RunFolder, event_record, table
 
@@ -113,6 +116,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     folder.write_json("summary.json", summary)
     print_events(console, runs.landing)
     console.print(comparison_table("Blocks against closed forms", compared))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_all(config, runs, folder)
     return summary
@@ -256,11 +261,13 @@ def print_events(console: Console, run: HybridTrajectory) -> None:
 def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
     """Snapshots of the landing, and the contacts of landing and rocking."""
     draw_snapshots(config, runs.landing, folder)
+    scenes = []
     for name, title, model, run in (
         ("landing", "The block that lands and is lifted", config.model, runs.landing),
         ("rocking", "The rocking block", block.ROCKING, runs.rocking),
     ):
         actuated = name == "landing"
+        scenes.append(scene(title, model, block.system(model, actuated=actuated), run))
         draw_contacts(
             folder / f"figures/{name}",
             title,
@@ -269,6 +276,22 @@ def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
             block.contacts(model),
             run,
         )
+    write_motion(folder, scenes)
+
+
+def scene(
+    title: str, model: block.Parameters, system: HybridSystem, run: HybridTrajectory
+) -> Scene:
+    """A block that moves above the ground."""
+    ground = ground_below(model, [run.start, *(event.time for event in run.events), run.end], run)
+    mover = Mover("block", run, lambda x: [outline(model, x)], system=system)
+    return Scene(title, [mover], [ground], ("x", "z"))
+
+
+def ground_below(model: block.Parameters, times: Sequence[float], run: HybridTrajectory) -> Array:
+    """The ground (2, 2), as far as the block gets at these times."""
+    centres = [run(t)[0] for t in times]
+    return np.array([[min(centres) - model.width, 0.0], [max(centres) + model.width, 0.0]])
 
 
 def draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) -> None:
@@ -276,18 +299,18 @@ def draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) -> 
     captions = ["dropped", *(", ".join(event.guards) for event in run.events), "end"]
     times = [run.start, *(event.time for event in run.events), run.end]
     states = [run(t) for t in times]
-    centres = [x[0] for x in states]
-    ground = np.array(
-        [[min(centres) - config.model.width, 0.0], [max(centres) + config.model.width, 0.0]]
-    )
+    ground = ground_below(config.model, times, run)
     scenes = [
-        (f"t = {t:.3f} s: {caption}", [Pose([ground], color=BASELINE), Pose([outline(config, x)])])
+        (
+            f"t = {t:.3f} s: {caption}",
+            [Pose([ground], color=BASELINE), Pose([outline(config.model, x)])],
+        )
         for t, caption, x in zip(times, captions, states, strict=True)
     ]
-    snapshots(folder / "figures/landing_snapshots.png", scenes, title="The block (y up)")
+    snapshots(folder / "figures/landing_snapshots.png", scenes, title="The block", vertical="z")
 
 
-def outline(config: Config, x: Array) -> Array:
+def outline(model: block.Parameters, x: Array) -> Array:
     """The sides of the block (5, 2) in the world."""
-    left, right = (corner(config.model, x[2], side) for side in (-1.0, 1.0))
+    left, right = (corner(model, x[2], side) for side in (-1.0, 1.0))
     return np.array([x[:2] + part for part in (left, right, -left, -right, left)])

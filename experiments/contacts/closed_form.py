@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from hybridctl.report import table
@@ -39,7 +38,7 @@ def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> 
     """One row for each comparison of each named group."""
     rows = [
         (
-            escape(f"{name}: {c.quantity}"),
+            f"{name}: {c.quantity}",
             f"{c.simulated:.6f}",
             f"{c.closed_form:.6f}",
             f"{c.error:.1e}",

@@ -130,6 +130,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     }
     folder.write_json("summary.json", summary)
     print_tables(console, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         figures.draw_all(drop.model, drop.times, poses, events, folder)
     return summary

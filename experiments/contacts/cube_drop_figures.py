@@ -14,12 +14,23 @@ from scipy.spatial.transform import Rotation
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import closed_contacts, contact_system
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, series, snapshots
+from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.plots import (
+    BASELINE,
+    ORANGE,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    Pose,
+    series,
+    snapshots,
+)
 from hybridctl.report import RunFolder
 
 STYLES = {
     "events": (TRACKING, "-"),
-    "stepping": ("#d68910", "--"),
+    "stepping": (ORANGE, "--"),
     "recorded": (REFERENCE, "-"),
 }
 SCENES = 6
@@ -36,6 +47,7 @@ def draw_all(
     draw_poses(times, poses, folder)
     draw_snapshots(model, times, poses, folder)
     draw_touching(model, run, folder)
+    write_scene(model, run, folder)
 
 
 def draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> None:
@@ -80,6 +92,9 @@ def draw_snapshots(
     other = "recorded" if "recorded" in poses else "stepping"
     shown = {"events": poses["events"], other: poses[other]}
     edges = {name: [_edges(model, p[k]) for k in _instants(times)] for name, p in shown.items()}
+    edges = {
+        name: [[e[:, [0, 2]] for e in cube] for cube in cubes] for name, cubes in edges.items()
+    }
     corners = np.concatenate([line for lists in edges.values() for e in lists for line in e])
     table = np.array([[corners[:, 0].min(), 0.0], [corners[:, 0].max(), 0.0]])
     scenes = []
@@ -89,8 +104,7 @@ def draw_snapshots(
     snapshots(
         folder / "figures/snapshots.png",
         scenes,
-        title=f"The cube from the side, height upward: events blue, {other} "
-        f"{'red' if other == 'recorded' else 'orange'}",
+        title=f"The cube from the side, height upward: events blue, {other} orange",
         vertical="z",
     )
 
@@ -100,16 +114,26 @@ def _instants(times: Array) -> list[int]:
 
 
 def _edges(model: cube.Parameters, pose: Array) -> list[Array]:
-    """The twelve edges in x and z of the world, (2, 2) each."""
+    """The twelve edges in the world, (2, 3) each."""
     offsets = np.array([contact.offset for contact in cube.contacts(model)])
     corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
     sides = combinations(range(len(cube.CORNERS)), 2)
-    return [corners[[a, b]][:, [0, 2]] for a, b in sides if _differ(a, b) == 1]
+    return [corners[[a, b]] for a, b in sides if _differ(a, b) == 1]
 
 
 def _differ(a: int, b: int) -> int:
     """In how many axes two corners differ."""
     return sum(s != t for s, t in zip(cube.CORNERS[a], cube.CORNERS[b], strict=True))
+
+
+def write_scene(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder) -> None:
+    """Write the motion of the cube above a part of the table, for the page."""
+    centres = np.array([arc(arc.end)[:2] for arc in run.arcs] + [run(run.start)[:2]])
+    margin = 4.0 * model.half_width
+    (x0, y0), (x1, y1) = centres.min(axis=0) - margin, centres.max(axis=0) + margin
+    table = np.array([(x0, y0, 0.0), (x1, y0, 0.0), (x1, y1, 0.0), (x0, y1, 0.0), (x0, y0, 0.0)])
+    mover = Mover("cube", run, lambda x: _edges(model, x[:7]), system=cube.system(model))
+    write_motion(folder, [Scene("The cube on the table", [mover], [table], ("x", "y", "z"))])
 
 
 def draw_touching(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder) -> None:

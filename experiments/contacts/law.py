@@ -38,7 +38,7 @@ from hybridctl.mechanics.coulomb import (
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
 
 SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutions"
@@ -49,7 +49,7 @@ CORNERS = {2: 4, 3: 8}
 PLACES = {2: "a plane", 3: "space"}
 PROGRAMMES = 60  # starts of Newton's method
 NEAR = 1e-6  # of the fastest row; solutions nearer to each other than this are one
-COLORS = (TRACKING, REFERENCE, "#1e8449", "#d68910", "black")
+COLORS = (TRACKING, REFERENCE, GREEN, ORANGE, "black")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from hybridctl.checks import Array, number
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, event_record, progress
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
@@ -36,8 +37,8 @@ STYLES = (
     ("black", "--"),
     (TRACKING, "-"),
     (REFERENCE, "-"),
-    ("#d68910", "-"),
-    ("#1e8449", "-"),
+    (ORANGE, "-"),
+    (GREEN, "-"),
 )
 
 
@@ -130,6 +131,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     }
     folder.write_json("summary.json", summary)
     console.print(comparison_table("A ball on a slope", compared))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_all(config, runs, folder)
     return summary
@@ -238,6 +241,7 @@ def landing(run: HybridTrajectory) -> Event:
 def draw_all(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
     """The motion of all balls, and the contact of those that change their mode most."""
     draw_motion(config, runs, folder)
+    write_scene(config, runs, folder)
     for name in ("stops", "bounces"):
         model = parameters(config, cases(config)[name])
         draw_contacts(
@@ -248,6 +252,26 @@ def draw_all(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFo
             ball.contacts(model),
             runs[name],
         )
+
+
+def write_scene(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
+    """Write the motion of all balls, for the page."""
+    turns = np.linspace(0.0, 2.0 * np.pi, 17)
+    circle = 0.02 * np.column_stack([np.cos(turns), np.sin(turns)])
+    movers = [
+        Mover(
+            name,
+            run,
+            lambda x: [x[:2] + circle],
+            color,
+            ball.system(parameters(config, cases(config)[name])),
+        )
+        for (name, run), (color, _) in zip(runs.items(), STYLES, strict=True)
+    ]
+    down = axes(config)[0]
+    ends = [float(x @ down) for run in runs.values() for x in (run(0.0)[:2], run.final_state[:2])]
+    slope = np.outer([min(ends) - 0.1, max(ends) + 0.1], down)
+    write_motion(folder, [Scene("Balls on the slope", movers, [slope], ("x", "z"))])
 
 
 def draw_motion(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:

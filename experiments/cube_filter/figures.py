@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from scipy.stats import chi2
 
 from hybridctl.checks import Array
-from hybridctl.files import atomic
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING
+from hybridctl.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.cube_filter.score import Score
 
-COLORS = (TRACKING, REFERENCE, BASELINE, "#1e8449", "#8e44ad")
+COLORS = (TRACKING, REFERENCE, BASELINE, GREEN, SKY)
 DEGREES = 6
 SPAN = (1e-2, 1e3)  # of NIS
 BELOW = 5.0  # by which a filter may stay below the best median log-likelihood and still be shown
@@ -60,8 +59,7 @@ def draw(path: Path, scores: Mapping[str, Sequence[Score]]) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.suptitle("Filters on tosses that were held out")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
 
 
 def _shares(values: Array) -> tuple[Array, Array]:

@@ -150,6 +150,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         }
     folder.write_json("summary.json", summary)
     print_tables(console, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         for model, found in summary["models"].items():
             figures.draw(folder / f"figures/nees_{model}.png", model, found)

@@ -190,6 +190,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     columns = ["field", "orders", "maps", "linear", f"ball {config.radius:g} m"]
     columns += [f"step {step:g} m" for step in config.steps]
     console.print(table("B-derivative: largest error against the flow [m/m]", columns, rows))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_balls(folder / "figures/balls.png", results)
         draw_errors(folder / "figures/errors.png", config.steps, results)

@@ -11,15 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridctl.files import atomic
-from hybridctl.plots import REFERENCE, TRACKING
+from hybridctl.plots import GREEN, REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.linearization.bderivative import Result
 
 ORDERS = (TRACKING, REFERENCE)
 STYLES = ("o-", "s--", "^-")
-MARKS = (*ORDERS, "#1e8449")
+MARKS = (*ORDERS, GREEN)
 DOT = 4  # of so many simulated points one is drawn
 
 
@@ -34,7 +33,7 @@ def draw_balls(path: Path, results: Mapping[str, Result]) -> None:
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
     figure.suptitle("A ball of initial points and its image after 1 s")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_ball(axes: Axes, result: Result) -> None:
@@ -77,9 +76,4 @@ def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, Result
     axes.set_title("One-sided differences of the flow against the B-derivative", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)

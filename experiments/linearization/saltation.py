@@ -119,6 +119,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     summary = {name: result.record() for name, result in results.items()}
     folder.write_json("summary.json", summary)
     print_tables(console, results)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_all(results, folder)
     return summary

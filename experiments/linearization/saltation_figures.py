@@ -12,13 +12,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
-from hybridctl.files import atomic
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING
+from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, save_figure
 from hybridctl.report import RunFolder
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
-COLORS = ("#1e8449", "#d68910", TRACKING, REFERENCE)
+COLORS = (GREEN, ORANGE, TRACKING, REFERENCE)
 PATHS = 40  # simulated paths that are drawn of an ensemble
 ARROWS = 4  # deviations that are drawn of the constant flow
 SIGMAS = 2.0
@@ -55,7 +54,7 @@ def draw_drop(path: Path, results: Mapping[str, Result]) -> None:
             _plane(axes, np.concatenate(points))
             axes.legend(fontsize=7, loc="upper right")
     figure.suptitle(f"Balls dropped on a slope, ellipses of {SIGMAS:g} standard deviations")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_flow(path: Path, result: Result) -> None:
@@ -84,7 +83,7 @@ def draw_flow(path: Path, result: Result) -> None:
         _plane(axes, np.concatenate(drawn))
         axes.legend(fontsize=8, loc="lower right")
     figure.suptitle("A constant flow that changes at a line")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_pairs(path: Path, results: Mapping[str, Result]) -> None:
@@ -106,7 +105,7 @@ def draw_pairs(path: Path, results: Mapping[str, Result]) -> None:
             axes.set_title(f"{name}, apart {caption}\n{_gaps(pair)}", fontsize=9)
             axes.legend(fontsize=8, loc="upper right")
     figure.suptitle("Which differences of position an impact takes out")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_errors(path: Path, results: Mapping[str, Result]) -> None:
@@ -134,7 +133,7 @@ def draw_errors(path: Path, results: Mapping[str, Result]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle("Errors of predicted deviations")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _figure(
@@ -217,8 +216,3 @@ def _gaps(pair: Pair) -> str:
         f"{1e3 * start:.0f} mm at the start, {1e3 * end:.1f} mm at the end "
         f"(saltation {1e3 * right:.1f}, Jacobian {1e3 * wrong:.1f})"
     )
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)

@@ -128,6 +128,8 @@ def run(experiment: str, config: Config, folder: RunFolder, console: Console) ->
     summary = summarize(config, results)
     folder.write_json("summary.json", summary)
     print_table(console, experiment, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw(folder / "figures/validation.png", experiment, config, results)
     return summary

@@ -10,13 +10,12 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridctl.files import atomic
-from hybridctl.plots import REFERENCE, TRACKING
+from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.linearization.validate import Config, Result
 
-COLORS = (TRACKING, REFERENCE, "#1e8449", "#b9770e")
+COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 STYLES = ("o-", "s-", "^-", "d-")
 
 
@@ -49,5 +48,4 @@ def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Resu
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle(f"First-order validation: {experiment}")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)

@@ -31,7 +31,7 @@ from hybridctl.control.ilqr.cost import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion, ilqr
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
@@ -45,7 +45,7 @@ STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}
 TARGETS = {"near": 3.0, "far": 1.0}
 BLOCK = {"x [m]": 0, "z [m]": 1, "pitch [rad]": 2, "speed [m/s]": 3}
 DOOR = {f"{joint} [rad]": i for i, joint in enumerate(rrr_door.JOINTS)}
-COLORS = (TRACKING, REFERENCE, "#1e8449", "#d68910")
+COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     rows = [row(name, entry) for name, entry in summary.items()]
     columns = ("motion", "events", "cost", "iterations", "converged")
     console.print(table("Iterative LQR through events", columns, rows))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_balls(balls, folder)
         draw_states(
@@ -295,8 +297,15 @@ def _input(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
 
 
 def _slopes(name: str, motion: OptimalMotion) -> Line:
-    """The norm of the gradient over iterations, as the search sees it."""
+    """The norm of the gradient over iterations, as the search sees it, and where that has led.
+
+    A search that loses its bounce converges quickly, to something worse.
+    """
     slopes: Array = np.array([entry.slope for entry in motion.iterations] + [motion.slope])
     method = name.split(", ")[-1]
     color = {"plain": BASELINE, "reset only": REFERENCE}.get(method, TRACKING)
-    return Line(np.arange(len(slopes), dtype=np.float64), slopes, name, color)
+    bounces = len(motion.rollout.events)
+    label = (
+        f"{name}: ends with {bounces} bounce{'' if bounces == 1 else 's'}, cost {motion.cost:.3g}"
+    )
+    return Line(np.arange(len(slopes), dtype=np.float64), slopes, label, color)

@@ -98,6 +98,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     summary = {name: record(config, result) for name, result in results.items()}
     folder.write_json("summary.json", summary)
     print_table(console, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing the figure"):
         draw(folder / "figures/costs.png", config, results)
     return summary

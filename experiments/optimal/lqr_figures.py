@@ -10,14 +10,13 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridctl.files import atomic
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING
+from hybridctl.plots import BASELINE, GREEN, REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.optimal.lqr import Config, Result
 
 WRONG = (("reset", "reset's Jacobian only", REFERENCE), ("no", "no jump", BASELINE))
-COLORS = (TRACKING, REFERENCE, "#1e8449")
+COLORS = (TRACKING, REFERENCE, GREEN)
 
 
 def draw(path: Path, config: Config, results: Mapping[str, Result]) -> None:
@@ -51,5 +50,4 @@ def draw(path: Path, config: Config, results: Mapping[str, Result]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle("Hybrid LQR with and without the saltation matrix")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)

@@ -312,6 +312,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     }
     folder.write_json("summary.json", summary)
     console.print(f"slope of the variations' remainders: {slope:.2f}")
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         for c, (_, locks, relaxed) in cases.items():
             name = "plastic" if c == 0.0 else "elastic"

@@ -11,8 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
-from hybridctl.files import atomic
-from hybridctl.plots import BANDS, REFERENCE, TRACKING
+from hybridctl.plots import BANDS, REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.relaxation.double_pendulum import Relaxation
@@ -33,8 +32,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure."""
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:

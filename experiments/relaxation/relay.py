@@ -178,6 +178,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         f"dry friction: Filippov's solution differs from the stick mode of mechanics by "
         f"{summary['difference_to_mechanics']:.1e} m"
     )
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         draw_sliding(folder / "figures/motion.png", studies)
         errors = {name: found.errors for name, found in studies.items()}

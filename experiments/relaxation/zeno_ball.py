@@ -248,6 +248,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     console.print(table("Order of the error after the last bounce", ["", "slope"], rows))
     found = [(f"restitution {r}", f"{delay:.1e}") for r, delay in lifts.items()]
     console.print(table("From the pull to the lift-off", ["", "s"], found))
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         curves = {f"Euler, c = {c:g}": (steps, errors), **others}
         draw_errors(folder / "figures/errors.png", curves, (widths, flows))

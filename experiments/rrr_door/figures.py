@@ -14,6 +14,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
+from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import (
     BANDS,
     BASELINE,
@@ -45,6 +46,7 @@ def draw_all(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
     draw_forces(runs, folder)
     draw_errors(runs, folder)
     draw_snapshots(parameters, runs, folder)
+    write_scene(parameters, runs.plant, runs.reference.nominal, runs.tracking, folder)
 
 
 def draw_task_space(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
@@ -215,17 +217,38 @@ def draw_snapshots(parameters: Parameters, runs: Runs, folder: RunFolder) -> Non
     snapshots(
         folder / "figures/snapshots.png",
         [(f"t = {t:.3f} s", _poses(parameters, runs, t)) for t in times],
-        title="Reference (red) and tracking (blue)",
+        title="Reference (orange) and tracking (blue)",
     )
 
 
+def write_scene(
+    parameters: Parameters,
+    plant: HybridSystem,
+    reference: HybridTrajectory,
+    tracking: HybridTrajectory,
+    folder: RunFolder,
+) -> None:
+    """Write the motion of reference and tracking, for the page."""
+
+    def shape(x: Array) -> list[Array]:
+        return outline(parameters, x[:4])
+
+    movers = [
+        Mover("reference", reference, shape, REFERENCE),
+        Mover("tracking", tracking, shape, TRACKING, plant),
+    ]
+    write_motion(folder, [Scene("Arm and door, seen from above", movers)])
+
+
 def animate(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
-    """Save an animation at a quarter of real time."""
+    """Save an animation at a quarter of real time, and twenty times slower around the events."""
     times = np.arange(0.0, FINAL_TIME, 0.02)
+    for event in (*runs.reference.events, *runs.tracking.events):
+        times = np.union1d(times, event.time + np.arange(-8e-3, 8e-3, 1e-3))
     animation(
         folder / "figures/animation.gif",
         [_poses(parameters, runs, float(t)) for t in times],
-        title="Reference (red), tracking (blue)",
+        title="Reference (orange), tracking (blue)",
         frames_per_second=12,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.experiments.rrr_door.contact import contact_modes
-from hybridctl.experiments.rrr_door.figures import outline
+from hybridctl.experiments.rrr_door.figures import outline, write_scene
 from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from rich.console import Console
 
@@ -176,8 +176,9 @@ def draw(parameters: Parameters, runs: Manoeuvres, folder: RunFolder) -> None:
             )
             for t in times
         ],
-        title="Door manoeuvre: reference (red) and tracking (blue)",
+        title="Door manoeuvre: reference (orange) and tracking (blue)",
     )
+    write_scene(parameters, runs.plant, nominal, tracking, folder)
 
 
 def draw_errors(runs: Manoeuvres, folder: RunFolder) -> None:

@@ -127,6 +127,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     folder.write_text("rrr_door.urdf", urdf(config.robot))
     folder.write_json("summary.json", summary)
     print_tables(console, runs, report, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         figures.draw_all(config.robot, runs, folder)
         if config.animate:
@@ -148,6 +150,8 @@ def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[s
     folder.write_text("rrr_door.urdf", urdf(parameters))
     folder.write_json("summary.json", summary)
     manoeuvres.print_tables(console, runs, summary)
+    if not folder.draws:
+        return summary
     with console.status("drawing figures"):
         manoeuvres.draw(parameters, runs, folder)
     return summary

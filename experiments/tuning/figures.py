@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from hybridctl.control.tuning.ensemble import Statistics
-from hybridctl.files import atomic
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.tuning.tune import Ranked
@@ -36,10 +37,8 @@ def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    low, high = axes.get_xlim()
-    ticks = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1000, 2000) if low < tick < high]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xticks([], minor=True)
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        number_log_axis(axis, limits)
     axes.set_xlabel("peak input [N m]")
     axes.set_ylabel("mean post-impact error [rad, rad/s]")
     axes.set_title("Candidates on the runs of the search; stars on unseen runs", fontsize=10)
@@ -55,6 +54,7 @@ def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
         axes.step(errors, share, where="post", color=COLORS[name], lw=1.6, label=name)
     axes.axhline(0.95, color="black", lw=0.6, ls=":")
     axes.set_xscale("log")
+    number_log_axis(axes.xaxis, axes.get_xlim())
     axes.set_xlabel("post-impact error [rad, rad/s]")
     axes.set_ylabel("share of runs")
     axes.set_title("Errors of perturbed runs; one that failed counts as 10", fontsize=10)
@@ -71,6 +71,15 @@ def draw_rank(path: Path, ranked: Ranked) -> None:
     _save(figure, axes, path)
 
 
+def number_log_axis(axis: Axis, limits: tuple[float, float]) -> None:
+    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans few such steps."""
+    low, high = limits
+    steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _figure() -> tuple[Figure, Any]:
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -80,5 +89,4 @@ def _figure() -> tuple[Figure, Any]:
 def _save(figure: Figure, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)

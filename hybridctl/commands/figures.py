@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.stats import chi2
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
@@ -47,21 +48,24 @@ def _states(
     shown = [model.display(s.estimate.mean, s.estimate.covariance) for s in result.steps]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
-    right = None
+    jumps = np.searchsorted(times, sorted({event.time for event in result.events}))
+    right, impacts = None, np.zeros(0, dtype=np.intp)
     if truth is not None and truth.start <= times[0] and times[-1] <= truth.end:
         nothing = np.zeros_like(result.covariances[0])
         right = np.array([model.display(truth(t), nothing)[0] for t in times.tolist()])
+        impacts = np.searchsorted(times, [event.time for event in truth.events])
     panels = []
     for k, name in enumerate(model.display_names):
         low, high = (values[:, k] + s * _SIGMAS * deviations[:, k] for s in (-1.0, 1.0))
         first = k == 0
         lines = [
-            Line(times, low, "3 sigma" if first else None, TRACKING, ":", 0.8),
-            Line(times, high, None, TRACKING, ":", 0.8),
-            Line(times, values[:, k], "estimate" if first else None),
+            apart(Line(times, low, "3 sigma" if first else None, TRACKING, ":", 0.8), jumps),
+            apart(Line(times, high, None, TRACKING, ":", 0.8), jumps),
+            apart(Line(times, values[:, k], "estimate" if first else None), jumps),
         ]
         if right is not None:
-            lines.append(Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0))
+            line = Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0)
+            lines.append(apart(line, impacts))
         panels.append(Panel(name, lines))
     series(
         folder / "figures/states.png",
@@ -70,6 +74,14 @@ def _states(
         bands=bands,
         span=(float(times[0]), float(times[-1])),
     )
+
+
+def apart(line: Line, at: Indices) -> Line:
+    """A line with gaps before the samples `at`, where what it shows jumps."""
+    inside = np.unique(at[(at > 0) & (at < len(line.times))])
+    between = 0.5 * (line.times[inside - 1] + line.times[inside])
+    times = np.insert(line.times, inside, between)
+    return replace(line, times=times, values=np.insert(line.values, inside, np.nan))
 
 
 def _innovations(
@@ -87,14 +99,14 @@ def _innovations(
         t = np.array([i.time for i in found])
         scaled = np.array([i.residual / np.sqrt(np.diag(i.covariance)) for i in found])
         limit = np.full(len(t), _SIGMAS)
-        for k in range(sensor.measurement.dimension):
+        for k, name in enumerate(sensor.residual_names):
             label = "3 sigma" if not panels else None
             lines = [
                 Line(t, np.clip(scaled[:, k], -_FAR, _FAR), None, TRACKING, ".", 1.0),
                 Line(t, limit, label, BASELINE, "--", 0.8),
                 Line(t, -limit, None, BASELINE, "--", 0.8),
             ]
-            panels.append(Panel(f"{sensor.name} {k} [sigma]", lines, zero=True))
+            panels.append(Panel(f"{name} [sigma]", lines, zero=True))
     title = f"{model.name}: innovations over their deviations"
     series(folder / "figures/innovations.png", _rows(panels), title=title, bands=bands)
 

@@ -24,6 +24,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.models import ModelSource, find_model
+from hybridctl.page.build import finish
 from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
@@ -58,7 +59,12 @@ class Case:
 
 
 def run(
-    request: Request, out: Path | None, console: Console, *, overwrite: bool = False
+    request: Request,
+    out: Path | None,
+    console: Console,
+    *,
+    overwrite: bool = False,
+    look: bool = False,
 ) -> dict[str, Any]:
     """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
     source = find_model(request.model)
@@ -81,7 +87,7 @@ def run(
         for judgement in judgements:
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
         figures.draw_all(folder, case.model, judgements, case.truth)
-    _say(console, f"results in {folder.path}")
+    finish(folder, console, "a salted Kalman filter on a log", look=look)
     return summary
 
 

@@ -68,6 +68,15 @@ class Sensor:
         """That of the measurement."""
         return self.measurement.name
 
+    @property
+    def residual_names(self) -> tuple[str, ...]:
+        """Those of the entries of a residual: columns, and turns about x, y, z of quaternions."""
+        return tuple(
+            f"{part.channel} {'about ' if part.quaternion else ''}{column}"
+            for part in self.parts
+            for column in ("xyz" if part.quaternion else part.columns)
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Scenario:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hybridctl.checks import did_you_mean
 from hybridctl.errors import SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
 
@@ -125,7 +126,10 @@ class _Graph:
 
     def mode(self, key: ModeKey) -> Mode:
         if key not in self.modes:
-            raise UnknownNameError(f"mode {key!r} is unknown, expected one of {list(self.modes)}")
+            raise UnknownNameError(
+                f"mode {key!r} is unknown, expected one of {list(self.modes)}"
+                + did_you_mean(key, self.modes)
+            )
         return self.modes[key]
 
     def way(self, key: ModeKey) -> Outgoing:

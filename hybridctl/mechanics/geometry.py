@@ -143,6 +143,19 @@ class ContactSet:
         _, _, r = self._place(self._robot.poses(q, self.joints))
         return self._on_surfaces("distance", r)
 
+    def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
+        """Contact points (c, 3) in m and the forces there (c, 3), both in the world.
+
+        normal (c,) and friction (c, 2) are along the rows of each contact, in N (or N s); the
+        forces act on the bodies with the points, and oppositely on those with the surfaces.
+        """
+        p, turn, r = self._place(self._robot.poses(q, self.joints))
+        directions = self._directions(p, turn, r)[1]
+        forces = normal[:, None] * directions[: len(p)]
+        for i, rows in enumerate(self.tangents):
+            forces[i] += friction[i, : len(rows)] @ directions[rows]
+        return p, forces
+
     def jacobian(self, q: Array) -> Array:
         """J of all rows (r, nv): rates = J v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)

@@ -16,6 +16,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import InputError
 
 UNIT_TOLERANCE = 1e-6
+SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 
 
 @dataclass(frozen=True)
@@ -130,3 +131,13 @@ def kinds_of(model: Any) -> list[tuple[slice, slice, JointKind]]:
             q = slice(joint.idx_q, joint.idx_q + joint.nq)
             kinds.append((q, slice(joint.idx_v, joint.idx_v + joint.nv), kind))
     return kinds
+
+
+def motors(model: Any) -> list[str]:
+    """The joints that may have a motor: all but those of a floating or a sagittal base."""
+    joints = list(zip(model.names, model.joints, strict=True))[1:]
+    return [
+        name
+        for name, joint in joints
+        if joint.shortname() != "JointModelFreeFlyer" and name not in SAGITTAL_JOINTS
+    ]

@@ -20,16 +20,13 @@ from hybridctl.checks import Array, instance, member, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
-from hybridctl.mechanics.joints import UNIT_TOLERANCE, kinds_of
+from hybridctl.mechanics.joints import SAGITTAL_JOINTS, UNIT_TOLERANCE, kinds_of, motors
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.rotors import Rotor, armature
 from hybridctl.mechanics.tree import Tree, tree_of
 
 Root = Literal["fixed", "floating", "sagittal"]
-
-_SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
-_ROOT_JOINTS = ("root_joint", *_SAGITTAL_JOINTS)
 
 
 class _Scratch(threading.local):
@@ -42,7 +39,8 @@ class _Scratch(threading.local):
 class Robot:
     r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
 
-    Built by `from_urdf`, or from a `pinocchio.Model`. Configurations q (nq,) live on Pinocchio's
+    Built by `from_urdf`, or from a `pinocchio.Model`. `actuated` names the joints with a motor, by
+    default all but those of a floating or sagittal base. Configurations q (nq,) live on Pinocchio's
     manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
     tangent.
     The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
@@ -74,7 +72,7 @@ class Robot:
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         self._kinds = kinds_of(self._model)
-        names = self.joint_names if actuated is None else tuple(actuated)
+        names = motors(self._model) if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
         self.actuation = np.zeros((self.nv, self.nu))
@@ -101,9 +99,9 @@ class Robot:
         """A robot from a URDF file or its text.
 
         root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
-        about y). actuated: joints with a motor, by default all but those of the root.
-        stiffness, rest, damping: by joint name; damping left out is what the URDF says. rotors:
-        of the motors, by joint name; URDF has no place for them.
+        about y). actuated: joints with a motor, as for `Robot`. stiffness, rest, damping: by
+        joint name; damping left out is what the URDF says. rotors: of the motors, by joint name;
+        URDF has no place for them.
 
         Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
         """
@@ -120,8 +118,6 @@ class Robot:
             model = _on_sagittal_base(model)
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
-        if actuated is None:
-            actuated = [name for name in list(model.names)[1:] if name not in _ROOT_JOINTS]
         return Robot(
             model,
             actuated=actuated,
@@ -397,8 +393,8 @@ def _on_sagittal_base(model: Any) -> Any:
     """
     base, parent = pin.Model(), 0
     kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
-    for name, kind in zip(_SAGITTAL_JOINTS, kinds, strict=True):
+    for name, kind in zip(SAGITTAL_JOINTS, kinds, strict=True):
         parent = base.addJoint(parent, kind, pin.SE3.Identity(), name)
         base.addJointFrame(parent)
-    frame = base.getFrameId(_SAGITTAL_JOINTS[-1])
+    frame = base.getFrameId(SAGITTAL_JOINTS[-1])
     return pin.appendModel(base, model, frame, pin.SE3.Identity())

@@ -225,3 +225,16 @@ def test_links_without_mass_and_thin_rods_are_bodies():
     rod = rod.replace('ixy="0.0001"', 'ixy="0"')
     link = '<link name="tip"/><joint name="weld" type="fixed"><parent link="arm"/>'
     Robot.from_urdf(rod.replace("</robot>", link + '<child link="tip"/></joint></robot>'))
+
+
+def test_a_base_that_moves_freely_has_no_motor_however_the_model_was_made():
+    model = pin.Model()
+    base = model.addJoint(0, pin.JointModelFreeFlyer(), pin.SE3.Identity(), "floating_base")
+    hip = model.addJoint(base, pin.JointModelRY(), pin.SE3.Identity(), "hip")
+    for joint in (base, hip):
+        model.appendBodyToJoint(joint, pin.Inertia.Random(), pin.SE3.Identity())
+    robot = Robot(model)
+    assert (robot.nv, robot.nu) == (7, 1)
+    assert np.array_equal(robot.actuation, np.eye(7)[:, 6:])
+    assert Robot.from_urdf(PAIR, root="floating").nu == Robot.from_urdf(PAIR).nu
+    assert Robot(model, actuated=["floating_base", "hip"]).nu == 7

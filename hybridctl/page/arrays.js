@@ -1,0 +1,50 @@
+// What the drawings share: arrays of the page's data, elements, round numbers for ticks.
+
+/** The numbers of {shape, float32}: a flat Float32Array with its shape. */
+function unpack(data) {
+  const bytes = Uint8Array.from(atob(data.float32), (c) => c.charCodeAt(0));
+  return { shape: data.shape, values: new Float32Array(bytes.buffer) };
+}
+
+/** A new element with attributes and children; what begins with "on" is a listener. */
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Round numbers in [low, high], about `count` of them. */
+function ticks(low, high, count) {
+  const raw = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].find((m) => m * power >= raw) * power;
+  const found = [];
+  for (let k = Math.ceil(low / step); k * step <= high + 1e-9 * step; k++) found.push(k * step);
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return found.map((value) => ({ value, text: number(value, digits) }));
+}
+
+/** Powers of ten in [low, high], thinned to about `count`. */
+function decades(low, high, count) {
+  const first = Math.ceil(Math.log10(low) - 1e-9);
+  const last = Math.floor(Math.log10(high) + 1e-9);
+  const step = Math.max(1, Math.ceil((last - first) / count));
+  const found = [];
+  for (let k = first; k <= last; k += step) found.push({ value: 10 ** k, text: power(k) });
+  return found.length > 1 ? found : ticks(low, high, count);
+}
+
+function power(k) {
+  if (k >= -2 && k <= 3) return String(+(10 ** k).toPrecision(3));
+  const raised = [...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"[c === "-" ? 0 : +c + 1]).join("");
+  return `10${raised}`;
+}
+
+function number(value, digits) {
+  if (digits > 8 || Math.abs(value) >= 1e6) return value.toPrecision(6).replace(/\.?0+(e|$)/, "$1");
+  return value.toFixed(digits).replace(/^-(0(\.0*)?)$/, "$1").replace("-", "−");
+}

@@ -1,0 +1,231 @@
+// Charts of series over a common axis: drag over a span to zoom all panels of a figure into it.
+
+const DASHES = { "--": "6 4", ":": "1.5 3", "-.": "6 3 1.5 3" };
+const MARGIN = { left: 60, right: 10, top: 16, bottom: 34 };
+const POWERS = { "^2": "²", "^3": "³", "^{-1}": "⁻¹" };
+
+for (const holder of document.querySelectorAll(".chart")) {
+  new Chart(holder, JSON.parse(holder.querySelector("script").textContent));
+}
+
+/** Text of a label whose powers are set between dollar signs. */
+function plainLabel(text) {
+  return text.replace(/\$([^$]*)\$/g, (_, inside) => POWERS[inside] ?? inside.replace(/\\/g, ""));
+}
+
+function Chart(holder, figure) {
+  const columns = Math.max(...figure.rows.map((row) => row.length));
+  const panels = [];
+  const whole = wholeSpan();
+  let span = whole;
+
+  const grid = element("div", { class: "panels" });
+  grid.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+  figure.rows.forEach((row, r) => {
+    row.forEach((panel, c) => {
+      const last = !figure.rows.slice(r + 1).some((other) => other.length > c);
+      panels.push(new Panel(grid, panel, last, columns));
+    });
+    for (let c = row.length; c < columns; c++) grid.append(element("div"));
+  });
+  holder.append(element("h3", {}, figure.title), toolbar(), grid);
+  render();
+  new ResizeObserver(render).observe(grid);
+
+  function wholeSpan() {
+    if (figure.span) return figure.span;
+    let [low, high] = [Infinity, -Infinity];
+    for (const line of figure.rows.flat().flatMap((panel) => panel.lines)) {
+      for (const x of unpack(line.x).values) {
+        if (x < low) low = x;
+        if (x > high) high = x;
+      }
+    }
+    const pad = 0.02 * (high - low || 1);
+    return [low - pad, high + pad];
+  }
+
+  function toolbar() {
+    const bar = element("div", { class: "bar" });
+    const reset = element("button", { type: "button", onclick: () => zoom(whole) }, "whole run");
+    bar.append(reset);
+    for (const t of borders()) {
+      const near = 0.015 * (whole[1] - whole[0]);
+      const show = () => zoom([t - near, t + near]);
+      bar.append(element("button", { type: "button", onclick: show }, `${t.toFixed(4)} s`));
+    }
+    bar.append(element("span", { class: "hint" }, "drag over a span to zoom, double-click for all"));
+    return bar;
+  }
+
+  /** The first few events: where bands meet, and vertical lines. */
+  function borders() {
+    const found = figure.bands.slice(1).map((band) => band.start);
+    for (const { x } of figure.rows[0][0].lines) {
+      const { values } = unpack(x);
+      if (values.length === 2 && values[0] === values[1]) found.push(values[0]);
+    }
+    const inside = found.filter((t) => t > whole[0] && t < whole[1]).sort((a, b) => a - b);
+    return [...new Set(inside)].slice(0, 8);
+  }
+
+  function zoom(next) {
+    if (!(next[1] - next[0] > 1e-9 * Math.max(1, Math.abs(next[0])))) return;
+    span = next;
+    render();
+  }
+
+  function render() {
+    for (const panel of panels) panel.draw(span);
+  }
+
+  function Panel(grid, spec, last, columns) {
+    const lines = spec.lines.map((line) => ({
+      ...line,
+      x: unpack(line.x).values,
+      y: unpack(line.y).values,
+      shown: true,
+    }));
+    const drawing = element("div");
+    const legend = element("div", { class: "legend" });
+    grid.append(element("div", { class: "panel" }, drawing, legend));
+    for (const line of lines.filter((line) => line.label)) legend.append(entry(line));
+    const clip = `clip${document.querySelectorAll("clipPath").length}-${Math.random().toString(36).slice(2)}`;
+
+    function entry(line) {
+      const dash = DASHES[line.style] ?? "";
+      const item = element("span");
+      item.innerHTML = `<svg viewBox="0 0 26 8"><line x1="1" y1="4" x2="25" y2="4" stroke="${line.color}"
+        stroke-width="2" stroke-dasharray="${dash}"/></svg>`;
+      item.append(plainLabel(line.label));
+      return item;
+    }
+
+    this.draw = ([low, high]) => {
+      const width = Math.max(drawing.clientWidth, 160);
+      const height = columns === 1 ? 230 : 180;
+      const box = { x0: MARGIN.left, x1: width - MARGIN.right, y0: height - MARGIN.bottom, y1: MARGIN.top };
+      const [bottom, top] = ordinates(low, high);
+      const scale = spec.log ? Math.log10 : (v) => v;
+      const [s0, s1] = [scale(bottom), scale(top)];
+      const px = (x) => box.x0 + ((x - low) / (high - low)) * (box.x1 - box.x0);
+      const py = (y) => box.y0 + ((scale(y) - s0) / (s1 - s0)) * (box.y1 - box.y0);
+      const parts = [
+        `<defs><clipPath id="${clip}"><rect x="${box.x0}" y="${box.y1}" width="${box.x1 - box.x0}"
+          height="${box.y0 - box.y1}"/></clipPath></defs>`,
+        bands(low, high, px, box),
+        axes(low, high, bottom, top, px, py, box),
+        `<g clip-path="url(#${clip})">${lines.map((line) => curve(line, px, py)).join("")}</g>`,
+        `<rect class="frame" x="${box.x0}" y="${box.y1}" width="${box.x1 - box.x0}"
+          height="${box.y0 - box.y1}" fill="none" stroke="#444"/>`,
+        `<rect class="selection" y="${box.y1}" height="${box.y0 - box.y1}" width="0" fill="#0072b2"
+          fill-opacity="0.15"/>`,
+      ];
+      drawing.innerHTML = `<svg viewBox="0 0 ${width} ${height}" height="${height}" role="img"
+        aria-label="${spec.ylabel.replace(/"/g, "")}">${parts.join("")}</svg>`;
+      listen(drawing.firstChild, low, high, box);
+    };
+
+    /** Least and largest value of what is seen, with some space. */
+    function ordinates(low, high) {
+      let [least, largest] = spec.zero ? [0, 0] : [Infinity, -Infinity];
+      for (const { x, y } of lines) {
+        for (let i = 0; i < x.length; i++) {
+          const seen =
+            (x[i] >= low && x[i] <= high) ||
+            (i + 1 < x.length && x[i] < low && x[i + 1] > high) ||
+            (i > 0 && x[i - 1] < low && x[i] > high);
+          if (!seen || !Number.isFinite(y[i]) || (spec.log && y[i] <= 0)) continue;
+          least = Math.min(least, y[i]);
+          largest = Math.max(largest, y[i]);
+        }
+      }
+      if (!(least <= largest)) return spec.log ? [0.1, 10] : [-1, 1];
+      if (spec.log) return least === largest ? [least / 3, largest * 3] : [least / 1.5, largest * 1.5];
+      const pad = 0.06 * (largest - least) || 0.5 * Math.abs(largest) || 1;
+      return [least - pad, largest + pad];
+    }
+
+    function bands(low, high, px, box) {
+      return figure.bands
+        .filter((band) => band.end >= low && band.start <= high)
+        .map((band) => {
+          const [a, b] = [px(Math.max(band.start, low)), px(Math.min(band.end, high))];
+          const named = band.label && b - a > 6 * band.label.length;
+          const name = named ? `<text x="${(a + b) / 2}" y="11" text-anchor="middle">${band.label}</text>` : "";
+          return `<rect x="${a}" y="${box.y1}" width="${b - a}" height="${box.y0 - box.y1}"
+            fill="${band.color}"/>${name}`;
+        })
+        .join("");
+    }
+
+    function axes(low, high, bottom, top, px, py, box) {
+      const horizontal = ticks(low, high, Math.max(2, (box.x1 - box.x0) / 80));
+      const vertical = spec.log ? decades(bottom, top, 5) : ticks(bottom, top, 5);
+      const parts = horizontal.map(
+        ({ value, text }) => `<line x1="${px(value)}" x2="${px(value)}" y1="${box.y0}" y2="${box.y1}"
+          stroke="#000" stroke-opacity="0.1"/><text class="tick" x="${px(value)}" y="${box.y0 + 14}"
+          text-anchor="middle">${text}</text>`,
+      );
+      for (const { value, text } of vertical) {
+        parts.push(`<line x1="${box.x0}" x2="${box.x1}" y1="${py(value)}" y2="${py(value)}" stroke="#000"
+          stroke-opacity="${spec.zero && value === 0 ? 0.8 : 0.1}"/><text class="tick" x="${box.x0 - 5}"
+          y="${py(value) + 4}" text-anchor="end">${text}</text>`);
+      }
+      const middle = (box.y0 + box.y1) / 2;
+      parts.push(`<text class="label" transform="translate(11 ${middle}) rotate(-90)"
+        text-anchor="middle">${plainLabel(spec.ylabel)}</text>`);
+      if (last) {
+        parts.push(`<text class="label" x="${(box.x0 + box.x1) / 2}" y="${box.y0 + 29}"
+          text-anchor="middle">${plainLabel(figure.xlabel)}</text>`);
+      }
+      return parts.join("");
+    }
+
+    function curve(line, px, py) {
+      let [path, pen] = ["", false];
+      const dots = [];
+      const marked = /[.o]/.test(line.style.replace("-.", ""));
+      for (let i = 0; i < line.x.length; i++) {
+        const drawn = Number.isFinite(line.y[i]) && !(spec.log && line.y[i] <= 0);
+        if (drawn) {
+          const [a, b] = [px(line.x[i]).toFixed(2), py(line.y[i]).toFixed(2)];
+          path += `${pen ? "L" : "M"}${a} ${b}`;
+          if (marked) dots.push(`<circle cx="${a}" cy="${b}" r="1.8" fill="${line.color}"/>`);
+        }
+        pen = drawn;
+      }
+      const joined = /-|:/.test(line.style);
+      const dash = DASHES[line.style] ?? "";
+      const stroke = `<path d="${path}" fill="none" stroke="${line.color}" stroke-width="${line.width}"
+        stroke-dasharray="${dash}" stroke-linejoin="round"/>`;
+      return (joined ? stroke : "") + dots.join("");
+    }
+
+    function listen(svg, low, high, box) {
+      const selection = svg.querySelector(".selection");
+      let from = null;
+      const at = (event) => {
+        const x = event.clientX - svg.getBoundingClientRect().left;
+        return Math.min(Math.max(x, box.x0), box.x1);
+      };
+      const time = (x) => low + ((x - box.x0) / (box.x1 - box.x0)) * (high - low);
+      svg.addEventListener("pointerdown", (event) => {
+        from = at(event);
+        svg.setPointerCapture(event.pointerId);
+      });
+      svg.addEventListener("pointermove", (event) => {
+        if (from === null) return;
+        selection.setAttribute("x", Math.min(from, at(event)));
+        selection.setAttribute("width", Math.abs(at(event) - from));
+      });
+      svg.addEventListener("pointerup", (event) => {
+        const [a, b] = [Math.min(from, at(event)), Math.max(from, at(event))];
+        from = null;
+        selection.setAttribute("width", 0);
+        if (b - a > 4) zoom([time(a), time(b)]);
+      });
+      svg.addEventListener("dblclick", () => zoom(whole));
+    }
+  }
+}

@@ -1,0 +1,110 @@
+"""Parts of the page as HTML: tables, claims, settings, pictures."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+_KINDS = {".svg": "image/svg+xml", ".png": "image/png", ".gif": "image/gif"}
+_LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
+
+
+def table_html(table: Table) -> str:
+    """A table of the console."""
+    heads = "".join(f"<th>{_plain(column.header)}</th>" for column in table.columns)
+    columns = [list(column.cells) for column in table.columns]
+    rows = [
+        "<tr>" + "".join(f"<td>{_plain(cell)}</td>" for cell in row) + "</tr>"
+        for row in zip(*columns, strict=True)
+    ]
+    caption = f"<caption>{_plain(table.title)}</caption>" if table.title else ""
+    return (
+        f'<div class="wide"><table>{caption}<thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def transcript_html(entries: Iterable[Table | str]) -> str:
+    """What a run has printed: its tables, and lines between them."""
+    parts = [
+        table_html(entry) if isinstance(entry, Table) else f"<p>{escape(entry)}</p>"
+        for entry in entries
+    ]
+    return "\n".join(parts)
+
+
+def prose_html(text: str) -> str:
+    """The docstring of an experiment: paragraphs, lists of lines with "- ", and formulas as set."""
+    return "\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
+
+
+def settings_html(settings: Mapping[str, Any]) -> str:
+    """Nested settings as a table of dotted names and values."""
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>"
+        for name, value in _flat(settings)
+    )
+    return f'<div class="wide"><table class="settings"><tbody>{rows}</tbody></table></div>'
+
+
+def picture_html(path: Path) -> str:
+    """A figure that is a picture; the vector graphic beside it, unless that is large."""
+    vector = path.with_suffix(".svg")
+    small = vector.is_file() and vector.stat().st_size <= _LARGE
+    shown = vector if small else path
+    data = b64encode(shown.read_bytes()).decode("ascii")
+    name = escape(path.stem.replace("_", " "))
+    return (
+        f'<figure><img alt="{name}" src="data:{_KINDS[shown.suffix]};base64,{data}">'
+        f"<figcaption>{name}</figcaption></figure>"
+    )
+
+
+def links_html(paths: Sequence[str]) -> str:
+    """Links to files beside the page."""
+    items = "".join(f'<li><a href="{escape(p, quote=True)}">{escape(p)}</a></li>' for p in paths)
+    return f'<ul class="files">{items}</ul>'
+
+
+def _plain(content: object) -> str:
+    """Markup of the console as text."""
+    return escape(Text.from_markup(str(content)).plain)
+
+
+def _paragraph(part: str) -> str:
+    if part.startswith(".. math::"):
+        return f"<pre>{escape(_unindented(part.removeprefix('.. math::')))}</pre>"
+    head, *items = re.split(r"(?:^|\n)- ", part)
+    body = f"<p>{_inline(head)}</p>" if head.strip() else ""
+    if items:
+        body += "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+    return body
+
+
+def _unindented(formula: str) -> str:
+    return "\n".join(line.strip() for line in formula.splitlines() if line.strip())
+
+
+def _inline(text: str) -> str:
+    """Text with `code` and roles such as :math:`x` set as code."""
+    plain = escape(" ".join(text.split()))
+    return re.sub(r"(?::\w+:)?`+([^`]+)`+", r"<code>\1</code>", plain)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            rows.append((f"{prefix}{key}", "[" + ", ".join(map(str, value)) + "]"))
+        else:
+            rows.append((f"{prefix}{key}", str(value)))
+    return rows

@@ -1,0 +1,146 @@
+"""The motion of mechanisms as the page plays it: outlines, forces and impulses over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError
+from hybridctl.files import packed
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.mechanics.impact import ImpactResult
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.plots import TRACKING
+from hybridctl.report import RunFolder
+
+MOTION = "motion.json"
+AXES = (("x", "y"), ("x", "z"), ("x", "y", "z"))
+_FRAMES = 400  # over a run, evenly
+_NEAR = np.array([0.0, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]) * 1e-3  # s, from both ends of an arc
+
+Outline = Callable[[Array], Sequence[Array]]
+
+
+@dataclass(frozen=True)
+class Mover:
+    """A mechanism that moves as `run` says.
+
+    outline: polylines (n, d) in m of the world at a state, as many with as many points at all
+    states. system: the one that was simulated; the contact forces of a robot are drawn.
+    """
+
+    label: str
+    run: HybridTrajectory
+    outline: Outline
+    color: str = TRACKING
+    system: HybridSystem | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Mechanisms that move together, before polylines (n, d) that are fixed.
+
+    axes: those of the world that are drawn, two or three, for points of as many coordinates.
+    """
+
+    title: str
+    movers: Sequence[Mover]
+    fixed: Sequence[Array] = ()
+    axes: tuple[str, ...] = ("x", "y")
+
+
+def write_motion(folder: RunFolder, scenes: Sequence[Scene]) -> None:
+    """Write motion.json: what the page plays.
+
+    Raises `InputError` for a scene without movers, `UnknownNameError` for axes that are not drawn.
+    """
+    folder.write_json(MOTION, {"scenes": [_scene(scene) for scene in scenes]})
+
+
+def _scene(scene: Scene) -> dict[str, Any]:
+    if not scene.movers:
+        raise InputError(f"scene {scene.title!r} must have at least one mover")
+    columns = ["xyz".index(axis) for axis in member("axes", scene.axes, AXES)]
+    return {
+        "title": scene.title,
+        "axes": scene.axes,
+        "fixed": [packed(line) for line in scene.fixed],
+        "movers": [_mover(mover, columns) for mover in scene.movers],
+    }
+
+
+def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
+    frames = [(arc, arc_times(arc, mover.run)) for arc in mover.run.arcs]
+    states = [(t, arc, arc(t)) for arc, times in frames for t in times.tolist()]
+    shapes = [mover.outline(x) for _, _, x in states]
+    record = {
+        "label": mover.label,
+        "color": mover.color,
+        "times": packed([t for t, _, _ in states]),
+        "lines": [len(line) for line in shapes[0]],
+        "points": packed([np.concatenate(shape) for shape in shapes]),
+        "modes": [(arc.start, arc.end, mode_text(arc.mode)) for arc in mover.run.arcs],
+        "events": [(event.time, ", ".join(event.guards)) for event in mover.run.guard_events],
+    }
+    if isinstance(mover.system, ContactSystem):
+        record |= _contact_forces(mover.system, states, columns)
+        record["impulses"] = [
+            impulse
+            for event in mover.run.guard_events
+            for impulse in _impulses(mover.system, event, columns)
+        ]
+    return record
+
+
+def arc_times(arc: Arc, run: HybridTrajectory) -> Array:
+    """Times (n,) of an arc at which it is drawn: evenly, and more near the events at its ends."""
+    even = max(int(np.ceil(_FRAMES * (arc.end - arc.start) / (run.end - run.start))), 1)
+    near = _NEAR[0.5 * (arc.end - arc.start) > _NEAR]
+    grid = np.linspace(arc.start, arc.end, even + 1)
+    return np.unique(np.concatenate((grid, arc.start + near, arc.end - near)))
+
+
+def mode_text(mode: object) -> str:
+    """A mode key as it is shown: one word for each contact."""
+    return " ".join(map(str, mode)) if isinstance(mode, tuple) else str(mode)
+
+
+def _contact_forces(
+    system: ContactSystem, states: Sequence[tuple[float, Arc, Array]], columns: list[int]
+) -> dict[str, Any]:
+    contacts, nq = system.dynamics.all, system.robot.nq
+    both = []
+    for t, arc, x in states:
+        outputs = system.mode(arc.mode).outputs
+        assert outputs is not None
+        forces = outputs(t, x, arc.input(t))
+        both.append(contacts.in_world(x[:nq], forces["normal_force"], forces["friction_force"]))
+    places, values = (np.array(column)[..., columns] for column in zip(*both, strict=True))
+    return {"places": packed(places), "forces": packed(values)}
+
+
+def _impulses(system: ContactSystem, event: Event, columns: list[int]) -> list[dict[str, Any]]:
+    """The impulses of an event, with friction where its reset reports that."""
+    if not np.any(event.impulses):
+        return []
+    impact = event.report
+    friction = np.zeros((len(event.impulses), 2))
+    if isinstance(impact, ImpactResult):
+        friction = impact.friction_impulses
+    q = event.state_before[: system.robot.nq]
+    places, values = system.dynamics.all.in_world(q, event.impulses, friction)
+    return [
+        {
+            "time": event.time,
+            "contact": system.contacts[i].name,
+            "place": places[i, columns],
+            "value": values[i, columns],
+            "size": float(np.linalg.norm(values[i])),
+        }
+        for i in np.flatnonzero(event.impulses).tolist()
+    ]

@@ -1,0 +1,1 @@
+"""Many runs of an experiment over settings and seeds, on as many processes or machines."""

@@ -1,0 +1,111 @@
+"""Executors of a sweep: this process, processes that may die, a Dask cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any, NamedTuple, TypeVar
+
+from hybridctl.checks import count
+from hybridctl.errors import InputError
+
+R = TypeVar("R")
+ATTEMPTS = 3
+
+
+class Here(Executor):
+    """Calls at once, in this process."""
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """The finished call."""
+        future: Future[R] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Processes(Executor):
+    """Processes that do not share their fate: where one dies, its call alone is made again.
+
+    A call that has lost three processes raises `BrokenProcessPool`.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._lanes = ThreadPoolExecutor(count("workers", workers))
+        self._own = threading.local()
+        self._pools: set[ProcessPoolExecutor] = set()
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """A call in one of the processes."""
+        return self._lanes.submit(self._call, fn, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes."""
+        self._lanes.shutdown(wait=wait, cancel_futures=cancel_futures)
+        for pool in self._pools:
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def _call(self, fn: Callable[..., R], args: Any, kwargs: Any) -> R:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._pool().submit(fn, *args, **kwargs).result()
+            except BrokenProcessPool:
+                self._own.pool = None
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _pool(self) -> ProcessPoolExecutor:
+        """The one process of this lane."""
+        pool = getattr(self._own, "pool", None)
+        if pool is None:
+            pool = self._own.pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+            self._pools.add(pool)
+        return pool
+
+
+class Crew(NamedTuple):
+    """An executor, and how many calls it is given before the first of them ends."""
+
+    pool: Executor
+    ahead: int = 1
+
+
+@contextmanager
+def crew(workers: int, dask: str | None = None) -> Iterator[Crew]:
+    """This process for one worker, as many processes for more, or the Dask cluster at an address.
+
+    Raises `InputError` where Dask is asked for and not installed, or does not answer.
+    """
+    if dask is not None:
+        with _cluster(dask) as client:
+            yield Crew(client.get_executor(pure=False), 4 * max(sum(client.nthreads().values()), 1))
+    elif count("workers", workers) == 1:
+        yield Crew(Here())
+    else:
+        pool = Processes(workers)
+        try:
+            yield Crew(pool, 2 * workers)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Any]:
+    try:
+        distributed = import_module("distributed")
+    except ImportError as error:
+        raise InputError('--dask needs `pip install "hybridctl[cluster]"`') from error
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address!r}: {error}") from error
+    with client:
+        yield client

@@ -1,0 +1,113 @@
+"""The page in a real browser: it opens without a network, plays, and zooms."""
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FOUND = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(FOUND is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def opened(page):
+    """The page in a browser without a network, with what it complained of and asked for."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
+        tab = context.new_page()
+        tab.complaints, tab.requests = [], []
+        tab.on("console", lambda message: tab.complaints.append(message.text))
+        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
+        tab.on("request", lambda request: tab.requests.append(request.url))
+        tab.clock.install(time=0)
+        tab.goto(f"{page.as_uri()}#t=0.1")
+        tab.clock.pause_at(60.0)  # from here on it runs as it is told
+        yield tab
+        assert tab.complaints == []
+        assert {url.split(":")[0] for url in tab.requests} <= {"file", "data"}
+        browser.close()
+
+
+def time_of(tab):
+    return float(tab.locator(".scene").get_attribute("data-time"))
+
+
+def pixels(tab):
+    """What the canvas shows, (height, width, 3)."""
+    picture = Image.open(io.BytesIO(tab.locator("canvas").screenshot()))
+    return np.asarray(picture.convert("RGB")).astype(int)
+
+
+def inked(picture):
+    return int(np.count_nonzero(picture.sum(axis=2) < 700))
+
+
+def played(tab, milliseconds):
+    """How far the motion gets in a time of the browser's clock, s."""
+    before = time_of(tab)
+    tab.get_by_role("button", name="play").click()
+    tab.clock.run_for(milliseconds)
+    tab.get_by_role("button", name="pause").click()
+    return time_of(tab) - before
+
+
+def test_charts_have_axes_and_legends(opened):
+    charts = opened.locator(".panel svg[role=img]")
+    assert charts.count() == 3
+    labels = opened.locator(".panel .label").all_text_contents()
+    assert labels == ["height [m]", "height [m]", "time [s]", "speed [m/s²]", "time [s]"]
+    legends = [text.strip() for text in opened.locator(".panel .legend").all_text_contents()]
+    assert legends == ['height of "</script>"'] * 2 + ["speed"]
+    assert opened.locator(".panel .tick").count() > 15
+    assert opened.locator("figure img").evaluate("image => image.naturalWidth") > 100
+
+
+def test_a_chart_zooms_into_an_event_and_back(opened, run):
+    def ticks():
+        return opened.locator(".panel").nth(2).locator(".tick").all_text_contents()
+
+    whole = ticks()
+    assert {"0.0", "0.5", "1.0"} <= set(whole)
+    event = f"{run.events[0].time:.4f} s"
+    opened.locator(".chart button", has_text=event).click()
+    shown = [float(text) for text in ticks()[:3]]
+    assert max(abs(t - run.events[0].time) for t in shown) < 0.02
+    opened.locator(".chart button", has_text="whole run").click()
+    assert ticks() == whole
+    box = opened.locator(".panel svg[role=img]").first.bounding_box()
+    opened.mouse.move(box["x"] + 100, box["y"] + 60)
+    opened.mouse.down()
+    opened.mouse.move(box["x"] + 150, box["y"] + 60)
+    opened.mouse.up()
+    assert ticks() != whole
+    opened.locator(".panel svg[role=img]").first.dblclick(position={"x": 100, "y": 60})
+    assert ticks() == whole
+
+
+def test_the_motion_plays_and_shows_forces(opened, run):
+    assert time_of(opened) == pytest.approx(0.1)
+    before = pixels(opened)
+    assert inked(before) > 500
+    assert played(opened, 200) == pytest.approx(0.05, abs=0.01)  # at a quarter of real time
+    assert np.any(pixels(opened) != before)
+    opened.get_by_role("slider", name="time").fill("10000")
+    assert time_of(opened) == pytest.approx(run.end)
+    assert "ball: stick" in opened.locator(".modes").text_content()
+    with_force = inked(pixels(opened))
+    opened.get_by_role("checkbox", name="forces").uncheck()
+    assert inked(pixels(opened)) < with_force - 50
+
+
+def test_it_goes_slower_around_an_event(opened, run):
+    event = opened.locator(".scene button", has_text="event").first
+    event.click()
+    assert 0.0 < run.events[0].time - time_of(opened) <= 0.011
+    slow = played(opened, 200)
+    event.click()
+    opened.get_by_role("checkbox", name="slower").uncheck()
+    assert slow < 0.5 * played(opened, 200)

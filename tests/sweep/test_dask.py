@@ -1,0 +1,36 @@
+"""A sweep on a Dask cluster of processes, one of which is killed in the middle."""
+
+import logging
+
+import pytest
+from sweep.jobs import square_but_die_once, units
+
+from hybridctl.report import RunFolder
+from hybridctl.sweep.run import run
+from hybridctl.sweep.workers import crew
+
+distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+
+
+@pytest.fixture
+def address():
+    cluster = distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address=None,
+        silence_logs=logging.CRITICAL,
+    )
+    yield cluster.scheduler_address
+    cluster.close()
+
+
+def test_a_killed_worker_of_a_cluster_costs_its_unit_only(address, tmp_path):
+    (tmp_path / "marks").mkdir()
+    planned = units(12, folder=str(tmp_path / "marks"))
+    with crew(1, address) as workers:
+        assert workers.ahead == 8
+        folder = RunFolder("sweep", tmp_path / "run")
+        rows = run(planned, folder, workers, lambda line: None, job=square_but_die_once)
+    assert (tmp_path / "marks/died").exists()
+    assert [row["square"] for row in rows] == [k * k / 7.0 for k in range(12)]
+    assert [row["status"] for row in rows] == ["done"] * 12
