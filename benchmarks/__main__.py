@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks import ball, bderivative, estimation, friction, robots
 from benchmarks.timing import Timing, measure
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import ContactDynamics

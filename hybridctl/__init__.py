@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hybridctl.estimation.smoother import smooth as smooth
     from hybridctl.estimation.start import first_estimate as first_estimate
     from hybridctl.estimation.unscented import UnscentedFilter as UnscentedFilter
-    from hybridctl.hybrid.mode import DifferentiableLaw as DifferentiableLaw
+    from hybridctl.hybrid.laws import DifferentiableLaw as DifferentiableLaw
     from hybridctl.hybrid.mode import Guard as Guard
     from hybridctl.hybrid.mode import Jump as Jump
     from hybridctl.hybrid.mode import Mode as Mode
@@ -98,7 +98,7 @@ _HOME = {
     "ClockTracking": "hybridctl.control.spreading",
     "ContactSignal": "hybridctl.estimation.contact_signal",
     "Detection": "hybridctl.control.detection",
-    "DifferentiableLaw": "hybridctl.hybrid.mode",
+    "DifferentiableLaw": "hybridctl.hybrid.laws",
     "DisturbedPolicy": "hybridctl.hybrid.policy",
     "Ensemble": "hybridctl.control.tuning.ensemble",
     "EntryGains": "hybridctl.control.tuning.structure",

@@ -25,7 +25,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, Mapped
-from hybridctl.hybrid.mode import LinearFeedback, Moved, Taken
+from hybridctl.hybrid.laws import LinearFeedback
+from hybridctl.hybrid.mode import Moved, Taken
 from hybridctl.hybrid.series import DEGREE, FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
 

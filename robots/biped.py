@@ -32,13 +32,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import (
-    Edge,
-    Jump,
-    Outgoing,
-    Reset,
-    ResetJacobian,
-)
+from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.symbolic import Joint, Transition, hybrid_system
 from hybridctl.symbolic import Mode as SymbolicMode

@@ -14,7 +14,7 @@ from scipy.linalg import expm
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.hybrid.flow import METHODS, Flow, Integrator
-from hybridctl.hybrid.mode import HeldInput
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.series import NODES
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
 from hybridctl.whole_step import CompiledStep, compiled_step

@@ -9,7 +9,7 @@ import pytest
 import hybridctl as hc
 from hybridctl.control.tuning.ensemble import process_pool
 from hybridctl.estimation.measurement import coordinates, linear
-from hybridctl.hybrid.mode import HeldInput
+from hybridctl.hybrid.laws import HeldInput
 
 TIMES = (0.0, 0.8)
 START = [1.0, 0.0]

@@ -29,7 +29,8 @@ from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from hybridctl.checks import Array, number
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
 from hybridctl.errors import InfeasibleReferenceError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem

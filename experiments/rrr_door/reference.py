@@ -20,7 +20,7 @@ from scipy.interpolate import BPoly
 from hybridctl.checks import Array, number, vector
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
 from hybridctl.errors import InfeasibleReferenceError
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem

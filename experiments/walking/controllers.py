@@ -26,7 +26,8 @@ from hybridctl.control.laws import tracking_law
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.mechanics.mode_expressions import mode_field
 from hybridctl.mechanics.phase import contact_modes

@@ -20,7 +20,8 @@ from hybridctl.checks import Array
 from hybridctl.compiled import Mapped
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.hybrid.events import Crossing
-from hybridctl.hybrid.mode import HeldInput, Mode, ModeKey
+from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.run import (
     LONGER,

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 from hybridctl.batch.lockstep import Arrived, Lockstep, flies
 from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
-from hybridctl.hybrid.mode import HeldInput, InputLaw, Mode, ModeKey
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import Passed
 from hybridctl.hybrid.simulate import new_run, simulate

@@ -22,7 +22,7 @@ from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_la
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import on_the_clock
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event

@@ -14,7 +14,8 @@ from hybridctl.checks import Array, array, instance, sequence
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import DifferentiableLaw, ModeKey
+from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.spaces import difference_jacobians
 

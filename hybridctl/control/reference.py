@@ -17,7 +17,8 @@ import numpy as np
 from hybridctl.checks import Array, function, instance, member, number, sequence, vector
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps, joined

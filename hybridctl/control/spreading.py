@@ -21,7 +21,8 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
-from hybridctl.hybrid.mode import DifferentiableLaw, InputLaw, ModeKey
+from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
 

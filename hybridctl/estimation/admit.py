@@ -30,7 +30,8 @@ from hybridctl.estimation.arcs import transition
 from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import Prediction, after_event, predict
-from hybridctl.hybrid.mode import InputLaw, Mode
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.trajectory import Arc
 
 _ROUNDS = 4

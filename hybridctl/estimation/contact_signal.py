@@ -22,7 +22,8 @@ from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event
 from hybridctl.estimation.update import correct
-from hybridctl.hybrid.mode import InputLaw, Mode
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Mode
 
 
 @runtime_checkable

@@ -24,7 +24,8 @@ from hybridctl.estimation.recovery import Beginning, Doubt, inflation
 from hybridctl.estimation.restart import Row, restarted
 from hybridctl.estimation.result import Admission, Correction, FilterResult, Step, over_record
 from hybridctl.estimation.update import Innovation, compared, correct
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 

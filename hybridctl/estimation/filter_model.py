@@ -27,7 +27,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.guards import closing_guards
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.system import ContactSystem
 from hybridctl.spaces import Space
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
@@ -137,14 +137,15 @@ class FilterModel:
             raise InputError("sensors must have one entry at least, got none")
         if self.start is not None:
             checked(self.system, self.start)
-        elif not isinstance(self.space, RobotStateSpace):
+        elif not isinstance(self.system, ContactSystem):
             raise InputError(
                 f"start must be an Estimate where the state of mode {self.open!r} is not that of a "
                 "robot, got None"
             )
         else:
-            speeds = 10.0 * np.ones(self.space.robot.nv) if self.speeds is None else self.speeds
-            object.__setattr__(self, "speeds", array("speeds", speeds, (self.space.robot.nv,)))
+            nv = self.system.robot.nv
+            speeds = 10.0 * np.ones(nv) if self.speeds is None else self.speeds
+            object.__setattr__(self, "speeds", array("speeds", speeds, (nv,)))
         states = self.states or tuple(str(k) for k in range(self.space.nx))
         object.__setattr__(self, "sensors", tuple(sensors))
         object.__setattr__(self, "states", states)

@@ -15,16 +15,8 @@ from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDef
 from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Jumped, Strategy, jumped
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
-from hybridctl.hybrid.mode import (
-    Edge,
-    FieldJacobian,
-    GuardSet,
-    HeldInput,
-    InputLaw,
-    Mode,
-    ModeKey,
-    Outgoing,
-)
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event

@@ -32,7 +32,8 @@ from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.result import FilterResult, Step, over_record
 from hybridctl.estimation.update import Innovation, judged, observed, present, residual
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 

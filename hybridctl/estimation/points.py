@@ -21,7 +21,8 @@ from hybridctl.estimation.admit import admit
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import predict
-from hybridctl.hybrid.mode import InputLaw, Mode, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space

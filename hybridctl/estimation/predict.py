@@ -17,7 +17,7 @@ from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import transition
 from hybridctl.estimation.estimate import Alternative, Estimate, moved, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients

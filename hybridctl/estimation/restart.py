@@ -21,7 +21,7 @@ from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.recovery import Beginning
 from hybridctl.estimation.result import Step
 from hybridctl.estimation.update import Innovation
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 
 Row = tuple[Estimate, Sample]  # a value that was there, and the estimate after it
 

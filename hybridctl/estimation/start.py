@@ -14,7 +14,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import kalman
 from hybridctl.estimation.record import Record
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.system import ContactSystem
 
 
 def first_estimate(
@@ -51,9 +51,9 @@ def first_estimate(
 
 
 def _prior(model: FilterModel, ends: Array, times: Array) -> Estimate:
-    assert isinstance(model.space, RobotStateSpace)
+    assert isinstance(model.system, ContactSystem)
     assert model.speeds is not None
-    robot = model.space.robot
+    robot = model.system.robot
     if ends.shape[1] != robot.nq:
         raise InputError(
             f"the model must give `start`, because its first sensor {model.sensors[0].name!r} "

@@ -19,11 +19,12 @@ from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.system import ContactSystem
 
 _OUTLIER = 50.0  # standard deviations of the sensor
 _DRAWS = 20
@@ -125,8 +126,8 @@ def _measured(
         z = m.value(mode, t, x, u)
         if m.residual is None:
             rows.append(z + e)
-        elif isinstance(mode.space, RobotStateSpace):
-            rows.append(mode.space.robot.integrate(z, e))
+        elif isinstance(model.system, ContactSystem):
+            rows.append(model.system.robot.integrate(z, e))
         else:
             raise InputError(f"values of {m.name!r} cannot be made up: its residual has no inverse")
     values = np.array(rows)

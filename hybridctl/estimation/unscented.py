@@ -33,7 +33,7 @@ from hybridctl.estimation.points import (
 )
 from hybridctl.estimation.predict import Prediction, predict
 from hybridctl.estimation.update import Innovation, judged, observed, present, residual, solved
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 
 _RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
 

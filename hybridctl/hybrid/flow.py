@@ -18,7 +18,8 @@ from scipy.integrate import BDF, Radau
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.implicit import ImplicitStepper
-from hybridctl.hybrid.mode import InputLaw, Mode, Pace
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Mode, Pace
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Formula, Motion, Step, failure
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau

@@ -21,7 +21,8 @@ from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
-from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, Mode
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
 from hybridctl.spaces import VectorSpace

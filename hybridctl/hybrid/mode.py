@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,67 +20,10 @@ from hybridctl.hybrid.guards import Guard as Guard
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet as GuardSet
 from hybridctl.hybrid.guards import check_functions
+from hybridctl.hybrid.laws import LinearFeedback
 from hybridctl.spaces import Space
 
 ModeKey: TypeAlias = Hashable
-InputLaw: TypeAlias = Callable[[float, Array], Array]
-
-
-@dataclass(frozen=True, eq=False)
-class HeldInput:
-    """The input law that holds one value u (nu,), so that a step need not ask for it."""
-
-    value: Array
-
-    def __call__(self, t: float, x: Array) -> Array:
-        """The value."""
-        return self.value
-
-
-@dataclass(frozen=True, eq=False)
-class DifferentiableLaw:
-    """An input law u(t, x) with its derivatives, which `linearize` asks for.
-
-    function: u (nu,) of (t, x). jacobian: D_x u (nu, ndx) in the tangent space at x. rate: D_t u
-    (nu,) at a fixed state, 1/s. They hold on the arc that the policy gave the law for, and promise
-    that the law knows no more of the past than which events there were: not when, nor where.
-    """
-
-    function: InputLaw
-    jacobian: InputLaw
-    rate: InputLaw
-
-    @staticmethod
-    def held(value: Array, rate: Array, ndx: int) -> DifferentiableLaw:
-        """The law of one value (nu,), whatever the state (of ndx), that claims this rate (nu,)."""
-        nothing = np.zeros((len(value), ndx))
-        return DifferentiableLaw(HeldInput(value), HeldInput(nothing), HeldInput(rate))
-
-    def __call__(self, t: float, x: Array) -> Array:
-        """The input (nu,)."""
-        return self.function(t, x)
-
-    def velocity(self, t: float, x: Array, dx: Array) -> Array:
-        """The rate (nu,) of the input where the state moves with velocity dx (ndx,)."""
-        return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
-
-
-@runtime_checkable
-class LinearFeedback(Protocol):
-    """An input law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits."""
-
-    @property
-    def limits(self) -> Array | None:
-        """The least and the greatest input (2, nu)."""
-        ...
-
-    def __call__(self, t: float, x: Array) -> Array:
-        """The input (nu,)."""
-        ...
-
-    def along(self, times: Array) -> tuple[Array, Array]:
-        """b (k, nu) and K (k, nu, nx) at times (k,), s."""
-        ...
 
 
 class FieldJacobian(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 
 from hybridctl.checks import Array, array, floats, function, instance, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback, ModeKey
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 

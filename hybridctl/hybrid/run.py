@@ -14,7 +14,8 @@ from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
 from hybridctl.hybrid.jump import jump as jump_of
 from hybridctl.hybrid.jump import landing
-from hybridctl.hybrid.mode import InputLaw, Jump, Mode, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
 from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem

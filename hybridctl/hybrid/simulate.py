@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import count, function, instance, interval, member, number, vector
 from hybridctl.errors import EventLimitError, StepLimitError
 from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import (
     History,
     Policy,

@@ -22,16 +22,8 @@ from numpy.exceptions import ComplexWarning
 
 from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
-from hybridctl.hybrid.mode import (
-    DifferentiableLaw,
-    GuardSet,
-    HeldInput,
-    InputLaw,
-    LinearFeedback,
-    Mode,
-    Taken,
-    WholeStep,
-)
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.mode import GuardSet, Mode, Taken, WholeStep
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.spaces import VectorSpace

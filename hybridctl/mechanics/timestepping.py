@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, interval, number, vector
 from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law, next_change
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step

@@ -9,7 +9,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput, InputLaw, ModeKey
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, as_policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory

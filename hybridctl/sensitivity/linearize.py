@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, function, instance, number, sequence, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory

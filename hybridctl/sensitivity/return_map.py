@@ -14,7 +14,8 @@ from scipy.optimize import brentq
 
 from hybridctl.checks import Array, count, number, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps

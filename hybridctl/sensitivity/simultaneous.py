@@ -17,7 +17,8 @@ import numpy as np
 
 from hybridctl.checks import Array, instance, member
 from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
-from hybridctl.hybrid.mode import DifferentiableLaw, Jump, ModeKey
+from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.border import border_cascade

@@ -25,7 +25,7 @@ from hybridctl.errors import (
     UnknownNameError,
     ZenoError,
 )
-from hybridctl.hybrid.mode import HeldInput
+from hybridctl.hybrid.laws import HeldInput
 
 # The same steps from the same states; roundings grow as perturbations do.
 SAME = 1e-9

@@ -10,7 +10,7 @@ from hybridctl.robots import ball, block, cube, rrr_door
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.hybrid.mode import HeldInput
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system

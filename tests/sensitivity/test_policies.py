@@ -16,7 +16,7 @@ from hybridctl.control.laws import tracking_law
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import DifferentiableLaw, HeldInput
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.policy import DisturbedPolicy, SampledPolicy
 from hybridctl.hybrid.trajectory import Arc
 

@@ -27,7 +27,8 @@ from hybridctl.control.lqr.placement import Placement
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.mode import HeldInput, Mode
+from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization

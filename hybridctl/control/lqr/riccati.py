@@ -16,7 +16,8 @@ from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
 from hybridctl.hybrid.flow import Integrator
-from hybridctl.hybrid.mode import FieldJacobian, HeldInput, Mode, Pace
+from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
 from hybridctl.hybrid.series import TO_SERIES, TO_SLOPES
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps

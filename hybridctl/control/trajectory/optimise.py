@@ -14,7 +14,7 @@ from hybridctl.control.trajectory.solve import Optimum, solve
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess, Programme, transcribe
 from hybridctl.errors import SimulationError
-from hybridctl.hybrid.mode import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory

@@ -29,7 +29,7 @@ from hybridctl.estimation.legged.system import LeggedBase, lifts, touches
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction
 from hybridctl.estimation.record import Series
-from hybridctl.hybrid.mode import InputLaw
+from hybridctl.hybrid.laws import InputLaw
 
 _ROUNDING = 1e-9  # s, of stamps
 

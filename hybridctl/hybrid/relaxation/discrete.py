@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, function, instance, interval, number, vector
 from hybridctl.errors import InputError, OverlappingStripsError
-from hybridctl.hybrid.mode import InputLaw, ModeKey
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation.relax import Relaxed
 from hybridctl.hybrid.relaxation.strip import Strip
 

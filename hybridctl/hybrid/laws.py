@@ -1,0 +1,73 @@
+"""Input laws u(t, x) of an arc: any function, and those of which a step or a derivative knows more.
+
+Times are in s, states (nx,), inputs (nu,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from hybridctl.checks import Array
+
+InputLaw: TypeAlias = Callable[[float, Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldInput:
+    """The input law that holds one value u (nu,), so that a step need not ask for it."""
+
+    value: Array
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The value."""
+        return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class DifferentiableLaw:
+    """An input law u(t, x) with its derivatives, which `linearize` asks for.
+
+    function: u (nu,) of (t, x). jacobian: D_x u (nu, ndx) in the tangent space at x. rate: D_t u
+    (nu,) at a fixed state, 1/s. They hold on the arc that the policy gave the law for, and promise
+    that the law knows no more of the past than which events there were: not when, nor where.
+    """
+
+    function: InputLaw
+    jacobian: InputLaw
+    rate: InputLaw
+
+    @staticmethod
+    def held(value: Array, rate: Array, ndx: int) -> DifferentiableLaw:
+        """The law of one value (nu,), whatever the state (of ndx), that claims this rate (nu,)."""
+        nothing = np.zeros((len(value), ndx))
+        return DifferentiableLaw(HeldInput(value), HeldInput(nothing), HeldInput(rate))
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
+        return self.function(t, x)
+
+    def velocity(self, t: float, x: Array, dx: Array) -> Array:
+        """The rate (nu,) of the input where the state moves with velocity dx (ndx,)."""
+        return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
+
+
+@runtime_checkable
+class LinearFeedback(Protocol):
+    """An input law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits."""
+
+    @property
+    def limits(self) -> Array | None:
+        """The least and the greatest input (2, nu)."""
+        ...
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
+        ...
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """b (k, nu) and K (k, nu, nx) at times (k,), s."""
+        ...
