@@ -94,8 +94,13 @@ def test_a_heavy_library_has_a_home(library):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_files_are_small(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_functions_fit_a_screen_and_files_a_sitting(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            start = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            assert node.end_lineno - start.lineno < 60, node.name
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

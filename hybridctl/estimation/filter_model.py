@@ -70,7 +70,12 @@ class Sensor:
 
     @property
     def residual_names(self) -> tuple[str, ...]:
-        """Those of the entries of a residual: columns, and turns about x, y, z of quaternions."""
+        """Those of the entries of a residual: columns, and turns about x, y, z of quaternions.
+
+        Numbers where columns have no names.
+        """
+        if any(not part.columns for part in self.parts):
+            return tuple(f"{self.name} {k}" for k in range(self.measurement.dimension))
         return tuple(
             f"{part.channel} {'about ' if part.quaternion else ''}{column}"
             for part in self.parts

@@ -163,7 +163,7 @@ def make_filter(model, chosen, kind, patience):
 
 def errors(model, result, truth, since):
     """Of configuration and velocities, at all samples from a time on."""
-    nv = model.space.robot.nv
+    nv = model.system.robot.nv
     off = np.array([s.estimate.mean - truth(s.time) for s in result.steps if s.time > since])
     return np.abs(off[:, :nv]).max(), np.abs(off[:, nv:]).max()
 

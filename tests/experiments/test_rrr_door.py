@@ -194,7 +194,7 @@ def test_the_command_line_lists_simulates_and_refuses(tmp_path):
     assert "Reference" in done.output
     assert (out / "summary.json").exists()
     unknown = runner.invoke(cli, ["simulate", "nothing"])
-    assert unknown.exit_code == 2
+    assert "experiment 'nothing' is unknown" in str(unknown.exception)
     wrong = runner.invoke(cli, ["simulate", "rrr-door", "--set", "scale=nan"])
     assert isinstance(wrong.exception, HybridctlError)
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from hybridctl.experiments import Experiment
 
-from hybridctl import cli
+from hybridctl import cli, plugins
 from hybridctl.report import table
 
 
@@ -26,7 +25,7 @@ def run(config, folder, console):
 def command(monkeypatch, tmp_path):
     """Runs `simulate slope` with an experiment that only prints; what is opened is kept."""
     module = SimpleNamespace(Config=Config, quick=lambda c: c, run=run, __doc__="A claim.")
-    monkeypatch.setattr(Experiment, "load", lambda self: module)
+    monkeypatch.setattr(plugins, "load", lambda group, name: module)
     opened = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
 

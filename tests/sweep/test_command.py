@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from hybridctl.experiments import Experiment
 
-from hybridctl import cli
+from hybridctl import cli, plugins
 from hybridctl.errors import InputError
 
 
@@ -27,7 +26,7 @@ def run(config, folder, console):
 @pytest.fixture
 def sweep(monkeypatch, tmp_path, capsys):
     module = SimpleNamespace(Config=Config, quick=lambda c: c, run=run, __doc__="A claim.")
-    monkeypatch.setattr(Experiment, "load", lambda self: module)
+    monkeypatch.setattr(plugins, "load", lambda group, name: module)
 
     def call(*options):
         arguments = ["hybridctl", "sweep", "slope", *options, "--out", str(tmp_path / "run")]
