@@ -77,7 +77,12 @@ def slopes(at, values, record, h=2e-4):
     [
         ("ball", ("restitution", "friction"), ("friction=0.1", "duration=0.6", "rate=50")),
         ("ball", ("slope", "mass", "position_noise"), ("duration=0.6", "rate=25")),
-        ("block", ("friction", "height"), ("duration=0.35", "rate=50")),
+        pytest.param(
+            "block",
+            ("friction", "height"),
+            ("duration=0.35", "rate=50"),
+            marks=pytest.mark.slow,
+        ),
         ("cube", ("friction", "restitution"), ("duration=0.2", "rate=100")),
     ],
     ids=["bounce", "slope and noise", "landing", "cube"],

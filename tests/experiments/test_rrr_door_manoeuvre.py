@@ -18,7 +18,13 @@ TOUCH = {
 }
 
 
-@pytest.fixture(scope="module", params=list(TOUCH))
+_FIRST, *_OTHERS = TOUCH
+
+
+@pytest.fixture(
+    scope="module",
+    params=[_FIRST, *(pytest.param(case, marks=pytest.mark.slow) for case in _OTHERS)],
+)
 def summary(request, tmp_path_factory):
     friction, release = request.param
     config = replace(rrr_door.quick(rrr_door.Config()), friction=friction, release=release)

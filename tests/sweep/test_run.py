@@ -43,6 +43,7 @@ def test_a_worker_that_dies_costs_its_unit_only(tmp_path):
     assert sorted(ran) == sorted(str(k) for k in range(8))
 
 
+@pytest.mark.slow
 def test_a_unit_that_kills_every_worker_is_lost_and_the_others_are_not(tmp_path):
     planned, lines = units(5), []
     rows = sweep(tmp_path, planned, 2, square_but_always_die, lines.append)
