@@ -95,7 +95,7 @@ def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> N
 
 def _tilts(path: Path, tilted: Sequence[Outcome]) -> None:
     """Tilt and position just after a start that is wrong in tilt."""
-    rows = []
+    rows: list[list[Panel]] = []
     for what in ("tilt [deg]", "position [mm]"):
         lines = []
         for outcome in tilted:

@@ -42,7 +42,7 @@ def euler(quaternions: Array) -> Array:
     """Roll, pitch and yaw (n, 3) in rad, the yaw without jumps."""
     angles = Rotation.from_quat(quaternions).as_euler("ZYX")[:, ::-1].copy()
     angles[:, 2] = np.unwrap(angles[:, 2])
-    return angles
+    return np.asarray(angles)
 
 
 @dataclass(frozen=True, eq=False)

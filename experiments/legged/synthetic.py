@@ -87,7 +87,7 @@ class Motion:
     def position(self, t: float) -> Array:
         """Of the inertial frame, m."""
         sway = np.array([0.01 * np.sin(9.0 * t), 0.015 * np.sin(7.0 * t), 0.01 * np.sin(11.0 * t)])
-        return np.array([self.gait.speed * t, 0.0, 0.3]) + sway
+        return np.asarray(np.array([self.gait.speed * t, 0.0, 0.3]) + sway)
 
     def turn(self, t: float) -> Rotation:
         """Its axes in the world."""
@@ -135,7 +135,8 @@ class Motion:
         way = (part - self.gait.stance) / (1.0 - self.gait.stance)
         blend = way**2 * (3.0 - 2.0 * way)
         lift = self.gait.lift * np.sin(np.pi * way) ** 2
-        return here + blend * (self.foothold(foot, number + 1) - here) + [0.0, 0.0, lift]
+        ahead = blend * (self.foothold(foot, number + 1) - here)
+        return np.asarray(here + ahead + [0.0, 0.0, lift])
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
     """Everything that summary.json holds, to be read."""
     found = summary["touchdowns"]
     title = f"Root over {summary['duration']:.1f} s, touchdowns {found['left']} + {found['right']}"
+    columns: tuple[str, ...]
     columns = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
     console.print(table(title, columns, [_row(f) for f in summary["filters"]]))
     console.print(

@@ -183,4 +183,4 @@ def nearest(wanted: Array, a: Array, b: Array, limit: float) -> Array:
         return np.clip(wanted, -limit, limit)
     if -residual[n] < _INFEASIBLE:
         return np.clip(wanted, -limit, limit)
-    return np.clip(wanted - residual[:n] / residual[n], -limit, limit)
+    return np.asarray(np.clip(wanted - residual[:n] / residual[n], -limit, limit))

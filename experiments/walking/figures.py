@@ -29,6 +29,7 @@ def draw_gait(path: Path, gait: Gait) -> None:
     times = np.linspace(arc.start, arc.end, _SAMPLES)
     mode = gait.walker.mode(arc.mode)
     points = [arc.state_and_input(t) for t in times.tolist()]
+    assert mode.outputs is not None
     outputs = [mode.outputs(0.0, *point) for point in points]
     torques = arc.input(times)
     names = ("stance hip", "stance knee", "swing hip", "swing knee")

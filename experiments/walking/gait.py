@@ -23,7 +23,7 @@ from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.symmetry import Symmetry
 
-TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+TIGHT = 1e-12
 KNEES = ("left_knee", "right_knee")
 BEND = (0.05, 1.5)  # of knees, rad: not through, and no further than a shin can fold
 MARGINS = Margins(clearance=0.03, friction=0.7, release=0.05)
@@ -80,7 +80,8 @@ class Gait:
             self.step.run(0.0),
             halfway,
             Feedforwards((self.curve(0),)),
-            **TIGHT,
+            rtol=TIGHT,
+            atol=TIGHT,
         )
         return run.final_state
 
@@ -89,7 +90,8 @@ class Gait:
         """One period from mid-step to mid-step, through the touchdown of the right foot."""
         span = (0.5 * self.period, 1.5 * self.period)
         policy = Feedforwards((self.curve(0), self.curve(1)))
-        return simulate(self.walker, five_link.LEFT_STANCE, self.middle, span, policy, **TIGHT)
+        start = five_link.LEFT_STANCE, self.middle
+        return simulate(self.walker, *start, span, policy, rtol=TIGHT, atol=TIGHT)
 
     @cached_property
     def map(self) -> Linearization:

@@ -18,7 +18,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.system import ContactSystem
 
-TOLERANCE = {"rtol": 1e-7, "atol": 1e-7}
+TOLERANCE = 1e-7
 _STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
 
 
@@ -145,7 +145,9 @@ def _walked(
         return len(touchdowns) == most
 
     try:
-        run = simulate(walker, mode, start, span, policy, terminal=terminal, **TOLERANCE)
+        run = simulate(
+            walker, mode, start, span, policy, terminal=terminal, rtol=TOLERANCE, atol=TOLERANCE
+        )
     except HybridctlError as error:
         return Walk(len(touchdowns), None, f"{type(error).__name__}: {error}")
     fallen = bool(run.guard_events) and is_fall(run.guard_events[-1])

@@ -54,7 +54,8 @@ def test_the_monodromy_matrix_is_that_of_differences(gait):
     policy = Feedforwards((gait.curve(0), gait.curve(1)))
 
     def end(x):
-        return hc.simulate(gait.walker, mode.key, x, span, policy, **gaits.TIGHT).final_state
+        options = {"rtol": gaits.TIGHT, "atol": gaits.TIGHT}
+        return hc.simulate(gait.walker, mode.key, x, span, policy, **options).final_state
 
     exact = gait.map.state_transition
     held = mode.held.jacobian(x0)
