@@ -17,8 +17,8 @@ from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
 
-STANDSTILL = 2e-8
-STOPPED = 1e-8
+STANDSTILL = 2e-8  # m/s, below which friction in a surface may have no direction but a guessed one
+STOPPED = 1e-8  # m/s, at which what slides in a surface stops
 NO_DIRECTION = 1e-12
 
 

@@ -19,9 +19,9 @@ from hybridctl.mechanics.equations import (
 )
 from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 
-_BORDER = 1e-6
+_BORDER = 1e-6  # of the friction limit, nearer than which a contact is not sure to hold
 _MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding
-_CLEARLY = 0.9 * STOPPED
+_CLEARLY = 0.9 * STOPPED  # more than integration leaves of a beginning
 _ALONG = 0.5  # cosine of an angle: directions that are nearer than that are of one motion
 
 
