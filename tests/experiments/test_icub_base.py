@@ -114,11 +114,7 @@ def test_the_experiment_leaves_what_it_found(config, tmp_path):
     tilted = {row["error"]: row for row in summary["tilted"]}
     assert tilted["left"]["settled"] < tilted["plain"]["settled"]
     assert all(row["within"] > 0.95 or row["flags"] for row in summary["robustness"])
-    assert {path.name for path in (folder / "figures").iterdir()} == {
-        "path.png",
-        "errors.png",
-        "tilt.png",
-    }
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"path", "errors", "tilt"}
 
 
 def test_without_data_it_says_where_they_are(tmp_path):
