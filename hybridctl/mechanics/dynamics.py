@@ -201,7 +201,7 @@ class ContactDynamics:
         held = solve(self._holding(phase, slow), rows, moving)
         stays = staying(held, slow, friction)
         begun, sure = beginnings(phase, held, slow, stays, friction)
-        going = [k for k in slow if goes_on(now, k, begun.get(k))]
+        going = [k for k in slow if goes_on(now, k, begun.get(k), sure)]
         if begun and going:
             starting = [k for k in slow if k not in going]
             begun, sure = beginnings(phase, held, starting, stays, friction)

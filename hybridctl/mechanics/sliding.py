@@ -41,17 +41,20 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
     return found, starting
 
 
-def goes_on(now: Solution, k: int, onwards: Array | None) -> bool:
+def goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:
     """Whether the k-th closed contact still slides the way it goes, now that it is slow.
 
     onwards: the direction in which it would begin to slide from a standstill, if it would. Then its
-    velocity has to be more than what integration leaves of a beginning, and point elsewhere. Where
-    friction could hold it, it goes on until it stops, if it slows down: otherwise it is held.
+    velocity has to be more than what integration leaves of a beginning, and point elsewhere; if
+    that direction is but a guess, any velocity tells more. Where friction could hold it, it goes on
+    until it stops, if it slows down: otherwise it is held.
     """
     rows = now.phase.tangents[k]
     velocity = now.rows.rates[rows]
     change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
     speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
+    if not sure:
+        return speed > _MOVES
     if onwards is not None:
         return speed > _CLEARLY and float(velocity @ onwards) < _ALONG * speed
     return speed > _MOVES and float(velocity @ change) < -_ALONG * speed * size

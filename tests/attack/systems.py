@@ -4,7 +4,7 @@ Trees of 1 to 12 joints on a fixed, planar or floating base fall onto 1 to 8 pla
 with inputs, springs and dampers. A run may end with an error of hybridctl's; it may not take more
 than `MOST_STEPS` steps, nor raise anything else, nor break a law (`runs`). Where `linearize`
 accepts a run, its derivative is compared with central differences of the whole simulated flow,
-for steps from 1e-3 to 1e-7, where the perturbed runs have the same sequence of modes.
+for steps from 1e-3 to 1e-7 until one agrees, where the perturbed runs have the same modes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_STEPS = 20_000
 MOST_EVENTS = 400
 MOST_SECONDS = 60
 SLOPE = 1e-6
-SIZES = 10.0 ** np.arange(-3.0, -8.0, -1.0)
+SIZES = (1e-5, 1e-4, 1e-6, 1e-3, 1e-7)
 FINE = {"rtol": 1e-11, "atol": 1e-11}
 
 
@@ -155,22 +155,23 @@ def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Out
         outcome.linearized = type(refusal).__name__
         return
     outcome.linearized = "yes"
-    errors = [
-        e for h in SIZES if (e := _slope_error(each, system, run, h * direction, expected, h))
-    ]
-    outcome.slope = min(errors, default=float("nan"))
+    for h in SIZES:
+        error = _slope_error(each, system, run, h * direction, expected, h)
+        outcome.slope = float(np.fmin(outcome.slope, error))
+        if outcome.slope <= SLOPE:
+            return
 
 
-def _slope_error(each: Case, system, run, change: Array, expected: Array, h: float) -> float | None:
-    """Relative error against one central difference, None where the modes differ."""
+def _slope_error(each: Case, system, run, change: Array, expected: Array, h: float) -> float:
+    """Relative error against one central difference, nan where the modes differ."""
     space, last, ends = run.arcs[0].space, run.arcs[-1].space, []
     for sign in (1.0, -1.0):
         try:
             other = simulated(each, system, space.integrate(each.start, sign * change), **FINE)
         except HybridctlError:
-            return None
+            return float("nan")
         if sequence(other) != sequence(run):
-            return None
+            return float("nan")
         ends.append(last.difference(run.final_state, other.final_state))
     error = np.abs((ends[0] - ends[1]) / (2.0 * h) - expected).max()
     return float(error / max(1.0, np.abs(expected).max()))

@@ -23,6 +23,12 @@ def test_every_run_ends_or_is_refused_by_name(seeds):
     assert sum(not o.error for o in found(seeds)) >= 0.8 * len(seeds)
 
 
+@pytest.mark.slow
+def test_contacts_of_which_one_neither_sticks_nor_begins_to_slide_do_not_go_on_for_ever():
+    """Two slide at 1e-8 m/s; one alone could not, by any direction, while the other goes on."""
+    assert not judged(264, derivative=False).raw
+
+
 @pytest.mark.parametrize("seeds", SEEDS, ids=len)
 def test_no_run_breaks_a_law(seeds):
     assert not [o for o in found(seeds) if o.wrong]
