@@ -10,12 +10,14 @@ of sliding contacts in them,
 p is 1 without friction and, for one contact that slides along d, :math:`n^T M^{-1} (n - \mu d) /
 n^T M^{-1} n`. Forces grow as 1/p. At p = 0 there are none, and for p < 0 none or several
 (Genot and Brogliato 1999), so that a mode ends where p falls to `JAMMED`. Of redundant contacts
-both determinants vanish: p is 1 there, which leaves them to the law that is solved at events.
+both determinants vanish; p is then the ratio of the products of as many singular values as G has,
+which is zero where friction takes away one more of the motions that forces can make.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import svd
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.equations import Solution
@@ -34,32 +36,51 @@ def can_jam(phase: Phase) -> bool:
 
 def response_ratio(now: Solution) -> float:
     """p of a mode in which contacts can jam."""
-    even = _without_friction(now)
-    return 1.0 if even.regularity < _CLEAR else now.kkt.determinant / even.determinant
+    return _ratio(now.kkt, _without_friction(now))
 
 
 def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    """D p (2 nv,) by (q, v), from D p = p tr(R^-1 D R - G^-1 D G) with G = C M^-1 C^T.
+    """D p (2 nv,) by (q, v), from D p = p tr(R^+ D R - G^+ D G) with G = C M^-1 C^T.
 
     rates_z (r, 2 nv): derivatives of the sliding velocities of all contacts.
     """
     phase, even = now.phase, _without_friction(now)
-    if even.regularity < _CLEAR:
-        return np.zeros(rates_z.shape[1])
-    held = np.eye(len(phase.owner))[:, phase.constrained]
+    held, rank = np.eye(len(phase.owner))[:, phase.constrained], _rank(even)
     change = np.zeros(rates_z.shape[1])
     for kkt, mix, sign in ((now.kkt, now.mix, 1.0), (even, held, -1.0)):
-        inverse = np.linalg.inv(kkt.response)
+        inverse = _inverse(kkt.response, rank)
         for z, forces, row in zip(kkt.push.T, mix.T, inverse, strict=True):
             d = terms.impulse_derivatives(q, z, phase.scattered(forces, len(rates_z)))
             rates_q = d.rates[phase.all_rows][phase.constrained]
             change[: len(z)] += sign * row @ (rates_q - even.push.T @ d.momentum)
     turning = now.turning(np.ones(len(phase.constrained)))
-    turned = np.linalg.solve(now.kkt.response, even.push.T @ now.rows.jacobian.T @ turning)
+    turned = _inverse(now.kkt.response, rank) @ even.push.T @ now.rows.jacobian.T @ turning
     own = rates_z[phase.all_rows]
     for slide in phase.spatial:
         change -= turned[slide.contact, slide.rows] @ own[slide.rows]
-    return np.asarray(now.kkt.determinant / even.determinant * change)
+    return np.asarray(_ratio(now.kkt, even) * change)
+
+
+def _ratio(kkt: KKT, even: KKT) -> float:
+    rank = _rank(even)
+    if rank == len(even.response):
+        return kkt.determinant / even.determinant
+    left, whole = (svd(k.response, compute_uv=False)[:rank] for k in (kkt, even))
+    return float(np.prod(left / whole))
+
+
+def _rank(even: KKT) -> int:
+    """How many rows of all that are held are independent."""
+    if even.regularity >= _CLEAR:
+        return len(even.response)
+    values = svd(even.response, compute_uv=False)
+    return int((values > _CLEAR * values[0]).sum())
+
+
+def _inverse(response: Array, rank: int) -> Array:
+    """The pseudo-inverse of a response of this rank."""
+    u, values, v = svd(response)
+    return np.asarray((v[:rank].T / values[:rank]) @ u[:, :rank].T)
 
 
 def _without_friction(now: Solution) -> KKT:

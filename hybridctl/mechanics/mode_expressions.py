@@ -107,9 +107,8 @@ def mode_field(
         independent = _independent(samples, not part.slides)
         m, margin = _multipliers(part, delassus, wanted, independent)
         ratio = ca.SX(1.0)
-        if part.slides and len(independent.rows) == len(part.held):
-            even = held @ by_mass(held.T)
-            ratio = _determinant(delassus) / _determinant(even)
+        if part.slides:
+            ratio = _response_ratio(delassus, held @ by_mass(held.T), independent.rows)
         acceleration, forces = free + response @ m, mix @ m
         redundant = len(independent.rows) < len(part.held)
         cones = part.cones(forces) if redundant else []
@@ -339,6 +338,14 @@ def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
         return x
 
     return solve, _spread(ca.diag(lower))
+
+
+def _response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
+    """p of `jamming`, from the independent rows: by Cauchy and Binet, det(R R') of these, as G."""
+    if len(rows) == response.shape[0]:
+        return _determinant(response) / _determinant(even)
+    left, whole = response[list(rows), :], even[list(rows), :]
+    return ca.sqrt(_determinant(left @ left.T) / _determinant(whole @ whole.T))
 
 
 def _determinant(matrix: Expression) -> Expression:

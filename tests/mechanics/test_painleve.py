@@ -88,15 +88,18 @@ def test_a_run_does_not_start_where_the_contact_would_pull():
         hc.simulate(system, ("slip+",), np.concatenate([q, v]), (0.0, 1.0))
 
 
-def rod(mu, angle, rate, speed):
-    """A uniform rod of 2 m and 1 kg at an angle to the ground, on which its tip slides."""
+def rod(mu, angle, rate, speed, tips=("tip",)):
+    """A uniform rod of 2 m and 1 kg at an angle to the ground, on which its tip slides.
+
+    Several tips are at one point: contacts that share a load they cannot tell apart.
+    """
     robot = Robot.from_urdf(free_body("rod", 1.0, (1e-3, 1.0 / 3.0, 1.0 / 3.0)), root="sagittal")
     ground = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
-    tip = Contact("tip", "rod", ground, offset=(-1.0, 0.0, 0.0), friction=mu)
-    system = contact_system(robot, [tip])
+    each = {"offset": (-1.0, 0.0, 0.0), "friction": mu}
+    system = contact_system(robot, [Contact(tip, "rod", ground, **each) for tip in tips])
     q, v = np.array([0.0, 0.0, angle]), np.array([0.0, 0.0, rate])
     q[1] -= system.dynamics.gaps(q)[0]
-    rows = system.dynamics.all.jacobian(q)[[1, 0]]
+    rows = system.dynamics.all.jacobian(q)[[len(tips), 0]]
     v[:2] = np.linalg.solve(rows[:, :2], np.array([speed, 0.0]) - rows[:, 2] * rate)
     return system, np.concatenate([q, v])
 
@@ -118,6 +121,18 @@ def test_the_guard_of_a_rod_that_slides_is_the_closed_form(sign, angle):
     assert_derivative(lambda z: guards.values(0.0, x + z, NONE)[i : i + 1], derivative)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("angle", [-0.5, 0.3])
+def test_the_guard_of_contacts_that_share_a_load_is_that_of_one(sign, angle):
+    """Of the responses a [[1, 1], [1, 1]] the one motion that forces make has 2 a."""
+    system, x = rod(0.8, angle, 0.7, sign, ("left", "right"))
+    guards = system.outgoing(("slip+" if sign > 0.0 else "slip-",) * 2).guards
+    i = guards.names.index("sliding jams")
+    assert guards.values(0.0, x, NONE)[i] == pytest.approx(left(0.8, sign, angle) - JAMMED)
+    derivative = guards.jacobian(0.0, x, NONE).state[i : i + 1]
+    assert_derivative(lambda z: guards.values(0.0, x + z, NONE)[i : i + 1], derivative)
+
+
 @pytest.mark.parametrize(("mu", "jams"), [(1.33, False), (1.34, True)])
 def test_a_uniform_rod_can_jam_from_a_friction_of_four_thirds_on(mu, jams):
     worst = np.arctan(2.0)
@@ -127,16 +142,17 @@ def test_a_uniform_rod_can_jam_from_a_friction_of_four_thirds_on(mu, jams):
     assert (value < 0.0) == jams
 
 
+@pytest.mark.parametrize("tips", [("tip",), ("left", "right")])
 @pytest.mark.parametrize("rate", [-2.0, -0.5])
-def test_a_rod_that_jams_ends_its_run_before_forces_are_without_meaning(rate):
+def test_a_rod_that_jams_ends_its_run_before_forces_are_without_meaning(rate, tips):
     """N (1 + 3 c^2) p = g - rate^2 s on the way, so that N is at most that over 1e-6.
 
     It ends at p = 1e-6, known as well as the angle is, to 1e-9 of flow and 1e-8 of the guard.
     """
-    system, x0 = rod(2.0, -0.5, rate, -30.0)
-    with pytest.raises(JammingError, match="'tip'") as jam:
-        hc.simulate(system, ("slip-",), x0, (0.0, 1.0))
-    assert jam.value.contacts == ("tip",)
+    system, x0 = rod(2.0, -0.5, rate, -30.0, tips)
+    with pytest.raises(JammingError, match=tips[0]) as jam:
+        hc.simulate(system, ("slip-",) * len(tips), x0, (0.0, 1.0))
+    assert jam.value.contacts == tips
     assert jam.value.ratio == pytest.approx(JAMMED, abs=1e-7)
     assert 1e4 < jam.value.forces[0] < 10.0 / JAMMED
 

@@ -196,8 +196,11 @@ STUDS = [
 @pytest.mark.parametrize("modes", [("stick",) * 4, ("stick", "stick", "stick", "slip")])
 @pytest.mark.parametrize("turn", [0.0, 0.5])
 def test_derivatives_by_parameters(modes, turn):
+    """Of the field and all guards but "sliding jams", at which runs end."""
     robot, contacts = pair(NONE, STUDS)
     d = parameter_derivatives(robot, contacts, NAMES)
+    names = contact_system(robot, contacts).outgoing(modes).guards.names
+    goes_on = [name != "sliding jams" for name in names]
     q = robot.integrate(robot.neutral(), np.array([0.1, 0.2, 0.0, turn, -turn, 0.3, 0.2]))
     x = np.concatenate((q, turn * np.arange(-3.0, 4.0)))
     u = np.full(robot.nu, 0.05)
@@ -205,7 +208,7 @@ def test_derivatives_by_parameters(modes, turn):
     def outcome(z):
         changed = contact_system(*pair(SOME @ z, STUDS))
         values = changed.outgoing(modes).guards.values(0.0, x, u)
-        return np.concatenate((changed.mode(modes).field(0.0, x, u), values))
+        return np.concatenate((changed.mode(modes).field(0.0, x, u), values[goes_on]))
 
-    expected = np.vstack((d.field(modes, 0.0, x, u), d.guards(modes, 0.0, x, u)))
+    expected = np.vstack((d.field(modes, 0.0, x, u), d.guards(modes, 0.0, x, u)[goes_on]))
     assert_derivative(outcome, expected @ SOME)
