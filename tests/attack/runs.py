@@ -15,8 +15,8 @@ from attack.rigid import Judge, Row, impact_law, row_forces, stacked
 FORCE = 1e-7  # of the force unit F of the contact
 LENGTH = 1e-6  # m: guards see gaps below -1e-8; where bounces end, what is left decays at 20 / s
 SPEED = 1e-6  # m/s, beside the speeds of order 1 of these systems
-# A state of rest is taken up to 1e-5 s before bounces end: accelerations of 10 to 100 m/s^2 leave
-# that much of velocities of order 1, and impulses that hold it.
+# A state of rest is taken up to 1e-5 s before bounces end, which leaves accelerations of 10 to
+# 100 m/s^2 that many m/s, however slow the last bounces are, and impulses that hold it.
 REST = 1e-3
 PER_ARC = 6
 
@@ -25,9 +25,9 @@ PER_ARC = 6
 class Faults:
     """The largest residual of each kind in a run; see the limits above.
 
-    pull, cone, oppose, impact, rest (where bounces are left out) in units of the data; motion: of
-    M a + h = S u + J' f, relative to its largest term; penetration and held (closed gaps) in m;
-    rate in m/s.
+    pull, cone, oppose, impact in units of the data; motion: of M a + h = S u + J' f, relative to
+    its largest term; penetration and held (closed gaps) in m; rate, and rest (where bounces are
+    left out), in m/s.
     """
 
     pull: float = 0.0
@@ -123,7 +123,11 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
     rests = event.accumulation is not None
     law, jacobian = impact_law(judge, q, before, at, plastic=rests)
     forces = row_forces([judge.rows(q, before)[i] for i in at], normal[at], friction[at])
-    found.note("rest" if rests else "impact", violation(law, forces).worst)
+    residual = violation(law, forces).worst
+    if rests:
+        found.note("rest", residual * law.velocity_unit)
+    else:
+        found.note("impact", residual)
     change, momentum = judge.mass_matrix(q) @ (after - before), jacobian.T @ forces
     size = np.abs(judge.mass_matrix(q)) @ (np.abs(after) + np.abs(before))
     found.note("impact", np.abs(change - momentum).max() / size.max())
