@@ -46,6 +46,7 @@ from hybridctl.mechanics.sliding import (
     staying,
     steered_derivatives,
     stop_of,
+    surely,
 )
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 
@@ -198,7 +199,7 @@ class ContactDynamics:
             return now
         friction = self._friction(phase)
         moving = {k: s for k, s in directions.items() if k not in slow}
-        held = solve(self._holding(phase, slow), rows, moving)
+        held = shared(solve(self._holding(phase, slow), rows, moving), surely(friction, slow))
         stays = staying(held, slow, friction)
         begun, sure = beginnings(phase, held, slow, stays, friction)
         going = [k for k in slow if goes_on(now, k, begun.get(k), sure)]

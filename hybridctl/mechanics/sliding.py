@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import pinv
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import unit
@@ -22,6 +23,7 @@ from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
 _BORDER = 1e-6  # of the friction limit, nearer than which a contact is not sure to hold
 _MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding
 _CLEARLY = 0.9 * STOPPED  # more than integration leaves of a beginning
+_HELD = 1e-4  # of the response to forces across, below which it is that of an inexact direction
 _ALONG = 0.5  # cosine of an angle: directions that are nearer than that are of one motion
 
 
@@ -125,17 +127,30 @@ def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
     It turns them away the faster the slower a contact is, by accelerations B (nv, n) at a rate
     without bound, so that none is left at the stop: perturbations of the rates r' of all rows
     change velocities by :math:`-P C^T r'`, with C (r, n) the rows across and
-    :math:`P = B (C^T J B)^{-1}` (nv, n), which are returned.
+    :math:`P = B (C^T J B)^{-1}` (nv, n), which are returned. Where other constraints leave no
+    motion across there is nothing to turn away.
     """
     turn = _turn(now, contacts)
-    response = turn.across.T @ now.rows.jacobian @ turn.acceleration
-    return turn.acceleration @ np.linalg.pinv(response), turn.across
+    jacobian = turn.across.T @ now.rows.jacobian
+    response = jacobian @ turn.acceleration
+    alone = np.abs(jacobian @ now.kkt.by_mass(now.rows.jacobian.T @ turn.forces)).max()
+    return turn.acceleration @ pinv(response, atol=_HELD * alone, rtol=0.0), turn.across
+
+
+def surely(friction: Friction, slow: list[int]) -> Friction:
+    """Cones in which slow contacts have to hold to be sure of it, by kinetic friction."""
+    static = friction.static.copy()
+    static[slow] = (1.0 - _BORDER) * friction.kinetic[slow]
+    return Friction(static, friction.kinetic)
 
 
 def staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
-    """Which slow contacts kinetic friction could hold; now: the solution in which they stick."""
+    """Which slow contacts kinetic friction could hold.
+
+    now: the solution in which they stick, with forces inside the cones of `surely` if there are.
+    """
     tangents, normal = now.phase.tangents, now.forces[: len(now.phase.closed)]
-    limit = (1.0 - _BORDER) * friction.kinetic * normal
+    limit = (1.0 - 0.5 * _BORDER) * friction.kinetic * normal
     return [k for k in slow if np.linalg.norm(now.forces[tangents[k]]) < limit[k]]
 
 
