@@ -140,7 +140,7 @@ class CompiledStep:
         sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, u)
         if not sound[0] > 0.0:
             return None
-        inputs = np.broadcast_to(u, (DEGREE + 1, len(u)))
+        inputs = u[None].repeat(DEGREE + 1, axis=0)
         return Taken(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
 
     def under(

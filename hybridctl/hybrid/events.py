@@ -181,8 +181,10 @@ class GuardWatch:
         self._check_finite(step.times, step.guards, self._guards.names)
         found: dict[int, float] = {}
         late = math.inf
-        negative = np.vstack((step.guards < 0.0, np.ones(len(self._guards.names), dtype=bool)))
-        for i in sorted(open_ones, key=negative.argmax(axis=0).__getitem__):
+        if len(open_ones) > 1:
+            negative = np.vstack((step.guards < 0.0, np.ones(len(self._guards.names), dtype=bool)))
+            open_ones.sort(key=negative.argmax(axis=0).__getitem__)
+        for i in open_ones:
             whole = Piece(step.start, step.end, step.guards[:, i])
             time = self._first(i, whole, partial(flow.guard, step, i), late)
             if time is not None:
@@ -285,7 +287,9 @@ class GuardWatch:
         if now > 0.0:
             self._fell[i] = math.nan
         elif now < before or now < floor:
-            top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
+            top = left
+            if piece.slope(left) > 0.0:  # it has one maximum here
+                top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
             if piece(top) > 0.0:
                 self._fell[i] = _root(piece, guard, top, right)
             elif before == 0.0:

@@ -76,14 +76,13 @@ class Motion:
     def __init__(self, mode: Mode, law: InputLaw, guards: GuardSet | None = None) -> None:
         self.mode, self.law, self.guards = mode, law, guards
         self.rate = _rate(mode, law)
-        self.held = None
-        if isinstance(law, HeldInput):
-            self.held = np.empty((len(FRACTIONS), len(law.value)))
-            self.held[:] = law.value
-        source = law.function if isinstance(law, DifferentiableLaw) else law
+        self.held: Array | None = None
         self.feedback: LinearFeedback | None = None
-        if isinstance(source, LinearFeedback) and isinstance(mode.space, VectorSpace):
-            self.feedback = source
+        if isinstance(law, HeldInput):
+            self.held = law.value[None].repeat(len(FRACTIONS), axis=0)
+        elif isinstance(mode.space, VectorSpace):
+            source = law.function if isinstance(law, DifferentiableLaw) else law
+            self.feedback = source if isinstance(source, LinearFeedback) else None
 
     @property
     def whole_step(self) -> WholeStep | None:

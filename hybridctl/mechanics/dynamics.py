@@ -51,7 +51,8 @@ from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
 _CHOICES = ("auto", "generated", "pinocchio")
-_GENERATED = 7  # velocities of a robot up to which generated functions are faster
+_GENERATED = 24  # velocities of a robot up to which its terms are generated in half a second
+_COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
 STABILIZATION = 0.0  # 1/s
 _CLOSED, _PROJECTIONS = 1e-11, 20
@@ -65,8 +66,9 @@ class ContactDynamics:
     decays with rate s = `stabilization` (in 1/s) and does not grow; on the constraint itself
     this changes nothing. s = 0 switches it off.
 
-    terms: where mass, rows and their derivatives come from: functions "generated" from the robot
-    for robots of up to 7 velocities, or "pinocchio"; "auto" takes what is faster.
+    terms: where mass, rows and their derivatives come from: functions "generated" from the robot,
+    or "pinocchio". Generated ones are faster, but have to be made once; "auto" does that for
+    robots of up to 24 velocities. For those of up to 7 whole modes are compiled then.
 
     Redundant contacts share loads as `sharing` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
@@ -99,6 +101,11 @@ class ContactDynamics:
     def is_generated(self) -> bool:
         """Whether terms are generated functions."""
         return isinstance(self.terms, GeneratedTerms)
+
+    @property
+    def compiles_modes(self) -> bool:
+        """Whether field, guards and steps of each mode are generated functions."""
+        return self.is_generated and self.robot.nv <= _COMPILED
 
     # Kinematics of all contacts
 

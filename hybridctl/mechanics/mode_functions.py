@@ -43,7 +43,7 @@ class ModeFunctions:
 
     def field(self, t: float, x: Array, u: Array) -> Array:
         """(v, a), (2 nv,)."""
-        if self._dynamics.is_generated:
+        if self._dynamics.compiles_modes:
             sound, field, _ = self._values(x, u)
             if sound[0] > 0.0:
                 return np.array(field)
@@ -51,7 +51,7 @@ class ModeFunctions:
 
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
         """D_x (2 nv, 2 nv) and D_u (2 nv, nu) of the field, and the field itself."""
-        if self._dynamics.is_generated:
+        if self._dynamics.compiles_modes:
             sound, field, by_state, by_input, _, _ = self._slopes(x, u)
             if sound[0] > 0.0:
                 return FieldJacobian(by_state.copy(), by_input.copy(), field.copy())
@@ -59,7 +59,7 @@ class ModeFunctions:
 
     def guards(self, t: float, x: Array, u: Array) -> Array:
         """The guards (n,) of the mode."""
-        if self._dynamics.is_generated:
+        if self._dynamics.compiles_modes:
             sound, _, values = self._values(x, u)
             if sound[0] > 0.0:
                 return np.array(values)
@@ -67,7 +67,7 @@ class ModeFunctions:
 
     def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
         """Derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
-        if self._dynamics.is_generated:
+        if self._dynamics.compiles_modes:
             sound, *_, by_state, by_input = self._slopes(x, u)
             if sound[0] > 0.0:
                 return GuardJacobian(np.zeros(len(by_state)), by_state.copy(), by_input.copy())

@@ -84,7 +84,7 @@ class ContactSystem(HybridSystem):
         functions = self._functions_of(modes)
         flow, free = functions.flow, not closed_contacts(modes)
         step = None
-        if self.dynamics.is_generated:
+        if self.dynamics.compiles_modes:
             step = mode_step(self.dynamics, modes, functions.field, functions.guards)
         return Mode(
             key,
