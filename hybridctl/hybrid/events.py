@@ -148,16 +148,13 @@ class GuardWatch:
 
     def __init__(self, guards: GuardSet, key: ModeKey, *, tolerance: float, window: float) -> None:
         self._guards, self._key, self._window = guards, key, window
-        n = len(guards.names)
         self._armed: list[bool] = []
         self._floor: list[float] = []
         self._fell: list[float] = []
-        scales = [1.0] * n if guards.scales is None else guards.scales.tolist()
-        self._tolerances: list[float] = [tolerance * scale for scale in scales]
+        self._tolerances: list[float] = (tolerance * guards.sizes).tolist()
 
-    def start(self, t: float, x: Array, u: Array) -> Array:
-        """Begin an arc at (t, x, u); returns the guards there in units of their tolerances."""
-        values = self._guards.checked(self._key, t, x, u)
+    def start(self, t: float, values: Array) -> None:
+        """Begin an arc at time t, where the guards are `values` (n,)."""
         self._check_finite([t], values[None], self._guards.names)
         self._armed, self._floor, self._fell = [], [], []
         for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
@@ -165,7 +162,6 @@ class GuardWatch:
             outside = g < -OUTSIDE * allowed
             self._floor.append(-allowed if outside else -max(allowed, -(1.0 + CREEP) * g))
             self._fell.append(t if g <= 0.0 else math.nan)
-        return values / self._tolerances
 
     def scan(self, step: Step, flow: Flow) -> Crossing | None:
         """The first crossing on this step, the last one of the flow."""
@@ -345,11 +341,9 @@ def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
     slope = piece.slope(t)
     for _ in range(NEWTON if slope < 0.0 else 0):
         change, spacing = -guard(t) / slope, math.ulp(t)
-        if abs(change) <= spacing:
+        if abs(change) <= max(ROOT, SPACINGS * spacing):
             return t
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
-            if abs(change) <= max(ROOT, SPACINGS * spacing):
-                return t
             break
         t, before = t + change, abs(change)
     return _bracketed(guard, left, right)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -307,10 +308,13 @@ class CompiledFormula:
 
     def __init__(self, motion: Motion, whole_step: WholeStep, rtol: float, atol: float) -> None:
         self._motion, self._step, self._rtol, self._atol = motion, whole_step, rtol, atol
-        self._general = ExplicitFormula(DOP853_TABLEAU, motion, rtol, atol)
         self._taken: Taken | None = None
         self._last: Step | None = None
         self._ended: Step | None = None
+
+    @cached_property
+    def _general(self) -> ExplicitFormula:
+        return ExplicitFormula(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
 
     def start(self, t: float, x: Array) -> None:
         """Stand at (t, x)."""
