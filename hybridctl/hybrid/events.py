@@ -153,8 +153,12 @@ class GuardWatch:
         self._fell: list[float] = []
         self._tolerances: list[float] = (tolerance * guards.sizes).tolist()
 
-    def start(self, t: float, values: Array) -> None:
-        """Begin an arc at time t, where the guards are `values` (n,)."""
+    def begin(self) -> None:
+        """Begin an arc, with the next step that is scanned."""
+        self._armed = []
+
+    def _start(self, t: float, values: Array) -> None:
+        """Look at the guards (n,) at time t, the start of an arc."""
         self._check_finite([t], values[None], self._guards.names)
         self._armed, self._floor, self._fell = [], [], []
         for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
@@ -167,6 +171,8 @@ class GuardWatch:
         """The first crossing on this step, the last one of the flow."""
         if step.guards is None or step.bounds is None or not self._guards.names:
             return None
+        if not self._armed:
+            self._start(step.start, step.guards[0])
         open_ones = [
             i
             for i, (bound, armed) in enumerate(zip(step.bounds.tolist(), self._armed, strict=True))
@@ -204,7 +210,7 @@ class GuardWatch:
 
     def _soon(self, step: Step, time: float) -> list[int]:
         """Armed guards that reach zero within `time` s after a step, by their slope at its end."""
-        if step.guards is None:
+        if step.guards is None or not self._guards.names:
             return []
         now = step.guards[-1]
         later = now + time * 2.0 / (step.end - step.start) * (TO_SLOPES[-1] @ step.guards)

@@ -126,6 +126,7 @@ def flow_on(run: Run, point: Point) -> Flown:
     motion = Motion(point.mode, point.law, guards)
     length = memory.lengths.get(key) if run.integrator.first_step is None else None
     for _ in range(_LOOKS):
+        watch.begin()
         flow = Flow(run.integrator, motion, point.time, point.state, last, length)
         flown = _until_crossing(run, flow, watch, last)
         if flown.crossing is None or flown.end > point.time:
@@ -140,8 +141,6 @@ def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> Flo
     """Steps of a flow until a guard fires, or `last`."""
     steps: list[Step] = []
     for step in flow.steps():
-        if not steps and step.guards is not None:
-            watch.start(step.start, step.guards[0])
         run.memory.steps += len(steps) > 0
         steps.append(step)
         if run.progress is not None:
