@@ -83,10 +83,21 @@ def impact(
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
+    return impact_of(dynamics, v, at, dynamics.kept_values(q, v), plastic=plastic)
+
+
+def impact_of(
+    dynamics: ContactDynamics,
+    v: Array,
+    at: tuple[int, ...],
+    terms: Values,
+    *,
+    plastic: bool = False,
+) -> ImpactResult:
+    """`impact` where the terms at (q, v) are known already, in arrays that last."""
     count = len(dynamics.contacts)
     touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
     phase = dynamics.phase(touching)
-    terms = dynamics.kept_values(q, v)
     mass, rows = terms.mass, terms.jacobian[phase.all_rows]
     k, closed = len(phase.closed), list(phase.closed)
     free = terms.rates[phase.all_rows]
@@ -127,16 +138,17 @@ def impact(
     return result if solution.family else replace(result, family=_undetermined(dynamics, result))
 
 
-def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
+def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Values) -> ImpactResult:
     """The limit of impacts of the contacts `at` that accumulate: all of them stay closed.
 
     A plastic impact with friction, and what it leaves of normal velocities, and of sliding
-    velocities of contacts that stick, taken off: as little as the bouncing that is left out.
+    velocities of contacts that stick, taken off: as little as the bouncing that is left out. terms:
+    those at (q, v), in arrays that last.
 
     Raises what `impact` raises.
     """
-    first = impact(dynamics, q, v, at, plastic=True)
-    mass, rows = first.terms.mass, first.terms.jacobian
+    first = impact_of(dynamics, v, at, terms, plastic=True)
+    mass, rows = terms.mass, terms.jacobian
     states = [OPEN] * len(dynamics.contacts)
     for i in at:
         states[i] = STICK if first.modes[i] == STICK else CLOSED

@@ -52,7 +52,7 @@ class ModeFunctions:
         if self._made is not None:
             _, values, sound = self._made.values((t,), x, u)
             if sound[0] > 0.0:
-                return values.copy()
+                return np.array(values)
         return self.contact_guards.values(t, x, u)
 
     def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
