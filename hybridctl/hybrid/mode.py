@@ -90,12 +90,23 @@ class Taken(NamedTuple):
     bounds: Array
 
 
+class Diffusion(NamedTuple):
+    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input."""
+
+    density: Array
+    through_input: Array
+
+
 class Moved(NamedTuple):
-    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx)."""
+    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx).
+
+    noise (ndx, ndx): the covariance of the noise gathered on it, where that was asked for.
+    """
 
     error: float
     state: Array
     matrix: Array
+    noise: Array | None = None
 
 
 class WholeStep(Protocol):
@@ -129,9 +140,16 @@ class WholeStep(Protocol):
         ...
 
     def transition(
-        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+        self,
+        t: float,
+        x: Array,
+        u: Array,
+        h: float,
+        rtol: float,
+        atol: float,
+        noise: Diffusion | None = None,
     ) -> Moved | None:
-        """The same step with its derivative, whose entries count for the error as well."""
+        """The same step with its derivative, and noise; their entries count for the error too."""
         ...
 
 

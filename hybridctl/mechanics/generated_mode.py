@@ -65,8 +65,11 @@ class GeneratedMode:
     def _fed(self) -> Function:
         return self._kept("fed", lambda: whole_step.fed_step(self._motion))
 
-    def _varied(self) -> Function:
-        return self._kept("varied", lambda: whole_step.varied_step(self._motion, self._tangent()))
+    def _varied(self, noisy: bool) -> Function:
+        def build() -> Function:
+            return whole_step.varied_step(self._motion, self._tangent(), noisy)
+
+        return self._kept("noisy" if noisy else "varied", build)
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
         d = self._dynamics
