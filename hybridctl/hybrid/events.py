@@ -31,18 +31,11 @@ from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import GuardSet, ModeKey
 from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
 from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tolerances import BOTTOM, CREEP, HOP, OUTSIDE, ROOT, SHORT, SPACINGS, TAIL
 
-SPACINGS = 4.0  # times the spacing of numbers at t: a root may be known no better, s
-ROOT = 1e-15  # and no better than this, s
 ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
-_BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
-SHORT = 64.0  # spacings of numbers at t: an interval in which eight samples are too close
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
-TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
-CREEP = 1e-6  # of a violation: how much farther outside than at its start an arc may go
-_HOP = 1e-3  # of the tolerance: a rise that counts as one
-OUTSIDE = 10.0  # times the tolerance: an arc that begins farther outside fires at once
 
 Value = Callable[[float], float]
 
@@ -296,7 +289,7 @@ class GuardWatch:
                 self._fell[i] = _root(piece, guard, top, right)
             elif before == 0.0:
                 self._fell[i] = left
-            elif piece(top) > before + _HOP * tolerance:
+            elif piece(top) > before + HOP * tolerance:
                 self._fell[i] = math.nan
         else:
             self._fell[i] = math.nan
@@ -337,7 +330,7 @@ FINE_SLOPES = FINE_VALUES @ TO_SLOPES
 
 def _lowest(value: Value, left: float, right: float) -> float:
     """Where `value` is least between left and right, given that it has one minimum there."""
-    options = {"xatol": _BOTTOM * (right - left)}
+    options = {"xatol": BOTTOM * (right - left)}
     return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
 
 

@@ -48,6 +48,7 @@ from hybridctl.mechanics.sliding import (
     stop_of,
 )
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
+from hybridctl.mechanics.tolerances import ON_SURFACE
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
 _CHOICES = ("auto", "generated", "pinocchio")
@@ -55,7 +56,7 @@ _GENERATED = 24  # velocities of a robot up to which its terms are generated in 
 _COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
 STABILIZATION = 0.0  # 1/s
-_CLOSED, _PROJECTIONS = 1e-11, 20
+_PROJECTIONS = 20
 
 
 class ContactDynamics:
@@ -238,7 +239,7 @@ class ContactDynamics:
         for _ in range(_PROJECTIONS):
             gap = self.gaps(q)[closed]
             rows = self.all.jacobian(q)
-            if np.abs(gap).max() <= _CLOSED:
+            if np.abs(gap).max() <= ON_SURFACE:
                 rows = rows[held]
                 dv, _ = KKT(robot.mass_matrix(q), rows.T, rows).solve(none, -rows @ v)
                 return q, v + dv

@@ -26,11 +26,9 @@ from hybridctl.mechanics.coulomb.law import (
 )
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import STANDSTILL, Phase, default_slip
+from hybridctl.mechanics.phase import Phase, default_slip
 from hybridctl.mechanics.terms import Values
-
-SEPARATION_SPEED = 1e-9
-_FIXED = 1e-8
+from hybridctl.mechanics.tolerances import FIXED_VELOCITY, SEPARATION_SPEED, STANDSTILL
 
 
 @dataclass(frozen=True)
@@ -270,7 +268,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
         return False
     push = rows.T @ equations.mix
     change = push @ equations.system.indeterminate()
-    return bool(np.abs(change).max() > _FIXED * np.abs(push).max())
+    return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
 
 
 def _redundant_change(

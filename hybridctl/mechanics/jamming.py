@@ -22,9 +22,7 @@ from hybridctl.mechanics.equations import Solution
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.terms import Terms
-
-JAMMED = 1e-6  # of the response without friction: a flow right to 1e-9 knows p and forces to 1e-3
-_CLEAR = 1e-7  # a regularity (see `KKT`) below which determinants are those of redundant contacts
+from hybridctl.mechanics.tolerances import REGULAR_RESPONSE
 
 
 def can_jam(phase: Phase) -> bool:
@@ -35,7 +33,7 @@ def can_jam(phase: Phase) -> bool:
 def response_ratio(now: Solution) -> float:
     """p of a mode in which contacts can jam."""
     even = _without_friction(now)
-    return 1.0 if even.regularity < _CLEAR else now.kkt.determinant / even.determinant
+    return 1.0 if even.regularity < REGULAR_RESPONSE else now.kkt.determinant / even.determinant
 
 
 def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
@@ -44,7 +42,7 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
     rates_z (r, 2 nv): derivatives of the sliding velocities of all contacts.
     """
     phase, even = now.phase, _without_friction(now)
-    if even.regularity < _CLEAR:
+    if even.regularity < REGULAR_RESPONSE:
         return np.zeros(rates_z.shape[1])
     held = np.eye(len(phase.owner))[:, phase.constrained]
     change = np.zeros(rates_z.shape[1])

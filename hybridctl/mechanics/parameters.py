@@ -43,11 +43,11 @@ from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
 from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.mechanics.tolerances import CONTRADICTED
 from hybridctl.sensitivity.beside import ParameterDerivatives
 
 _OF_CONTACT = ("restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
-_INCONSISTENT = 1e-8
 
 
 def parameter_derivatives(
@@ -234,7 +234,7 @@ def _velocity_after(
     lower = equations.select @ rebound
     velocity, _ = equations.system.solve(rows.T @ own - columns.momentum(q, after - v), lower)
     left = equations.select @ rows @ velocity - lower
-    if np.abs(left).max() > _INCONSISTENT * max(1.0, float(np.abs(rows @ v).max())):
+    if np.abs(left).max() > CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(
             "the impact has no derivative by the restitution of some redundant contacts alone: "
             "with it they would not take part together"

@@ -14,20 +14,17 @@ from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
-from hybridctl.mechanics.impact import (
-    SEPARATION_SPEED,
-    ImpactResult,
-    impact_derivatives,
-    impact_of,
-    settle,
-)
+from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_of, settle
 from hybridctl.mechanics.jamming import response_ratio
-from hybridctl.mechanics.phase import STANDSTILL, contact_modes
+from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.terms import Values
-
-_TOUCH = 2e-8  # m, a gap that is closed: above what event times leave of it
-_NEAR_JAM = 1e-4  # the response ratio of contacts that jam, with room for the event's time
-_RESTING_SPEED = 1e-4  # m/s, below which an open contact on its surface takes part in an impact
+from hybridctl.mechanics.tolerances import (
+    NEAR_JAM,
+    RESTING_SPEED,
+    SEPARATION_SPEED,
+    STANDSTILL,
+    TOUCHING,
+)
 
 
 @dataclass(frozen=True)
@@ -142,9 +139,9 @@ class _Impact:
         One whose gap closes at the same instant, but that moves, has an event of its own; so has
         one that bounces off: of its speed the law of impact would take back a part.
         """
-        near, rates = np.abs(terms.gaps) <= _TOUCH, terms.rates[: len(terms.gaps)]
+        near, rates = np.abs(terms.gaps) <= TOUCHING, terms.rates[: len(terms.gaps)]
         bounces = (rates > SEPARATION_SPEED) & (self.dynamics.restitution > 0.0)
-        resting = near & (np.abs(rates) <= _RESTING_SPEED) & ~bounces
+        resting = near & (np.abs(rates) <= RESTING_SPEED) & ~bounces
         return tuple(sorted(self.known.union(np.flatnonzero(resting).tolist())))
 
     def _parts(self, x: Array) -> tuple[Array, Array]:
@@ -171,7 +168,7 @@ class _Jam:
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
         forces, ratio = now.forces[places], response_ratio(now)
-        if ratio > _NEAR_JAM:
+        if ratio > NEAR_JAM:
             return Jump(x, self.modes, np.zeros(len(self.modes)))
         raise JammingError(
             f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "

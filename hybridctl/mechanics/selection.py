@@ -26,7 +26,8 @@ from hybridctl.mechanics.coulomb.law import (
 )
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.phase import STANDSTILL, default_slip
+from hybridctl.mechanics.phase import default_slip
+from hybridctl.mechanics.tolerances import STANDSTILL
 
 _TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
 

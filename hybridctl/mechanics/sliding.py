@@ -17,7 +17,8 @@ from hybridctl.mechanics.equations import (
     linearised,
     problem,
 )
-from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
+from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.tolerances import STANDSTILL, STOPPED
 
 _BORDER = 1e-6  # of the friction limit, nearer than which a contact is not sure to hold
 _MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding

@@ -37,8 +37,7 @@ from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-
-_PENETRATION = 1e-6
+from hybridctl.mechanics.tolerances import PENETRATION
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def time_stepping(
     space.check("x0", state)
     number("step", step, above=0.0)
     gaps = system.dynamics.gaps(state[: robot.nq])
-    if gaps.min() < -_PENETRATION:
+    if gaps.min() < -PENETRATION:
         name = contacts[int(gaps.argmin())].name
         raise GuardViolatedError(f"x0 penetrates at contact {name!r}: gap {gaps.min():.3g} m")
     times = np.linspace(start, end, max(round((end - start) / step), 1) + 1).tolist()
