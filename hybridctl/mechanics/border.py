@@ -20,7 +20,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
-from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIP, STICK, Modes
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.impact import ImpactResult
 from hybridctl.mechanics.impact_pieces import ImpactPiece, impact_pieces

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.accelerations import AccelerationDerivatives, ContactAcceleration
+from hybridctl.mechanics.contact_states import STICK, Modes
 from hybridctl.mechanics.contacts import Contact, checked_contacts
-from hybridctl.mechanics.coulomb.law import STICK, CoulombProblem, Modes
+from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.equations import (
     Friction,
     Rows,

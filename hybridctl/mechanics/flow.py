@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import FieldJacobian, Held, ModeKey, Pace
-from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.sliding import sliding_times

@@ -16,7 +16,7 @@ import casadi as ca
 
 from hybridctl import whole_step
 from hybridctl.compiled import Compiled, kept, transposed
-from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.expressions import Bodies, Expression, normalized
 from hybridctl.mechanics.mode_expressions import ModeField, mode_derivatives, mode_field, mode_key

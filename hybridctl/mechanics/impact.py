@@ -16,14 +16,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
-from hybridctl.mechanics.coulomb.law import (
-    CLOSED,
-    OPEN,
-    SLIPS,
-    STICK,
-    Modes,
-)
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase, default_slip
@@ -113,7 +107,8 @@ def impact_of(
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
-    all_states, modes = [OPEN] * count, [OPEN] * count
+    all_states: list[str] = [OPEN] * count
+    modes = all_states.copy()
     rates = rows @ after
     for j, i in enumerate(closed):
         all_states[i] = states[j]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.mechanics.coulomb.law import (
+from hybridctl.mechanics.contact_states import (
     CLOSED,
     OPEN,
     SLIP_MINUS,

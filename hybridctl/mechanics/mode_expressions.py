@@ -23,8 +23,8 @@ from scipy.linalg import qr
 from hybridctl.checks import Array
 from hybridctl.mechanics import tolerances
 from hybridctl.mechanics.contact_expressions import ContactPoints, Rows
+from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet
@@ -75,7 +75,7 @@ def mode_key(
     friction = [(contact.friction, contact.static_friction) for contact in contacts]
     sources = [Path(file).read_text(encoding="utf-8") for file in (tolerances.__file__, __file__)]
     constants = Constants.of(robot, ContactSet(robot, contacts))
-    return constants.key(sources, friction, modes, stabilization, *parts)
+    return constants.key(sources, friction, tuple(map(str, modes)), stabilization, *parts)
 
 
 def mode_field(

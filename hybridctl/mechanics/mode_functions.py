@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian
-from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.generated_mode import GeneratedMode

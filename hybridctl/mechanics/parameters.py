@@ -32,8 +32,8 @@ from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.accelerations import ContactAcceleration
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import Modes
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.equations import Solution, balanced, linearised
 from hybridctl.mechanics.guards import ContactGuards

@@ -15,7 +15,7 @@ import numpy as np
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
 from hybridctl.mechanics.tolerances import NO_DIRECTION
 
 

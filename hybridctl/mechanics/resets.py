@@ -11,7 +11,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import JammingError
 from hybridctl.hybrid.mode import Edge, Jump, ModeKey, Reset, ResetBorder, ResetJacobian
 from hybridctl.mechanics.border import clearly_held, impact_border
-from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_of, settle

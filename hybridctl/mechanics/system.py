@@ -27,8 +27,7 @@ from itertools import zip_longest
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import (
+from hybridctl.mechanics.contact_states import (
     CLOSED,
     OPEN,
     SLIP,
@@ -37,6 +36,7 @@ from hybridctl.mechanics.coulomb.law import (
     STICK,
     Modes,
 )
+from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.mode_functions import ModeFunctions

@@ -30,9 +30,9 @@ from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, inp
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb import CoulombProblem, follow
-from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.robot import Robot
@@ -201,7 +201,7 @@ def _advance(
         raise NoContactSolutionError(text, problem=problem) from error
     v_next, impulses = free + system.push @ found.forces, np.zeros(len(near))
     impulses[phase.all_rows] = found.forces
-    modes = list(touching)
+    modes: list[str] = list(touching)
     for i, mode in zip(closed, found.modes, strict=True):
         modes[i] = mode
     return _Advance(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, tuple(modes))
