@@ -1,22 +1,23 @@
-"""What friction costs on a block and a cube, as multiples of the bare Pinocchio calls."""
+"""What friction costs on a block and a cube, beside the bare Pinocchio calls."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pinocchio as pin
 from hybridctl.robots import block, cube
 from rich.table import Table
 
-from benchmarks.timing import Timing, measure
+from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.mechanics import ContactDynamics, contact_system, time_stepping
+from hybridctl.mechanics import contact_system, time_stepping
 from hybridctl.mechanics.impact import impact, impact_derivatives
+from hybridctl.mechanics.system import ContactSystem
 from hybridctl.report import table
 
-NONE = np.zeros(0)
-COLUMNS = ["what", "us", "Pinocchio us", "multiple", "max/min"]
+NONE, STANDING = np.zeros(0), 2000.0
 
 
 class Bare:
@@ -43,46 +44,53 @@ class Bare:
         pin.computeForwardKinematicsDerivatives(self.model, self.data, self.q, self.v, self.v)
 
 
-def cases() -> list[tuple[str, ContactDynamics, np.ndarray, np.ndarray, tuple[str, ...]]]:
+class Case(NamedTuple):
+    """A body on the ground: its system, mode, state, and the velocity of an impact."""
+
+    system: ContactSystem
+    mode: tuple[str, ...]
+    state: np.ndarray
+    fall: np.ndarray
+
+
+def cases() -> dict[str, Case]:
     """Bodies that lie on the ground and slide or stick, with all their corners."""
     plane, space = block.Parameters(), cube.Parameters(restitution=0.0)
-    planar = ContactDynamics(block.robot(plane), block.contacts(plane))
-    spatial = ContactDynamics(cube.robot(space), cube.contacts(space)[::2])
+    planar = contact_system(block.robot(plane), block.contacts(plane))
+    spatial = contact_system(cube.robot(space), cube.contacts(space)[::2])
     flat, q = np.array([0.0, 0.5 * plane.height, 0.0]), spatial.robot.neutral()
     q[2] = space.half_width
-    still, fast = np.zeros(3), np.array([0.5, 0.0, 0.0])
-    sliding = np.array([0.5, 0.2, 0.0, 0.0, 0.0, 0.0])
-    return [
-        ("block, both stick", planar, flat, still, ("stick",) * 2),
-        ("block, both slip", planar, flat, fast, ("slip+",) * 2),
-        ("cube, four stick", spatial, q, np.zeros(6), ("stick",) * 4),
-        ("cube, four slip", spatial, q, sliding, ("slip",) * 4),
-    ]
+    fast, sliding = np.array([0.5, 0.0, 0.0]), np.array([0.5, 0.2, 0.0, 0.0, 0.0, 0.0])
+    drop, dive = np.array([0.5, -1.0, 0.3]), np.array([0.5, 0.2, -1.0, 0.0, 0.0, 0.3])
+    still, down = np.zeros(6), np.array([0.0, 0.0, -1.0, 0.0, 0.0, 0.0])
+    return {
+        "block, both stick": Case(
+            planar, ("stick",) * 2, np.append(flat, still[:3]), np.array([0.0, -1.0, 0.0])
+        ),
+        "block, both slip": Case(planar, ("slip+",) * 2, np.append(flat, fast), drop),
+        "cube, four stick": Case(spatial, ("stick",) * 4, np.append(q, still), down),
+        "cube, four slip": Case(spatial, ("slip",) * 4, np.append(q, sliding), dive),
+    }
 
 
 def calls_table(effort: dict[str, float]) -> Table:
-    """Accelerations, impacts and their derivatives."""
+    """Field, impact and their derivatives, as runs evaluate them."""
     rows = []
-    for name, dynamics, q, v, modes in cases():
-        planar = len(v) == 3
-        bare, at, fall = Bare(planar), tuple(range(len(modes))), v.copy()
-        fall[1 if planar else 2], fall[-1] = -1.0, 0.3 * bool(v.any())
-        result = impact(dynamics, q, fall, at)
+    for name, case in cases().items():
+        mode, dynamics = case.system.mode(case.mode), case.system.dynamics
+        q, at = case.state[: dynamics.robot.nq], tuple(range(len(case.mode)))
+        bare, result = Bare(len(case.fall) == 3), impact(dynamics, q, case.fall, at)
         for what, ours, theirs in (
-            ("acceleration", partial(dynamics.acceleration, q, v, NONE, modes), bare.contact),
-            (
-                "derivatives",
-                partial(dynamics.acceleration_derivatives, q, v, NONE, modes),
-                bare.derivatives,
-            ),
-            ("impact", partial(impact, dynamics, q, fall, at), bare.contact),
+            ("field", partial(mode.field, 0.0, case.state, NONE), bare.contact),
+            ("derivatives", partial(mode.jacobian, 0.0, case.state, NONE), bare.derivatives),
+            ("impact", partial(impact, dynamics, q, case.fall, at), bare.contact),
             (
                 "derivatives of the impact",
-                partial(impact_derivatives, dynamics, q, fall, result),
+                partial(impact_derivatives, dynamics, q, case.fall, result),
                 bare.derivatives,
             ),
         ):
-            rows.append(_row(f"{name}: {what}", measure(ours, **effort), measure(theirs, **effort)))
+            rows.append(row(f"{name}: {what}", measure(ours, **effort), measure(theirs, **effort)))
     return table("Friction, one call", COLUMNS, rows)
 
 
@@ -98,20 +106,13 @@ def simulators_table(effort: dict[str, float]) -> Table:
         ("time stepping, 1 ms", lambda: time_stepping(robot, contacts, x0, span)),
         ("time stepping, 0.1 ms", lambda: time_stepping(robot, contacts, x0, span, step=1e-4)),
     ]
+    lying = cases()["cube, four stick"]
+    rest = partial(simulate, lying.system, lying.mode, lying.state)
+    runs.append((f"events, standing {STANDING:g} s", lambda: rest((0.0, STANDING))))
     rows = []
     for name, run in runs:
         timing = measure(run, **effort)
-        ratio = timing.best / (span[1] * 1e6)
-        rows.append((name, f"{timing.best / 1e3:.0f}", f"{ratio:.2f}", f"{timing.spread:.2f}"))
+        ratio = timing.best / ((STANDING if "standing" in name else span[1]) * 1e6)
+        rows.append((name, f"{timing.best / 1e3:.0f}", f"{ratio:.2g}", f"{timing.spread:.2f}"))
     columns = ["simulator", "ms", "of real time", "max/min"]
-    return table("A cube that tumbles for 0.8 s", columns, rows)
-
-
-def _row(name: str, ours: Timing, bare: Timing) -> tuple[str, ...]:
-    return (
-        name,
-        f"{ours.best:.0f}",
-        f"{bare.best:.2f}",
-        f"{ours.best / bare.best:.0f}",
-        f"{ours.spread:.2f}, {bare.spread:.2f}",
-    )
+    return table("A cube that tumbles for 0.8 s, or stands", columns, rows)

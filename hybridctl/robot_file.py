@@ -46,8 +46,8 @@ from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
 from hybridctl.files import read_yaml, typed
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contact_states import OPEN
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import OPEN
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere, Surface

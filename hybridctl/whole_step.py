@@ -8,7 +8,10 @@ along them,
 
 so that the transition matrix 1 + h sum b_i L_i is the exact derivative of the step. On a manifold
 it stands between T (nx, ndx), the derivative of coordinates by perturbations, at the start, and a
-left inverse of T at the end.
+left inverse of T at the end. The covariance N of noise of density W, and of V in the input, that is
+gathered on the step comes along the same stages, by
+
+.. math:: \dot N = A N + N A^T + W + B V B^T, \qquad A = D_x f, \quad B = D_u f.
 
 A step of a small field is one function of scalars; that of a larger one calls its field and guards,
 so that it is made in no time.
@@ -26,7 +29,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, Mapped
 from hybridctl.hybrid.laws import LinearFeedback
-from hybridctl.hybrid.mode import Moved, Taken
+from hybridctl.hybrid.mode import Diffusion, Moved, Taken
 from hybridctl.hybrid.series import DEGREE, FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
 
@@ -59,7 +62,7 @@ def compiled_step(motion: Function, field: Value, guards: Value) -> CompiledStep
         partial(_itself, expanded),
         partial(whole_step, expanded),
         partial(fed_step, expanded),
-        partial(varied_step, expanded),
+        partial(varied_step, expanded, None),
         field,
         guards,
     )
@@ -73,8 +76,8 @@ class CompiledStep:
     """Whole steps of a field and its guards.
 
     motion, step, fed, varied: make the function of which whole steps are, see `whole_step`, that
-    function, `fed_step`, and `varied_step`, at first use. field, guards: the callables of the mode
-    and its guard set that evaluate the same.
+    function, `fed_step`, and `varied_step` with noise or without, at first use. field, guards: the
+    callables of the mode and its guard set that evaluate the same.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class CompiledStep:
         motion: Callable[[], Function],
         step: Callable[[], Function],
         fed: Callable[[], Function],
-        varied: Callable[[], Function],
+        varied: Callable[[bool], Function],
         field: Value,
         guards: Value,
     ) -> None:
@@ -120,8 +123,14 @@ class CompiledStep:
     @cached_property
     def _varied_made(self) -> tuple[Function, list[tuple[int, ...]]]:
         """The function, and the shapes of its results."""
-        made = self._make_varied()
+        made = self._make_varied(False)
         return made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)]
+
+    @cached_property
+    def _noisy(self) -> Compiled:
+        made = self._make_varied(True)
+        square = made.size_out(3)
+        return Compiled(made, [(1,), (1,), (made.size1_out(2),), square, square])
 
     @cached_property
     def many(self) -> ManySteps:
@@ -140,7 +149,7 @@ class CompiledStep:
         sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, u)
         if not sound[0] > 0.0:
             return None
-        inputs = np.broadcast_to(u, (DEGREE + 1, len(u)))
+        inputs = u[None].repeat(DEGREE + 1, axis=0)
         return Taken(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
 
     def under(
@@ -157,13 +166,27 @@ class CompiledStep:
         return Taken(float(error[0]), states, inputs, guards, bounds)
 
     def transition(
-        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+        self,
+        t: float,
+        x: Array,
+        u: Array,
+        h: float,
+        rtol: float,
+        atol: float,
+        noise: Diffusion | None = None,
     ) -> Moved | None:
-        """The same step with its derivative, whose entries count for the error as well."""
-        sound, error, end, columns = self._varied((t, h, rtol, atol), x, u)
+        """The same step with its derivative, and noise; their entries count for the error too."""
+        at = (t, h, rtol, atol), x, u
+        if noise is None:
+            sound, error, end, columns = self._varied(*at)
+            gathered = None
+        else:
+            densities = noise.density.ravel(), noise.through_input.ravel()
+            sound, error, end, columns, covariance = self._noisy(*at, *densities)
+            gathered = covariance.copy()
         if not sound[0] > 0.0:
             return None
-        return Moved(float(error[0]), end.copy(), columns.T.copy())
+        return Moved(float(error[0]), end.copy(), columns.T.copy(), gathered)
 
 
 class ManySteps(NamedTuple):
@@ -243,9 +266,15 @@ class _Start(NamedTuple):
         largest: Expression = ca.fmax(ca.fabs(x), ca.fabs(end))
         return self.scalars[3] + self.scalars[2] * largest
 
-    def function(self, name: str, motion: Function, results: Sequence[Expression]) -> Function:
-        """The results as a function of (t, h, rtol, atol), x and u."""
-        made = ca.Function(name, list(self), [ca.densify(r) for r in results])
+    def function(
+        self,
+        name: str,
+        motion: Function,
+        results: Sequence[Expression],
+        more: Sequence[Expression] = (),
+    ) -> Function:
+        """The results as a function of (t, h, rtol, atol), x, u, and more symbols."""
+        made = ca.Function(name, [*self, *more], [ca.densify(r) for r in results])
         return made.expand() if motion.n_instructions() < _INLINED else made
 
 
@@ -300,34 +329,59 @@ def _stepped(
     first, second, *others = ca.horzsplit(ca.mtimes(values, ca.DM(TO_SERIES.T)))
     bounds = first - ca.fabs(second) - 2.0 * ca.sum2(ca.fabs(ca.horzcat(*others)))
     sound = ca.mmin(ca.vertcat(*sound, *(least for _, least in sampled)))
-    error = _error(start, x, end, rates)
+    error = _error(start, start.scale(x, end), rates)
     return sound, error, ca.horzcat(*nodes), ca.horzcat(*inputs), values, bounds
 
 
-def varied_step(motion: Function, tangent: Function | None = None) -> Function:
+def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Function:
     """A step: soundness, error, end state (nx,), and its derivative (ndx, ndx) by the start.
 
     tangent: a Function x -> (T (nx, ndx), its left inverse (ndx, nx)), None in a vector space.
+    noisy: the covariance (ndx, ndx) of the noise gathered on it is another result, for densities
+    (ndx, ndx) and (nu, nu) behind the other arguments.
     """
     start = _Start.of(motion)
     n, u = start.x.numel(), start.u
-    varied = _with_slope(motion)
+    varied = _with_slopes(motion, noisy)
+    tangent = _flat(n) if tangent is None else tangent
+    columns = ca.MX(tangent(start.x)[0])
+    ndx = columns.size2()
+    of_state, of_input = (ca.MX.sym("noise", k, k) for k in (ndx, u.numel()))
 
     def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
-        value, slope, sound = varied(time, state[:, 0], u)
-        return ca.horzcat(value, ca.mtimes(slope, state[:, 1:])), sound
+        value, slope, *by_input, sound = varied(time, state[:, 0], u)
+        turned = ca.mtimes(slope, state[:, 1:])
+        if noisy:
+            along, spread = tangent(state[:, 0])[0], turned[:, ndx:]
+            spread += spread.T + along @ of_state @ along.T
+            spread += by_input[0] @ of_input @ by_input[0].T
+            turned = ca.horzcat(turned[:, :ndx], spread)
+        return ca.horzcat(value, turned), sound
 
-    columns = ca.MX(ca.DM.eye(n)) if tangent is None else tangent(start.x)[0]
-    begin = ca.densify(ca.horzcat(start.x, columns))
+    nothing = ca.MX(ca.DM.zeros(n, n if noisy else 0))
+    begin = ca.densify(ca.horzcat(start.x, columns, nothing))
     states, rates, sound = _stages(start, begin, rate, _STAGES)
-    end = states[_STAGES]
-    errors = [
-        _error(start, begin[:, part], end[:, part], [rate[:, part] for rate in rates])
-        for part in (slice(0, 1), slice(1, begin.size2()))
-    ]
-    moved = end[:, 1:] if tangent is None else ca.mtimes(tangent(end[:, 0])[1], end[:, 1:])
-    least = ca.mmin(ca.vertcat(*sound))
-    return start.function("varied", varied, [least, ca.fmax(*errors), end[:, 0], moved])
+    end, back = states[_STAGES], tangent(states[_STAGES][:, 0])[1]
+    errors = []
+    for part in (slice(0, 1), slice(1, 1 + ndx)):
+        scale = start.scale(begin[:, part], end[:, part])
+        errors.append(_error(start, scale, [rate[:, part] for rate in rates]))
+    results = [ca.mmin(ca.vertcat(*sound)), end[:, 0], ca.mtimes(back, end[:, 1 : 1 + ndx])]
+    if not noisy:
+        return start.function("varied", varied, [results[0], ca.fmax(*errors), *results[1:]])
+    gathered = end[:, 1 + ndx :]
+    deviations = ca.sqrt(ca.fabs(ca.diag(gathered)))
+    scale = start.scalars[2] * deviations @ deviations.T + _LEAST
+    errors.append(_error(start, scale, [rate[:, 1 + ndx :] for rate in rates]))
+    results.append(back @ gathered @ back.T)
+    results.insert(1, ca.mmax(ca.vertcat(*errors)))
+    return start.function("noisy", varied, results, (of_state, of_input))
+
+
+def _flat(n: int) -> Function:
+    """The tangent of a vector space."""
+    unit = ca.DM.eye(n)
+    return ca.Function("flat", [ca.SX.sym("x", n)], [unit, unit])
 
 
 def _part(motion: Function, name: str, *which: int) -> Function:
@@ -337,11 +391,12 @@ def _part(motion: Function, name: str, *which: int) -> Function:
     return ca.Function(name, symbols, ca.cse([results[i] for i in which]))
 
 
-def _with_slope(motion: Function) -> Function:
-    """Rate, its derivative (nx, nx), and whether they are sound."""
+def _with_slopes(motion: Function, by_input: bool) -> Function:
+    """Rate, its derivative (nx, nx), that (nx, nu) by the input if wanted, and soundness."""
     t, x, u = motion.sx_in()
     rate, _, sound = motion(t, x, u)
-    return ca.Function("varied", [t, x, u], ca.cse([rate, ca.jacobian(rate, x), sound]))
+    slopes = [ca.densify(ca.jacobian(rate, by)) for by in ((x, u) if by_input else (x,))]
+    return ca.Function("varied", [t, x, u], ca.cse([rate, *slopes, sound]))
 
 
 def _stages(
@@ -361,13 +416,10 @@ def _stages(
     return states, rates, sound
 
 
-def _error(
-    start: _Start, x: Expression, end: Expression, rates: Sequence[Expression]
-) -> Expression:
-    """The error of a step in units of the tolerance, as `Tableau.error` has it."""
-    scale = start.scale(x, end)
+def _error(start: _Start, scale: Expression, rates: Sequence[Expression]) -> Expression:
+    """The error of a step in units of `scale`, as `Tableau.error` has it."""
     main, low = (ca.sumsqr(_sum(row, rates) / scale) for row in DOP853_TABLEAU.errors)
-    below = ca.sqrt((main + LOW_WEIGHT * low + _LEAST) * x.numel())
+    below = ca.sqrt((main + LOW_WEIGHT * low + _LEAST) * scale.numel())
     return ca.fabs(start.h) * main / below
 
 

@@ -28,8 +28,8 @@ from hybridctl.errors import EventLimitError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIP_MINUS, SLIP_PLUS, STICK
-from hybridctl.mechanics.phase import STANDSTILL
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIP_MINUS, SLIP_PLUS, STICK
+from hybridctl.mechanics.tolerances import STANDSTILL
 
 _FREE, _CLOSED, _STICK, _PLUS, _MINUS = range(5)
 _KEYS: tuple[ModeKey, ...] = ((OPEN,), (CLOSED,), (STICK,), (SLIP_PLUS,), (SLIP_MINUS,))

@@ -35,7 +35,7 @@ from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.coulomb.law import SLIPS
+from hybridctl.mechanics.contact_states import SLIPS
 from hybridctl.mechanics.dynamics import ContactDynamics
 
 

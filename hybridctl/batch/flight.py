@@ -11,11 +11,12 @@ import numpy as np
 
 from hybridctl.batch.watch import Flags, Rows, Seen, Watch
 from hybridctl.checks import Array
-from hybridctl.hybrid.events import NEWTON, ROOT, SPACINGS
-from hybridctl.hybrid.flow import GROW, LEAST_RTOL, OFF, SAFETY, SHRINK, SPACING, Integrator
+from hybridctl.hybrid.events import NEWTON
+from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
+from hybridctl.hybrid.tolerances import LEAST_RTOL, OFF, ROOT, SPACING, SPACINGS
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.variation import arc_transition
 from hybridctl.whole_step import CompiledStep, ManySteps

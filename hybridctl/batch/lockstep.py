@@ -296,13 +296,12 @@ class Lockstep:
             return None
         if guards.names and step.guards != guards.values:
             return None
-        scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
         return Ground(
             mode,
             step,
             self._input(key),
             run.integrator,
-            run.guard_tolerance * scales,
+            run.guard_tolerance * guards.sizes,
             run.event_window,
             run.t_end,
             self._tolerances,

@@ -15,18 +15,15 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.events import (
-    CREEP,
     FINE_FRACTIONS,
     FINE_SLOPES,
     FINE_VALUES,
     FINER,
     ITERATIONS,
-    OUTSIDE,
-    SHORT,
-    TAIL,
     may_dip,
 )
 from hybridctl.hybrid.series import FRACTIONS, SLOPES, TO_SERIES
+from hybridctl.hybrid.tolerances import CREEP, OUTSIDE, SHORT, TAIL
 
 Rows: TypeAlias = NDArray[np.intp]
 Flags: TypeAlias = NDArray[np.bool_]

@@ -31,18 +31,11 @@ from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import GuardSet, ModeKey
 from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
 from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tolerances import BOTTOM, CREEP, HOP, OUTSIDE, ROOT, SHORT, SPACINGS, TAIL
 
-SPACINGS = 4.0  # times the spacing of numbers at t: a root may be known no better, s
-ROOT = 1e-15  # and no better than this, s
 ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
-_BOTTOM = 1e-8  # of an interval: how well the bottom of a dip is looked for
-SHORT = 64.0  # spacings of numbers at t: an interval in which eight samples are too close
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
-TAIL = 1e-4  # of a guard's largest coefficient: its last three may be this large
-CREEP = 1e-6  # of a violation: how much farther outside than at its start an arc may go
-_HOP = 1e-3  # of the tolerance: a rise that counts as one
-OUTSIDE = 10.0  # times the tolerance: an arc that begins farther outside fires at once
 
 Value = Callable[[float], float]
 
@@ -148,16 +141,17 @@ class GuardWatch:
 
     def __init__(self, guards: GuardSet, key: ModeKey, *, tolerance: float, window: float) -> None:
         self._guards, self._key, self._window = guards, key, window
-        n = len(guards.names)
         self._armed: list[bool] = []
         self._floor: list[float] = []
         self._fell: list[float] = []
-        scales = [1.0] * n if guards.scales is None else guards.scales.tolist()
-        self._tolerances: list[float] = [tolerance * scale for scale in scales]
+        self._tolerances: list[float] = (tolerance * guards.sizes).tolist()
 
-    def start(self, t: float, x: Array, u: Array) -> Array:
-        """Begin an arc at (t, x, u); returns the guards there in units of their tolerances."""
-        values = self._guards.checked(self._key, t, x, u)
+    def begin(self) -> None:
+        """Begin an arc, with the next step that is scanned."""
+        self._armed = []
+
+    def _start(self, t: float, values: Array) -> None:
+        """Look at the guards (n,) at time t, the start of an arc."""
         self._check_finite([t], values[None], self._guards.names)
         self._armed, self._floor, self._fell = [], [], []
         for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
@@ -165,12 +159,13 @@ class GuardWatch:
             outside = g < -OUTSIDE * allowed
             self._floor.append(-allowed if outside else -max(allowed, -(1.0 + CREEP) * g))
             self._fell.append(t if g <= 0.0 else math.nan)
-        return values / self._tolerances
 
     def scan(self, step: Step, flow: Flow) -> Crossing | None:
         """The first crossing on this step, the last one of the flow."""
         if step.guards is None or step.bounds is None or not self._guards.names:
             return None
+        if not self._armed:
+            self._start(step.start, step.guards[0])
         open_ones = [
             i
             for i, (bound, armed) in enumerate(zip(step.bounds.tolist(), self._armed, strict=True))
@@ -181,8 +176,10 @@ class GuardWatch:
         self._check_finite(step.times, step.guards, self._guards.names)
         found: dict[int, float] = {}
         late = math.inf
-        negative = np.vstack((step.guards < 0.0, np.ones(len(self._guards.names), dtype=bool)))
-        for i in sorted(open_ones, key=negative.argmax(axis=0).__getitem__):
+        if len(open_ones) > 1:
+            negative = np.vstack((step.guards < 0.0, np.ones(len(self._guards.names), dtype=bool)))
+            open_ones.sort(key=negative.argmax(axis=0).__getitem__)
+        for i in open_ones:
             whole = Piece(step.start, step.end, step.guards[:, i])
             time = self._first(i, whole, partial(flow.guard, step, i), late)
             if time is not None:
@@ -206,7 +203,7 @@ class GuardWatch:
 
     def _soon(self, step: Step, time: float) -> list[int]:
         """Armed guards that reach zero within `time` s after a step, by their slope at its end."""
-        if step.guards is None:
+        if step.guards is None or not self._guards.names:
             return []
         now = step.guards[-1]
         later = now + time * 2.0 / (step.end - step.start) * (TO_SLOPES[-1] @ step.guards)
@@ -285,12 +282,14 @@ class GuardWatch:
         if now > 0.0:
             self._fell[i] = math.nan
         elif now < before or now < floor:
-            top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
+            top = left
+            if piece.slope(left) > 0.0:  # it has one maximum here
+                top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
             if piece(top) > 0.0:
                 self._fell[i] = _root(piece, guard, top, right)
             elif before == 0.0:
                 self._fell[i] = left
-            elif piece(top) > before + _HOP * tolerance:
+            elif piece(top) > before + HOP * tolerance:
                 self._fell[i] = math.nan
         else:
             self._fell[i] = math.nan
@@ -331,7 +330,7 @@ FINE_SLOPES = FINE_VALUES @ TO_SLOPES
 
 def _lowest(value: Value, left: float, right: float) -> float:
     """Where `value` is least between left and right, given that it has one minimum there."""
-    options = {"xatol": _BOTTOM * (right - left)}
+    options = {"xatol": BOTTOM * (right - left)}
     return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
 
 
@@ -341,11 +340,9 @@ def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
     slope = piece.slope(t)
     for _ in range(NEWTON if slope < 0.0 else 0):
         change, spacing = -guard(t) / slope, math.ulp(t)
-        if abs(change) <= spacing:
+        if abs(change) <= max(ROOT, SPACINGS * spacing):
             return t
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
-            if abs(change) <= max(ROOT, SPACINGS * spacing):
-                return t
             break
         t, before = t + change, abs(change)
     return _bracketed(guard, left, right)

@@ -23,6 +23,7 @@ from hybridctl.hybrid.mode import Mode, Pace
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Formula, Motion, Step, failure
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
+from hybridctl.hybrid.tolerances import INPUT_RTOL, LEAST_RTOL, OFF, SPACING
 
 Method: TypeAlias = Tableau | type[Radau] | type[BDF]
 METHODS: dict[str, Method] = {
@@ -34,14 +35,10 @@ METHODS: dict[str, Method] = {
 }
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
-SPACING = 10.0  # times the spacing of numbers at t: no step is shorter
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
-LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
-INPUT_RTOL = 1e-6  # of inputs on a step, whose record is to show what fields do not feel
-OFF = 1e-5  # of what a mode tolerates: a state this far from what it holds is put back on it
 
 
 @dataclass(frozen=True)

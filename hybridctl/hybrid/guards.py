@@ -70,6 +70,11 @@ class GuardSet:
                 f"{self.scales}"
             )
 
+    @property
+    def sizes(self) -> Array:
+        """`scales` (n,), ones where there are none."""
+        return np.ones(len(self.names)) if self.scales is None else self.scales
+
     def value(self, i: int, t: float, x: Array, u: Array) -> float:
         """The value of guard i."""
         return float(self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u))

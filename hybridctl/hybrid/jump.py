@@ -16,8 +16,8 @@ from hybridctl.checks import Array
 from hybridctl.errors import AmbiguousEventError, SystemDefinitionError
 from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import SAME_STATE
 
-_SAME = 1e-6  # of a coordinate, or of 1: post-event states that agree
 _MOST_RESETS = 32_768  # enough for 12 guards that commute: 12 * 2^11 of them
 
 
@@ -60,7 +60,7 @@ class _Outcome:
         return (
             self.mode == other.mode
             and state.shape == others.shape
-            and np.allclose(state, others, rtol=_SAME, atol=_SAME)
+            and np.allclose(state, others, rtol=SAME_STATE, atol=SAME_STATE)
         )
 
 

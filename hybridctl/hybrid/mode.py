@@ -90,12 +90,23 @@ class Taken(NamedTuple):
     bounds: Array
 
 
+class Diffusion(NamedTuple):
+    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input."""
+
+    density: Array
+    through_input: Array
+
+
 class Moved(NamedTuple):
-    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx)."""
+    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx).
+
+    noise (ndx, ndx): the covariance of the noise gathered on it, where that was asked for.
+    """
 
     error: float
     state: Array
     matrix: Array
+    noise: Array | None = None
 
 
 class WholeStep(Protocol):
@@ -129,9 +140,16 @@ class WholeStep(Protocol):
         ...
 
     def transition(
-        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
+        self,
+        t: float,
+        x: Array,
+        u: Array,
+        h: float,
+        rtol: float,
+        atol: float,
+        noise: Diffusion | None = None,
     ) -> Moved | None:
-        """The same step with its derivative, whose entries count for the error as well."""
+        """The same step with its derivative, and noise; their entries count for the error too."""
         ...
 
 
@@ -243,16 +261,23 @@ class Reset:
     `border` says whether (t, x-, u-) is where the map has two one-sided derivatives, given the
     mode after the event and the input u+ there; None where `jacobian` is its derivative. It
     raises `InputError` where there are more than two, or none. `expression` is the same map as a
-    CasADi function (t, x, u) -> x+, for those who evaluate it at many points at once.
+    CasADi function (t, x, u) -> x+, for those who evaluate it at many points at once. `known` makes
+    this reset at the state of one event from the `report` of its jump, so that its derivatives need
+    not find again what the jump found.
     """
 
     map: Callable[[float, Array, Array], Array | Jump]
     jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
     border: Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None] | None = None
     expression: Any = None
+    known: Callable[[Any], Reset] | None = None
 
     def __post_init__(self) -> None:
-        check_functions(self, "a reset", "map", "jacobian", "border", "expression")
+        check_functions(self, "a reset", "map", "jacobian", "border", "expression", "known")
+
+    def given(self, report: Any) -> Reset:
+        """The reset at an event with this report, None for one of which nothing is known."""
+        return self if self.known is None or report is None else self.known(report)
 
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
         """The jump at (t, x-, u-)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -98,10 +98,13 @@ class SampledPolicy:
     law_or_policy: Policy | InputLaw
     period: float
     start: float = 0.0
+    _policy: Policy = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law_or_policy, Policy):
-            function("law_or_policy", self.law_or_policy)
+        given = self.law_or_policy
+        if not isinstance(given, Policy):
+            given = _SameLaw(function("law_or_policy", given))
+        object.__setattr__(self, "_policy", given)
         number("period", self.period, above=0.0)
         number("start", self.start)
 
@@ -110,9 +113,7 @@ class SampledPolicy:
         t, x = history.time, history.state
         if history.events and t != self._sample(self._index(t)):
             return HeldInput(history.events[-1].input_before)
-        inner = self.law_or_policy
-        law = inner.law(history) if isinstance(inner, Policy) else inner
-        return HeldInput(np.array(law(t, x)))
+        return HeldInput(np.array(self._policy.law(history)(t, x)))
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""

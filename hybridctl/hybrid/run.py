@@ -77,21 +77,15 @@ def check_start(run: Run, point: Point) -> None:
     """Raise what is wrong with a start: off what its mode holds, or outside it."""
     if point.mode.held is not None:
         point.mode.held.check("x0", point.mode.key, point.state)
-    watch = _watch(run, point.mode.key)
-    relative = watch.start(point.time, point.state, point.input)
-    if (relative < -1.0).any():
+    guards = run.system.outgoing(point.mode.key).guards
+    values = guards.checked(point.mode.key, point.time, point.state, point.input)
+    relative = values / guards.sizes
+    if (relative < -run.guard_tolerance).any():
         i = int(relative.argmin())
-        guards = run.system.outgoing(point.mode.key).guards
-        value = guards.value(i, point.time, point.state, point.input)
         raise GuardViolatedError(
             f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
-            f"{value:.6g} and must not be negative"
+            f"{values[i]:.6g} and must not be negative"
         )
-
-
-def _watch(run: Run, key: ModeKey) -> GuardWatch:
-    guards = run.system.outgoing(key).guards
-    return GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
 
 
 class Passed(NamedTuple):
@@ -125,13 +119,14 @@ def flow_on(run: Run, point: Point) -> Flown:
     key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
     if not point.time < last:
         return Flown([], run.t_end)
-    watch = memory.watches.get(key)
+    guards, watch = run.system.outgoing(key).guards, memory.watches.get(key)
     if watch is None:
-        watch = memory.watches[key] = _watch(run, key)
-    motion = Motion(point.mode, point.law, run.system.outgoing(key).guards)
+        watch = GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
+        memory.watches[key] = watch
+    motion = Motion(point.mode, point.law, guards)
     length = memory.lengths.get(key) if run.integrator.first_step is None else None
     for _ in range(_LOOKS):
-        watch.start(point.time, point.state, point.input)
+        watch.begin()
         flow = Flow(run.integrator, motion, point.time, point.state, last, length)
         flown = _until_crossing(run, flow, watch, last)
         if flown.crossing is None or flown.end > point.time:
@@ -231,8 +226,7 @@ def _goes_on(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> bool:
     What flows on is then the same solution, and no other is looked for.
     """
     guards = run.system.outgoing(key).guards
-    scales = 1.0 if guards.scales is None else guards.scales
-    return bool((guards.values(t, x, u) > run.guard_tolerance * scales).all())
+    return bool((guards.values(t, x, u) > run.guard_tolerance * guards.sizes).all())
 
 
 def accumulating(

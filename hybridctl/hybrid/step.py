@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -76,14 +77,13 @@ class Motion:
     def __init__(self, mode: Mode, law: InputLaw, guards: GuardSet | None = None) -> None:
         self.mode, self.law, self.guards = mode, law, guards
         self.rate = _rate(mode, law)
-        self.held = None
-        if isinstance(law, HeldInput):
-            self.held = np.empty((len(FRACTIONS), len(law.value)))
-            self.held[:] = law.value
-        source = law.function if isinstance(law, DifferentiableLaw) else law
+        self.held: Array | None = None
         self.feedback: LinearFeedback | None = None
-        if isinstance(source, LinearFeedback) and isinstance(mode.space, VectorSpace):
-            self.feedback = source
+        if isinstance(law, HeldInput):
+            self.held = law.value[None].repeat(len(FRACTIONS), axis=0)
+        elif isinstance(mode.space, VectorSpace):
+            source = law.function if isinstance(law, DifferentiableLaw) else law
+            self.feedback = source if isinstance(source, LinearFeedback) else None
 
     @property
     def whole_step(self) -> WholeStep | None:
@@ -308,10 +308,13 @@ class CompiledFormula:
 
     def __init__(self, motion: Motion, whole_step: WholeStep, rtol: float, atol: float) -> None:
         self._motion, self._step, self._rtol, self._atol = motion, whole_step, rtol, atol
-        self._general = ExplicitFormula(DOP853_TABLEAU, motion, rtol, atol)
         self._taken: Taken | None = None
         self._last: Step | None = None
         self._ended: Step | None = None
+
+    @cached_property
+    def _general(self) -> ExplicitFormula:
+        return ExplicitFormula(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
 
     def start(self, t: float, x: Array) -> None:
         """Stand at (t, x)."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from hybridctl.hybrid.tolerances import SLOWEST, STEADY
+
 INSTANT_EVENTS = 10  # that crowd, whatever their guards
 _REPEATED = 3
 _LONGEST_PERIOD = 4
-_SLOWEST = 0.98
-_STEADY = 0.1
 
 
 class Accumulation(NamedTuple):
@@ -61,7 +61,7 @@ def predict(events: Sequence[tuple[float, tuple[str, ...]]]) -> Accumulation | N
         if middle <= 0.0 or first <= 0.0:
             continue
         ratio, before = last / middle, middle / first
-        if max(ratio, before) <= _SLOWEST and abs(ratio - before) <= _STEADY:
+        if max(ratio, before) <= SLOWEST and abs(ratio - before) <= STEADY:
             return Accumulation(times[0] + last * ratio / (1.0 - ratio), _union(guards[:period]))
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import STICK
+from hybridctl.mechanics.contact_states import STICK
 from hybridctl.mechanics.equations import Solution
 
 

@@ -20,16 +20,12 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
-from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIP, STICK, Modes
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.impact import ImpactResult
 from hybridctl.mechanics.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.selection import consistent
-
-_SAME = 1e-8  # of the size of a matrix, or of 1: pieces that agree
-_PROBE = 1e-6  # m/s, at which a direction of slip is looked at
-_LEAST = 1e-9  # of the size of the accelerations: a deceleration that stops
-_AT_LIMIT = 1e-8
+from hybridctl.mechanics.tolerances import AT_LIMIT, DECELERATES, PROBE_SPEED, SAME_PIECE
 
 
 def impact_border(
@@ -54,8 +50,10 @@ def impact_border(
     push = change @ distance / (distance @ distance)
     size = np.abs(change).max()
     along = slip.slack @ distance / (distance @ distance)
-    apart = np.abs(slip.slack - np.outer(along, distance)).max() > _SAME * np.abs(distance).max()
-    if apart or np.abs(change - np.outer(push, distance)).max() > _SAME * size:
+    apart = (
+        np.abs(slip.slack - np.outer(along, distance)).max() > SAME_PIECE * np.abs(distance).max()
+    )
+    if apart or np.abs(change - np.outer(push, distance)).max() > SAME_PIECE * size:
         raise InputError(_independent(names))
     states = slip.derivatives.states
     moving = [i for i in result.border if modes[i] != OPEN]
@@ -79,7 +77,7 @@ def clearly_held(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes:
         if now is None or mode != STICK or dynamics.static_friction[i] <= dynamics.friction[i]:
             continue
         limit = dynamics.static_friction[i] * now.forces[i]
-        if limit - np.linalg.norm(now.friction[i]) <= _AT_LIMIT * max(1.0, limit):
+        if limit - np.linalg.norm(now.friction[i]) <= AT_LIMIT * max(1.0, limit):
             raise InputError(
                 f"contact {dynamics.contacts[i].name!r} only just sticks after the event, by "
                 "static friction above kinetic friction: there is no derivative there"
@@ -92,7 +90,7 @@ def _distinct(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
     for piece in pieces:
         for group in groups:
             first, other = _velocity(group[0]), _velocity(piece)
-            if np.abs(first - other).max() <= _SAME * max(1.0, np.abs(first).max()):
+            if np.abs(first - other).max() <= SAME_PIECE * max(1.0, np.abs(first).max()):
                 group.append(piece)
                 break
         else:
@@ -134,7 +132,7 @@ def _left(
     """What is left (nv,) of a change `push` of the velocity after the slip in `brief`."""
     v, moving = result.velocity_after, [i for i in result.border if after[i] != OPEN]
     names = ", ".join(repr(dynamics.contacts[i].name) for i in moving)
-    if not consistent(dynamics, q, v + _PROBE * push, u, brief):
+    if not consistent(dynamics, q, v + PROBE_SPEED * push, u, brief):
         raise InputError(
             f"while contacts {names} slip from the border of stick and slip, others do not go on "
             f"as after the event: {brief} is not consistent"
@@ -152,10 +150,10 @@ def _left(
     later = dynamics.acceleration(q, v, u, after).acceleration
     slip, slowing = jacobian @ push, jacobian @ acceleration - target
     size = np.abs(jacobian) @ np.abs(acceleration) + np.abs(target)
-    if not slowing @ slip < -_LEAST * np.abs(slip) @ size:
+    if not slowing @ slip < -DECELERATES * np.abs(slip) @ size:
         raise InputError(_unstopped(names))
     duration = -float(slip @ slip) / float(slowing @ slip)
-    if np.abs(slip + duration * slowing).max() > _SAME * np.abs(slip).max():
+    if np.abs(slip + duration * slowing).max() > SAME_PIECE * np.abs(slip).max():
         raise InputError(_independent(names))
     return np.asarray(push + duration * (acceleration - later))
 

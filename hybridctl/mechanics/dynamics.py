@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.accelerations import AccelerationDerivatives, ContactAcceleration
+from hybridctl.mechanics.contact_states import STICK, Modes
 from hybridctl.mechanics.contacts import Contact, checked_contacts
-from hybridctl.mechanics.coulomb.law import STICK, CoulombProblem, Modes
+from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.equations import (
     Friction,
     Rows,
@@ -49,13 +50,15 @@ from hybridctl.mechanics.sliding import (
     surely,
 )
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
+from hybridctl.mechanics.tolerances import ON_SURFACE
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
 _CHOICES = ("auto", "generated", "pinocchio")
-_GENERATED = 7  # velocities of a robot up to which generated functions are faster
+_GENERATED = 24  # velocities of a robot up to which its terms are generated in half a second
+_COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
 STABILIZATION = 0.0  # 1/s
-_CLOSED, _PROJECTIONS = 1e-11, 20
+_PROJECTIONS = 20
 
 
 class ContactDynamics:
@@ -66,8 +69,9 @@ class ContactDynamics:
     decays with rate s = `stabilization` (in 1/s) and does not grow; on the constraint itself
     this changes nothing. s = 0 switches it off.
 
-    terms: where mass, rows and their derivatives come from: functions "generated" from the robot
-    for robots of up to 7 velocities, or "pinocchio"; "auto" takes what is faster.
+    terms: where mass, rows and their derivatives come from: functions "generated" from the robot,
+    or "pinocchio". Generated ones are faster, but have to be made once; "auto" does that for
+    robots of up to 24 velocities. For those of up to 7 whole modes are compiled then.
 
     Redundant contacts share loads as `sharing` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
@@ -100,6 +104,11 @@ class ContactDynamics:
     def is_generated(self) -> bool:
         """Whether terms are generated functions."""
         return isinstance(self.terms, GeneratedTerms)
+
+    @property
+    def compiles_modes(self) -> bool:
+        """Whether field, guards and steps of each mode are generated functions."""
+        return self.is_generated and self.robot.nv <= _COMPILED
 
     # Kinematics of all contacts
 
@@ -232,7 +241,7 @@ class ContactDynamics:
         for _ in range(_PROJECTIONS):
             gap = self.gaps(q)[closed]
             rows = self.all.jacobian(q)
-            if np.abs(gap).max() <= _CLOSED:
+            if np.abs(gap).max() <= ON_SURFACE:
                 rows = rows[held]
                 dv, _ = KKT(robot.mass_matrix(q), rows.T, rows).solve(none, -rows @ v)
                 return q, v + dv

@@ -20,13 +20,10 @@ from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import STANDSTILL, Phase
+from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.sharing import friction_weights, weights_derivative
 from hybridctl.mechanics.terms import Values
-
-_CONSISTENT = 1e-12  # of the size of C a: what rounding leaves of equations that agree
-_APART = 1e-6  # of that size: more than contacts that hold together are ever apart by
-_OUTSIDE = 1e-12  # of the largest normal force: what rounding leaves of forces on a cone
+from hybridctl.mechanics.tolerances import APART, CONSISTENT, ON_CONE, STANDSTILL
 
 
 class Rows(NamedTuple):
@@ -132,7 +129,7 @@ def shared(now: Solution, friction: Friction) -> Solution:
     """
     if not now.kkt.redundant or _inside_cones(now, friction):
         return now
-    if _contradict(now, _APART):
+    if _contradict(now, APART):
         return now
     return _drawn_inside(now, friction)
 
@@ -141,7 +138,7 @@ def _inside_cones(now: Solution, friction: Friction) -> bool:
     """Whether closed contacts push and sticking ones hold within static friction."""
     phase, forces = now.phase, now.forces
     normal, limits = forces[: len(phase.closed)], friction.static.tolist()
-    size = _OUTSIDE * float(np.abs(normal).max())
+    size = ON_CONE * float(np.abs(normal).max())
     return bool((normal >= -size).all()) and all(
         float(np.linalg.norm(forces[phase.tangents[k]])) <= limits[k] * float(normal[k]) + size
         for k in phase.held
@@ -223,12 +220,12 @@ def linearised(
         if weights_z is not None:
             change += (now.multipliers / kkt.weights)[:, None] * weights_z
         moved = kkt.indeterminate() @ change
-        if _contradict(now, _CONSISTENT):
+        if _contradict(now, CONSISTENT):
             moved += kkt.least_squares(turned(now.residual))
         return a_z + kkt.push @ moved, m_z + moved
     a_z = kkt.by_mass(upper)
     wanted = lower - now.rows.jacobian[phase.constrained] @ a_z
-    if _contradict(now, _CONSISTENT):
+    if _contradict(now, CONSISTENT):
         wanted = wanted + now.least.inverse.T @ turned(now.residual)
     of_rows = None if weights_z is None else phase.along_rows(weights_z)
     m_z = now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)

@@ -19,11 +19,11 @@ from scipy.optimize import minimize
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.coulomb.law import STICK
+from hybridctl.mechanics.contact_states import STICK
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.tolerances import BALANCED
 
-_MET = 1e-9  # of the weight, and m: what is left of the equations of a posture that is held
 _ACCURACY = 1e-14
 _MOST = 500
 
@@ -94,7 +94,8 @@ def equilibrium(
         options={"maxiter": _MOST, "ftol": _ACCURACY},
     )
     residual = float(np.abs(search.equations(found.x)).max())
-    if residual > _MET or (cones @ found.x[nv + nu :] < (least / search.weight - _MET)).any():
+    slack = cones @ found.x[nv + nu :] - least / search.weight
+    if residual > BALANCED or (slack < -BALANCED).any():
         raise InputError(
             f"no equilibrium was found near q0 in mode {mode!r}: {residual:.3g} of the weight or m "
             f"is left of its equations ({found.message})"

@@ -9,12 +9,12 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import FieldJacobian, Held, ModeKey, Pace
-from hybridctl.mechanics.coulomb.law import Modes
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.sliding import sliding_times
+from hybridctl.mechanics.tolerances import OFF_MODE
 
-_HELD = 1e-5  # m or m/s: a state this far from what its mode holds is not of this mode
 _OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
 
 
@@ -81,7 +81,7 @@ class ContactFlow:
         return Held(
             (*gaps, *rates, *slips),
             self.residuals,
-            np.full(count + len(phase.constrained), _HELD),
+            np.full(count + len(phase.constrained), OFF_MODE),
             ("m",) * count + ("m/s",) * len(phase.constrained),
             jacobian=self.residuals_jacobian,
         )

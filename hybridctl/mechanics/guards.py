@@ -11,12 +11,20 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.accelerations import AccelerationDerivatives, ContactAcceleration
+from hybridctl.mechanics.contact_states import (
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    SLIPS,
+    STICK,
+    Modes,
+)
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIP_MINUS, SLIP_PLUS, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.jamming import JAMMED, can_jam, response_ratio, response_ratio_derivative
-from hybridctl.mechanics.phase import STANDSTILL, STOPPED
+from hybridctl.mechanics.jamming import can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.sliding import sliding_directions, stop_of
+from hybridctl.mechanics.tolerances import JAMMED, STANDSTILL, STOPPED
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1

@@ -16,21 +16,13 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
-from hybridctl.mechanics.coulomb.law import (
-    CLOSED,
-    OPEN,
-    SLIPS,
-    STICK,
-    Modes,
-)
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import STANDSTILL, Phase, default_slip
+from hybridctl.mechanics.phase import Phase, default_slip
 from hybridctl.mechanics.terms import Values
-
-SEPARATION_SPEED = 1e-9
-_FIXED = 1e-8
+from hybridctl.mechanics.tolerances import FIXED_VELOCITY, SEPARATION_SPEED, STANDSTILL
 
 
 @dataclass(frozen=True)
@@ -83,10 +75,21 @@ def impact(
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
+    return impact_of(dynamics, v, at, dynamics.kept_values(q, v), plastic=plastic)
+
+
+def impact_of(
+    dynamics: ContactDynamics,
+    v: Array,
+    at: tuple[int, ...],
+    terms: Values,
+    *,
+    plastic: bool = False,
+) -> ImpactResult:
+    """`impact` where the terms at (q, v) are known already, in arrays that last."""
     count = len(dynamics.contacts)
     touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
     phase = dynamics.phase(touching)
-    terms = dynamics.kept_values(q, v)
     mass, rows = terms.mass, terms.jacobian[phase.all_rows]
     k, closed = len(phase.closed), list(phase.closed)
     free = terms.rates[phase.all_rows]
@@ -104,7 +107,8 @@ def impact(
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
-    all_states, modes = [OPEN] * count, [OPEN] * count
+    all_states: list[str] = [OPEN] * count
+    modes = all_states.copy()
     rates = rows @ after
     for j, i in enumerate(closed):
         all_states[i] = states[j]
@@ -127,16 +131,17 @@ def impact(
     return result if solution.family else replace(result, family=_undetermined(dynamics, result))
 
 
-def settle(dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...]) -> ImpactResult:
+def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Values) -> ImpactResult:
     """The limit of impacts of the contacts `at` that accumulate: all of them stay closed.
 
     A plastic impact with friction, and what it leaves of normal velocities, and of sliding
-    velocities of contacts that stick, taken off: as little as the bouncing that is left out.
+    velocities of contacts that stick, taken off: as little as the bouncing that is left out. terms:
+    those at (q, v), in arrays that last.
 
     Raises what `impact` raises.
     """
-    first = impact(dynamics, q, v, at, plastic=True)
-    mass, rows = first.terms.mass, first.terms.jacobian
+    first = impact_of(dynamics, v, at, terms, plastic=True)
+    mass, rows = terms.mass, terms.jacobian
     states = [OPEN] * len(dynamics.contacts)
     for i in at:
         states[i] = STICK if first.modes[i] == STICK else CLOSED
@@ -258,7 +263,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
         return False
     push = rows.T @ equations.mix
     change = push @ equations.system.indeterminate()
-    return bool(np.abs(change).max() > _FIXED * np.abs(push).max())
+    return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
 
 
 def _redundant_change(

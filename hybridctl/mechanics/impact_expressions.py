@@ -15,8 +15,8 @@ from typing import NamedTuple
 import casadi as ca
 
 from hybridctl.mechanics.contact_expressions import ContactPoints
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import Modes
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.mechanics.coulomb.law import (
+from hybridctl.mechanics.contact_states import (
     CLOSED,
     OPEN,
     SLIP_MINUS,
@@ -19,13 +19,9 @@ from hybridctl.mechanics.coulomb.law import (
     Modes,
 )
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.impact import (
-    SEPARATION_SPEED,
-    ImpactDerivatives,
-    ImpactResult,
-    impact_derivatives,
-)
-from hybridctl.mechanics.phase import STANDSTILL, default_slip
+from hybridctl.mechanics.impact import ImpactDerivatives, ImpactResult, impact_derivatives
+from hybridctl.mechanics.phase import default_slip
+from hybridctl.mechanics.tolerances import SEPARATION_SPEED, STANDSTILL
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.motion import Body
+from hybridctl.mechanics.tolerances import INDEFINITE
 
-_ROUNDING = 1e-9  # of the largest principal moment of all joints
 _AXES = "xyz"
 _ORDER = ("xx", "xy", "yy", "xz", "yz", "zz")
 INERTIAL = ("mass", *(f"center_{k}" for k in _AXES), *(f"inertia_{both}" for both in _ORDER))
@@ -58,7 +58,7 @@ def check_inertias(model: Any) -> None:
             raise InputError(
                 f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
             )
-        if not moments[0] >= -_ROUNDING * largest:
+        if not moments[0] >= -INDEFINITE * largest:
             raise InputError(
                 f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
                 f"its center it has the principal moments {moments.tolist()} kg m^2"

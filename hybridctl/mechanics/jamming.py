@@ -24,9 +24,7 @@ from hybridctl.mechanics.equations import Solution
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.terms import Terms
-
-JAMMED = 1e-6  # of the response without friction: a flow right to 1e-9 knows p and forces to 1e-3
-_CLEAR = 1e-7  # a regularity (see `KKT`) below which determinants are those of redundant contacts
+from hybridctl.mechanics.tolerances import REGULAR_RESPONSE
 
 
 def can_jam(phase: Phase) -> bool:
@@ -71,10 +69,10 @@ def _ratio(kkt: KKT, even: KKT) -> float:
 
 def _rank(even: KKT) -> int:
     """How many rows of all that are held are independent."""
-    if even.regularity >= _CLEAR:
+    if even.regularity >= REGULAR_RESPONSE:
         return len(even.response)
     values = svd(even.response, compute_uv=False)
-    return int((values > _CLEAR * values[0]).sum())
+    return int((values > REGULAR_RESPONSE * values[0]).sum())
 
 
 def _inverse(response: Array, rank: int) -> Array:

@@ -15,7 +15,6 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 
-UNIT_TOLERANCE = 1e-6
 SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 
 

@@ -17,12 +17,7 @@ import numpy as np
 from scipy.linalg.lapack import dgecon, dgesdd, dgetrf, dgetrs, dpotrf, dpotrs
 
 from hybridctl.checks import Array
-
-# Singular values of G below this, relative to the largest, are those of contacts that hold each
-# other: what rounding leaves of zero is below 1e-14 times the condition of M, and distinct contacts
-# of robots have stood above 1e-6. Pivots do not tell: where what contacts share is almost, but not
-# quite, without the last row, the last pivot is as much larger than the singular value.
-RANK = 1e-10
+from hybridctl.mechanics.tolerances import RANK
 
 
 class KKT:

@@ -21,22 +21,26 @@ import numpy as np
 from scipy.linalg import qr
 
 from hybridctl.checks import Array
+from hybridctl.mechanics import tolerances
 from hybridctl.mechanics.contact_expressions import ContactPoints, Rows
+from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.jamming import JAMMED
-from hybridctl.mechanics.phase import STOPPED
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.tolerances import (
+    JAMMED,
+    LEAST_COMPILED_SPEED,
+    LEAST_PIVOT,
+    LEAST_WEIGHT,
+    RANK,
+    SAMPLED_ON_SURFACE,
+    STOPPED,
+)
 
-_RANK = 1e-10
-_LEAST_PIVOT = 1e-6  # relative to the largest: divisions go wrong by rounding over this, 1e-10
-_LEAST_SPEED = 2e-7  # m/s, where the dynamics know other directions, and bound derivatives
-_LEAST_WEIGHT = 1e-6
 _TINY = 1e-300  # makes the derivative of a norm zero where the norm is
-_LOOKS, _NEWTON, _CLOSED = 8, 30, 1e-9
+_LOOKS, _NEWTON = 8, 30
 
 Solve = Callable[[Expression], Expression]
 
@@ -69,9 +73,9 @@ def mode_key(
 ) -> str:
     """A name under which to keep what is made from the expressions of a mode and from `parts`."""
     friction = [(contact.friction, contact.static_friction) for contact in contacts]
-    source = Path(__file__).read_text(encoding="utf-8")
+    sources = [Path(file).read_text(encoding="utf-8") for file in (tolerances.__file__, __file__)]
     constants = Constants.of(robot, ContactSet(robot, contacts))
-    return constants.key(source, friction, modes, stabilization, *parts)
+    return constants.key(sources, friction, tuple(map(str, modes)), stabilization, *parts)
 
 
 def mode_field(
@@ -112,7 +116,7 @@ def mode_field(
         acceleration, forces = free + response @ m, mix @ m
         redundant = len(independent.rows) < len(part.held)
         cones = part.cones(forces) if redundant else []
-        sound = ca.mmin(ca.vertcat(margin - _LEAST_PIVOT, *part.speeds(rows), *cones))
+        sound = ca.mmin(ca.vertcat(margin - LEAST_PIVOT, *part.speeds(rows), *cones))
     else:
         acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
         sound = margin
@@ -201,7 +205,7 @@ class Part:
     def speeds(self, rows: Rows) -> list[Expression]:
         """Of contacts that slide in a surface, the speed beyond the least."""
         spatial = [i for i in self.closed if SLIPS.get(self._modes[i]) == 0.0]
-        return [_length(rows.rates[self._tangents[i]]) - _LEAST_SPEED for i in spatial]
+        return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
 
     def _cone(self, i: int, forces: Expression) -> list[Expression]:
         tangents, normal = self._tangents[i], forces[i]
@@ -243,7 +247,7 @@ def _pivots(matrix: Array) -> list[int]:
     """Columns that span the others, in their order."""
     _, triangle, order = qr(matrix, mode="economic", pivoting=True)
     sizes = np.abs(triangle.diagonal())
-    return sorted(order[: int((sizes > _RANK * sizes[0]).sum())].tolist())
+    return sorted(order[: int((sizes > RANK * sizes[0]).sum())].tolist())
 
 
 def _condition(matrix: Array) -> float:
@@ -262,10 +266,10 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
         others.append(np.concatenate((q, v)))
         for _ in range(_NEWTON):
             gaps = members.gaps(q)[closed]
-            if np.abs(gaps).max() < _CLOSED:
+            if np.abs(gaps).max() < SAMPLED_ON_SURFACE:
                 found.append(np.concatenate((q, v)))
                 break
-            back = np.linalg.pinv(members.jacobian(q)[closed], _RANK)
+            back = np.linalg.pinv(members.jacobian(q)[closed], RANK)
             q = robot.normalize(robot.integrate(q, -back @ gaps))
     return found or others
 
@@ -288,7 +292,7 @@ def _multipliers(
     left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides else right.T
     coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
     missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
-    margin = ca.if_else(missed > _RANK, -missed, margin)
+    margin = ca.if_else(missed > RANK, -missed, margin)
 
     def of_least_norm(weights: Expression) -> Expression:
         weighted = right * ca.repmat(weights.T, len(rows), 1)
@@ -305,7 +309,7 @@ def _friction_weights(part: Part, even: Expression) -> Expression:
     """`sharing.friction_weights` of the multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
-    least = _LEAST_WEIGHT * _length(normal)
+    least = LEAST_WEIGHT * _length(normal)
     x = normal / least - 1.0
     load = least * (1.0 + ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x))))
     return ca.vertcat(ca.DM.ones(count, 1), load[part.normal_of_friction, 0])

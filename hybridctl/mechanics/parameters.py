@@ -32,8 +32,8 @@ from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.accelerations import ContactAcceleration
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import Modes
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.equations import Solution, balanced, linearised
 from hybridctl.mechanics.guards import ContactGuards
@@ -43,11 +43,11 @@ from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
 from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.mechanics.tolerances import CONTRADICTED
 from hybridctl.sensitivity.beside import ParameterDerivatives
 
 _OF_CONTACT = ("restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
-_INCONSISTENT = 1e-8
 
 
 def parameter_derivatives(
@@ -234,7 +234,7 @@ def _velocity_after(
     lower = equations.select @ rebound
     velocity, _ = equations.system.solve(rows.T @ own - columns.momentum(q, after - v), lower)
     left = equations.select @ rows @ velocity - lower
-    if np.abs(left).max() > _INCONSISTENT * max(1.0, float(np.abs(rows @ v).max())):
+    if np.abs(left).max() > CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(
             "the impact has no derivative by the restitution of some redundant contacts alone: "
             "with it they would not take part together"

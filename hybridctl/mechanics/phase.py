@@ -15,11 +15,8 @@ import numpy as np
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.coulomb.law import OPEN, SLIP, SLIPS, STICK, Modes
-
-STANDSTILL = 2e-8  # m/s, below which friction in a surface may have no direction but a guessed one
-STOPPED = 1e-8  # m/s, at which what slides in a surface stops
-NO_DIRECTION = 1e-12
+from hybridctl.mechanics.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
+from hybridctl.mechanics.tolerances import NO_DIRECTION
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,20 @@ from hybridctl.checks import Array
 from hybridctl.errors import JammingError
 from hybridctl.hybrid.mode import Edge, Jump, ModeKey, Reset, ResetBorder, ResetJacobian
 from hybridctl.mechanics.border import clearly_held, impact_border
-from hybridctl.mechanics.coulomb.law import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
-from hybridctl.mechanics.impact import (
-    SEPARATION_SPEED,
-    ImpactResult,
-    impact,
-    impact_derivatives,
-    settle,
-)
+from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_of, settle
 from hybridctl.mechanics.jamming import response_ratio
-from hybridctl.mechanics.phase import STANDSTILL, contact_modes
-
-_TOUCH = 2e-8  # m, a gap that is closed: above what event times leave of it
-_NEAR_JAM = 1e-4  # the response ratio of contacts that jam, with room for the event's time
-_RESTING_SPEED = 1e-4  # m/s, below which an open contact on its surface takes part in an impact
+from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.terms import Values
+from hybridctl.mechanics.tolerances import (
+    NEAR_JAM,
+    RESTING_SPEED,
+    SEPARATION_SPEED,
+    STANDSTILL,
+    TOUCHING,
+)
 
 
 @dataclass(frozen=True)
@@ -78,21 +76,30 @@ class ContactEdges:
 
 @dataclass(frozen=True)
 class _Impact:
-    """Impact of contacts known to touch with all others that touch."""
+    """Impact of contacts known to touch with all others that touch; result: if it is known."""
 
     dynamics: ContactDynamics
     known: frozenset[int]
+    result: ImpactResult | None = None
 
     def reset(self) -> Reset:
-        return Reset(self.jump, self.jacobian, self.border)
+        return Reset(self.jump, self.jacobian, self.border, known=self._with)
+
+    def _with(self, result: ImpactResult) -> Reset:
+        return _Impact(self.dynamics, self.known, result).reset()
 
     def jump(self, t: float, x: Array, u: Array) -> Jump:
-        return self._jump(x, self._hit(*self._parts(x)))
+        q, v = self._parts(x)
+        result = self._hit(q, v)
+        return Jump(
+            np.concatenate([q, result.velocity_after]), result.modes, result.impulses, result
+        )
 
     def settled(self, t: float, x: Array, u: Array) -> Jump:
         """The limit of bounces that accumulate: gaps that were left are closed."""
         q, v = self._parts(x)
-        result = settle(self.dynamics, q, v, self._touching(q, v))
+        terms = self.dynamics.kept_values(q, v)
+        result = settle(self.dynamics, v, self._touching(terms), terms)
         phase = self.dynamics.phase(result.modes)
         after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
         return Jump(after, result.modes, result.impulses, result)
@@ -103,7 +110,9 @@ class _Impact:
         d = impact_derivatives(self.dynamics, q, v, result)
         state = np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
         joined = [
-            i for i in self._touching(q, v) if i not in self.known and result.modes[i] != OPEN
+            i
+            for i in self._touching(result.terms)
+            if i not in self.known and result.modes[i] != OPEN
         ]
         if joined:  # their gaps are closed from here on
             after, phase = result.velocity_after, self.dynamics.phase(result.modes)
@@ -119,26 +128,25 @@ class _Impact:
         return impact_border(self.dynamics, q, v, result, after, u_after)
 
     def _hit(self, q: Array, v: Array) -> ImpactResult:
-        return impact(self.dynamics, q, v, self._touching(q, v))
+        if self.result is not None:
+            return self.result
+        terms = self.dynamics.kept_values(q, v)
+        return impact_of(self.dynamics, v, self._touching(terms), terms)
 
-    def _touching(self, q: Array, v: Array) -> tuple[int, ...]:
+    def _touching(self, terms: Values) -> tuple[int, ...]:
         """The known contacts, and all others that rest on their surface without a force.
 
         One whose gap closes at the same instant, but that moves, has an event of its own; so has
         one that bounces off: of its speed the law of impact would take back a part.
         """
-        near, rates = np.abs(self.dynamics.gaps(q)) <= _TOUCH, self.dynamics.gap_rates(q, v)
+        near, rates = np.abs(terms.gaps) <= TOUCHING, terms.rates[: len(terms.gaps)]
         bounces = (rates > SEPARATION_SPEED) & (self.dynamics.restitution > 0.0)
-        resting = near & (np.abs(rates) <= _RESTING_SPEED) & ~bounces
+        resting = near & (np.abs(rates) <= RESTING_SPEED) & ~bounces
         return tuple(sorted(self.known.union(np.flatnonzero(resting).tolist())))
 
     def _parts(self, x: Array) -> tuple[Array, Array]:
         n = self.dynamics.robot.nq
         return x[:n], x[n:]
-
-    def _jump(self, x: Array, result: ImpactResult) -> Jump:
-        after = np.concatenate([self._parts(x)[0], result.velocity_after])
-        return Jump(after, result.modes, result.impulses, result)
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ class _Jam:
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
         forces, ratio = now.forces[places], response_ratio(now)
-        if ratio > _NEAR_JAM:
+        if ratio > NEAR_JAM:
             return Jump(x, self.modes, np.zeros(len(self.modes)))
         raise JammingError(
             f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "

@@ -20,10 +20,11 @@ from hybridctl.checks import Array, instance, member, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
-from hybridctl.mechanics.joints import SAGITTAL_JOINTS, UNIT_TOLERANCE, kinds_of, motors
+from hybridctl.mechanics.joints import SAGITTAL_JOINTS, kinds_of, motors
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.rotors import Rotor, armature
+from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.mechanics.tree import Tree, tree_of
 
 Root = Literal["fixed", "floating", "sagittal"]
@@ -212,7 +213,7 @@ class Robot:
         """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
         for iq, _, kind in self._kinds:
             norm = float(np.linalg.norm(q[iq][kind.unit]))
-            if abs(norm - 1.0) > UNIT_TOLERANCE:
+            if abs(norm - 1.0) > UNIT_NORM:
                 first = iq.start + kind.unit.start
                 last = iq.start + kind.unit.stop - 1
                 raise InputError(

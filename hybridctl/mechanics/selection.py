@@ -11,22 +11,17 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SeveralContactSolutionsError
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
     CoulombSolution,
     enumerate_solutions,
     solve,
 )
-from hybridctl.mechanics.coulomb.law import (
-    CLOSED,
-    OPEN,
-    SLIPS,
-    STICK,
-    Modes,
-)
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.phase import STANDSTILL, default_slip
+from hybridctl.mechanics.phase import default_slip
+from hybridctl.mechanics.tolerances import STANDSTILL
 
 _TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
 
@@ -45,7 +40,7 @@ def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, propos
     if holds and len(phase.owner) == len(phase.closed):  # a convex problem
         return proposed
     rows = dynamics.rows(phase, q, v, u)
-    result = [OPEN] * len(proposed)
+    result: list[str] = [OPEN] * len(proposed)
     problem = dynamics.problem(phase, rows)
     if holds:
         _check_unique(problem)

@@ -21,8 +21,7 @@ from scipy.special import expit
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.mechanics.phase import Phase
-
-_LEAST_WEIGHT = 1e-6
+from hybridctl.mechanics.tolerances import LEAST_WEIGHT
 
 
 def friction_weights(phase: Phase, even: Array) -> Array:
@@ -49,7 +48,7 @@ def weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
             f"friction of redundant contacts in modes {phase.modes} has no derivative, as they "
             "carry no load by which it is shared"
         )
-    least_z = _LEAST_WEIGHT * (normal / np.linalg.norm(normal)) @ normal_z
+    least_z = LEAST_WEIGHT * (normal / np.linalg.norm(normal)) @ normal_z
     x = normal / least
     slope = expit(x - 1.0)
     weights_z = slope[:, None] * normal_z
@@ -60,4 +59,4 @@ def weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
 
 
 def _least(normal: Array) -> float:
-    return _LEAST_WEIGHT * float(np.linalg.norm(normal))
+    return LEAST_WEIGHT * float(np.linalg.norm(normal))

@@ -18,13 +18,16 @@ from hybridctl.mechanics.equations import (
     linearised,
     problem,
 )
-from hybridctl.mechanics.phase import STANDSTILL, STOPPED, Phase
-
-_BORDER = 1e-6  # of the friction limit, nearer than which a contact is not sure to hold
-_MOVES = 0.1 * STOPPED  # below, what a sliding velocity is left of is rounding
-_CLEARLY = 0.9 * STOPPED  # more than integration leaves of a beginning
-_HELD = 1e-4  # of the response to forces across, below which it is that of an inexact direction
-_ALONG = 0.5  # cosine of an angle: directions that are nearer than that are of one motion
+from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.tolerances import (
+    ALONG,
+    AT_BORDER,
+    CLEARLY_MOVES,
+    MOVES,
+    STANDSTILL,
+    STOPPED,
+    TURNS,
+)
 
 
 def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
@@ -56,10 +59,10 @@ def goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:
     change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
     speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
     if not sure:
-        return speed > _MOVES
+        return speed > MOVES
     if onwards is not None:
-        return speed > _CLEARLY and float(velocity @ onwards) < _ALONG * speed
-    return speed > _MOVES and float(velocity @ change) < -_ALONG * speed * size
+        return speed > CLEARLY_MOVES and float(velocity @ onwards) < ALONG * speed
+    return speed > MOVES and float(velocity @ change) < -ALONG * speed * size
 
 
 class _Turn(NamedTuple):
@@ -134,13 +137,13 @@ def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
     jacobian = turn.across.T @ now.rows.jacobian
     response = jacobian @ turn.acceleration
     alone = np.abs(jacobian @ now.kkt.by_mass(now.rows.jacobian.T @ turn.forces)).max()
-    return turn.acceleration @ pinv(response, atol=_HELD * alone, rtol=0.0), turn.across
+    return turn.acceleration @ pinv(response, atol=TURNS * alone, rtol=0.0), turn.across
 
 
 def surely(friction: Friction, slow: list[int]) -> Friction:
     """Cones in which slow contacts have to hold to be sure of it, by kinetic friction."""
     static = friction.static.copy()
-    static[slow] = (1.0 - _BORDER) * friction.kinetic[slow]
+    static[slow] = (1.0 - AT_BORDER) * friction.kinetic[slow]
     return Friction(static, friction.kinetic)
 
 
@@ -150,7 +153,7 @@ def staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
     now: the solution in which they stick, with forces inside the cones of `surely` if there are.
     """
     tangents, normal = now.phase.tangents, now.forces[: len(now.phase.closed)]
-    limit = (1.0 - 0.5 * _BORDER) * friction.kinetic * normal
+    limit = (1.0 - 0.5 * AT_BORDER) * friction.kinetic * normal
     return [k for k in slow if np.linalg.norm(now.forces[tangents[k]]) < limit[k]]
 
 

@@ -27,8 +27,7 @@ from itertools import zip_longest
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.coulomb.law import (
+from hybridctl.mechanics.contact_states import (
     CLOSED,
     OPEN,
     SLIP,
@@ -37,10 +36,10 @@ from hybridctl.mechanics.coulomb.law import (
     STICK,
     Modes,
 )
+from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.mode_functions import ModeFunctions
-from hybridctl.mechanics.mode_steps import mode_step
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
@@ -83,9 +82,6 @@ class ContactSystem(HybridSystem):
         modes = self._checked(key)
         functions = self._functions_of(modes)
         flow, free = functions.flow, not closed_contacts(modes)
-        step = None
-        if self.dynamics.is_generated:
-            step = mode_step(self.dynamics, modes, functions.field, functions.guards)
         return Mode(
             key,
             self.space,
@@ -97,7 +93,7 @@ class ContactSystem(HybridSystem):
             None if free else flow.pace,
             None if free else flow.project,
             None if free else flow.held(),
-            step,
+            functions.step,
         )
 
     def _ways_out(self, key: ModeKey) -> Outgoing:

@@ -30,15 +30,14 @@ from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, inp
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb import CoulombProblem, follow
-from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-
-_PENETRATION = 1e-6
+from hybridctl.mechanics.tolerances import PENETRATION
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def time_stepping(
     space.check("x0", state)
     number("step", step, above=0.0)
     gaps = system.dynamics.gaps(state[: robot.nq])
-    if gaps.min() < -_PENETRATION:
+    if gaps.min() < -PENETRATION:
         name = contacts[int(gaps.argmin())].name
         raise GuardViolatedError(f"x0 penetrates at contact {name!r}: gap {gaps.min():.3g} m")
     times = np.linspace(start, end, max(round((end - start) / step), 1) + 1).tolist()
@@ -202,7 +201,7 @@ def _advance(
         raise NoContactSolutionError(text, problem=problem) from error
     v_next, impulses = free + system.push @ found.forces, np.zeros(len(near))
     impulses[phase.all_rows] = found.forces
-    modes = list(touching)
+    modes: list[str] = list(touching)
     for i, mode in zip(closed, found.modes, strict=True):
         modes[i] = mode
     return _Advance(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, tuple(modes))

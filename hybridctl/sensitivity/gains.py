@@ -15,6 +15,7 @@ With all terms at the event, - before and + after it,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
             f"event at t = {event.time:.9g} s must have one guard, got {event.guards}: "
             "jump_derivative serves simultaneous guards"
         )
-    return gains_between(system, event.guards[0], *event_sides(system, event))
+    return gains_between(system, event.guards[0], *event_sides(system, event), event.report)
 
 
 def unchanged(ndx: int, nu: int) -> JumpGains:
@@ -155,18 +156,21 @@ def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
     )
 
 
-def gains_between(system: HybridSystem, guard: str, before: Side, after: Side) -> JumpGains:
+def gains_between(
+    system: HybridSystem, guard: str, before: Side, after: Side, report: Any = None
+) -> JumpGains:
     """The jump of `guard` from one side to the other, which need not belong to a simulation.
 
-    Raises what `jump_gains` raises.
+    report: of the jump of the reset there, if it is known. Raises what `jump_gains` raises.
     """
-    border = reset_border(system, guard, before, after)
+    border = reset_border(system, guard, before, after, report)
     if border is not None and not border.is_linear:
         raise InputError(
             f"the event of guard {guard!r} at t = {before.time:.9g} s leads to the border of "
             f"{border.name!r} and is piecewise linear: jump_derivative serves it where it is alone"
         )
-    return crossing(system, guard, before, after, None if border is None else border.negative)
+    reset = None if border is None else border.negative
+    return crossing(system, guard, before, after, reset, report)
 
 
 def crossing(
@@ -175,12 +179,16 @@ def crossing(
     before: Side,
     after: Side,
     reset: ResetJacobian | None = None,
+    report: Any = None,
 ) -> JumpGains:
-    """The jump of `guard` with this derivative of its reset, by default the one of the system."""
+    """The jump of `guard` with this derivative of its reset, by default the one of the system.
+
+    report: of the jump of the reset, from which the system's own derivative goes on.
+    """
     t, x, u = before.time, before.state, before.input
     f = before.field
     g = guard_derivative(system, before.mode, guard, t, x, u)
-    r = reset_derivative(system, before.mode, guard, t, x, u) if reset is None else reset
+    r = reset_derivative(system, before.mode, guard, t, x, u, report) if reset is None else reset
     slope = float(g.time + g.state @ f + g.input @ before.input_rate)
     size = (
         1e-300
@@ -198,12 +206,15 @@ def crossing(
     return JumpGains(-g.state / slope, -g.input / slope, r.state, r.input, after.field - rate, rate)
 
 
-def reset_border(system: HybridSystem, guard: str, before: Side, after: Side) -> ResetBorder | None:
+def reset_border(
+    system: HybridSystem, guard: str, before: Side, after: Side, report: Any = None
+) -> ResetBorder | None:
     """The border at which the reset of a guard is, None where it has one derivative."""
     edge = system.outgoing(before.mode.key).edge((guard,))
-    if edge is None or edge.reset.border is None:
+    border = None if edge is None else edge.reset.given(report).border
+    if border is None:
         return None
-    return edge.reset.border(before.time, before.state, before.input, after.mode.key, after.input)
+    return border(before.time, before.state, before.input, after.mode.key, after.input)
 
 
 def guard_derivative(
@@ -220,12 +231,13 @@ def guard_derivative(
 
 
 def reset_derivative(
-    system: HybridSystem, mode: Mode, guard: str, t: float, x: Array, u: Array
+    system: HybridSystem, mode: Mode, guard: str, t: float, x: Array, u: Array, report: Any = None
 ) -> ResetJacobian:
-    """Derivatives of the reset of one guard of a mode."""
+    """Derivatives of the reset of one guard of a mode; report: of its jump there, if known."""
     edge = system.outgoing(mode.key).edge((guard,))
-    if edge is None or edge.reset.jacobian is None:
+    jacobian = None if edge is None else edge.reset.given(report).jacobian
+    if jacobian is None:
         raise SystemDefinitionError(
             f"the reset of guard {guard!r} of mode {mode.key!r} has no Jacobian"
         )
-    return edge.reset.jacobian(t, x, u)
+    return jacobian(t, x, u)

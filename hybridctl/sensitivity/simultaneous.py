@@ -133,9 +133,9 @@ class _Same:
 def _single(system: HybridSystem, event: Event) -> JumpGains | Cascade:
     """The jump of an event of one guard, which may lead to a border."""
     (guard,), sides = event.guards, event_sides(system, event)
-    border = reset_border(system, guard, *sides)
+    border = reset_border(system, guard, *sides, event.report)
     if border is None:
-        return crossing(system, guard, *sides)
+        return crossing(system, guard, *sides, report=event.report)
     if border.is_linear:
         return crossing(system, guard, *sides, border.negative)
     return border_cascade(system, guard, *sides, border)

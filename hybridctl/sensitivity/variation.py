@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import Diffusion, Mode, Moved
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -100,17 +101,44 @@ def along(
     return Variation(dense, len(start))
 
 
+class Carried(NamedTuple):
+    """z(end) = matrix z(start) + noise: matrix (ndx, ndx), covariance (ndx, ndx) of the noise."""
+
+    matrix: Array
+    noise: Array
+
+
 def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | None:
     """The transition matrix (ndx, ndx) of an arc from the compiled steps of its mode.
 
-    rtol, atol: of the entries of the matrix of each step. None where the mode has no compiled step
-    of its field, or one that does not hold where the arc starts, and where the input of the arc is
-    not held. From where compiled steps do not hold later, or would have to be much shorter than
-    those of the arc, the equation is collocated.
+    As `carried`, but from where compiled steps do not hold later, or would have to be much shorter
+    than those of the arc, the equation is collocated.
     """
+    t, total = _by_steps(mode, arc, None, rtol, atol)
+    if t == arc.end:
+        return total.matrix
+    return None if t == arc.start else _onwards(mode, arc, t, total.matrix, rtol, atol)
+
+
+def carried(mode: Mode, arc: Arc, noise: Diffusion, *, rtol: float, atol: float) -> Carried | None:
+    """How deviations and noise come along an arc, from the compiled steps of its mode.
+
+    rtol, atol: of the entries of the matrix of each step; rtol of those of the covariance, relative
+    to the deviations they belong to. None where the mode has no compiled steps of its field that
+    hold on the whole arc and are nearly as long as its own, and where its input is not held.
+    """
+    t, total = _by_steps(mode, arc, noise, rtol, atol)
+    return total if t == arc.end else None
+
+
+def _by_steps(
+    mode: Mode, arc: Arc, noise: Diffusion | None, rtol: float, atol: float
+) -> tuple[float, Carried]:
+    """The time until which compiled steps carry deviations along an arc, and how they do."""
+    n = arc.space.ndx
+    total = Carried(np.eye(n), np.zeros((n, n)))
     if mode.step is None or mode.step.field != mode.field or not _held(arc):
-        return None
-    total: Array = np.eye(arc.space.ndx)
+        return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
     for t, end, states, inputs in zip(
         arc.breaks.tolist(), ends, arc.states, arc.inputs, strict=True
@@ -118,14 +146,22 @@ def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | Non
         x, u, h = _AT_START @ states, inputs[0], end - t
         shortest = _STIFF * h
         while t < end:
-            moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol)
+            moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol, noise)
             if moved is None or h < shortest:
-                return None if t == arc.start else _onwards(mode, arc, t, total, rtol, atol)
+                return t, total
             if moved.error < 1.0:
-                t, x, total = t + min(h, end - t), moved.state, moved.matrix @ total
+                t, x, total = t + min(h, end - t), moved.state, _then(total, moved)
             else:
                 h *= max(_SHRINK, _SAFETY * moved.error**DOP853_TABLEAU.exponent)
-    return total
+    return arc.end, total
+
+
+def _then(total: Carried, moved: Moved) -> Carried:
+    """What came before a step, and the step."""
+    matrix = moved.matrix
+    if moved.noise is None:
+        return Carried(matrix @ total.matrix, total.noise)
+    return Carried(matrix @ total.matrix, matrix @ total.noise @ matrix.T + moved.noise)
 
 
 def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:

@@ -15,7 +15,7 @@ from scipy.spatial.transform import Rotation
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.phase import STANDSTILL
+from hybridctl.mechanics.tolerances import STANDSTILL
 from hybridctl.report import RunFolder, load_configuration
 
 GUARD_TOLERANCE = 1e-8  # m, of `simulate`

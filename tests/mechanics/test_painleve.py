@@ -20,8 +20,8 @@ from hybridctl.errors import (
     SeveralContactSolutionsError,
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
-from hybridctl.mechanics.jamming import JAMMED
 from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.tolerances import JAMMED
 
 G, X, Z = 9.81, 1.0, 1.0
 NONE = np.zeros(0)

@@ -26,12 +26,16 @@ from math import hypot, sqrt
 import numpy as np
 
 from hybridctl.checks import Array, Indices
-
-OPEN, CLOSED, STICK = "open", "closed", "stick"
-SLIP, SLIP_PLUS, SLIP_MINUS = "slip", "slip+", "slip-"
-SLIPS = {SLIP: 0.0, SLIP_PLUS: 1.0, SLIP_MINUS: -1.0}
-
-Modes = tuple[str, ...]
+from hybridctl.mechanics.contact_states import (
+    CLOSED,
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    SLIPS,
+    STICK,
+    Modes,
+)
 
 CERTIFIED = 1e-9
 BORDER = 1e-9

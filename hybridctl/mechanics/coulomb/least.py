@@ -27,8 +27,9 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
-from hybridctl.mechanics.coulomb.law import OPEN, STICK, CoulombProblem, Modes, scaled
+from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
 
 _RANK = 1e-10
 _INSIDE = 1e-12

@@ -18,7 +18,8 @@ import numpy as np
 from scipy.linalg.lapack import dgetrf, dgetrs
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import CLOSED, OPEN, SLIPS, STICK, CoulombProblem, Modes
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 RANK = 1e-11
 _STEPS = 20

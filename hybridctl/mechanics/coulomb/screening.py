@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import (
+from hybridctl.mechanics.contact_states import (
     OPEN,
     SLIP,
     SLIP_MINUS,
     SLIP_PLUS,
     SLIPS,
     STICK,
-    CoulombProblem,
     Modes,
 )
+from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 _REGULAR = 1e-10
 _SCREEN = 1e-6

@@ -17,14 +17,12 @@ from scipy.optimize import nnls
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.mechanics.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import fixed_point
 from hybridctl.mechanics.coulomb.law import (
     CERTIFIED,
-    OPEN,
-    STICK,
     CoulombProblem,
     CoulombSolution,
-    Modes,
     Units,
     judged,
     scaled,

@@ -1,0 +1,49 @@
+"""Tolerances of steps and events: what counts as zero, in which unit, relative to what, and why.
+
+What users choose is an argument of `simulate`: rtol and atol of steps, `event_window` (s),
+`guard_tolerance` (of a guard's scale), `min_dwell` and `zeno_horizon` (s).
+"""
+
+import numpy as np
+
+# Steps.
+
+SPACING = 10.0
+"""Times the spacing of numbers at t: no step is shorter, s."""
+LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
+"""Relative tolerance of a step below which its error estimate is rounding."""
+INPUT_RTOL = 1e-6
+"""Of the largest input on a step: how well its record is to show what fields do not feel."""
+OFF = 1e-5
+"""Of what a mode tolerates: a state this far from what it holds is put back on it."""
+
+# Event times. They are as good as the flow; these only end a search where rounding begins.
+
+ROOT = 1e-15
+"""s: a root is known no better,"""
+SPACINGS = 4.0
+"""nor better than these spacings of numbers at t."""
+SHORT = 64.0
+"""Spacings of numbers at t: an interval in which eight samples are too close to each other."""
+BOTTOM = 1e-8
+"""Of an interval: how well the bottom of a dip is looked for."""
+
+# Guards.
+
+TAIL = 1e-4
+"""Of a guard's largest coefficient on a step: its last three may be this large."""
+CREEP = 1e-6
+"""Of a violation at the start of an arc: how much farther outside the arc may go."""
+HOP = 1e-3
+"""Of the guard's tolerance: a rise that counts as one."""
+OUTSIDE = 10.0
+"""Times the guard's tolerance: an arc that begins farther outside fires at once."""
+
+# Events.
+
+SAME_STATE = 1e-6
+"""Of a coordinate, or of 1: states after an event, by several orders of its guards, that agree."""
+SLOWEST = 0.98
+"""Of the window before: windows that shrink by no more are no accumulation."""
+STEADY = 0.1
+"""Ratios of successive windows that agree to this are those of a geometric sequence."""

@@ -1,0 +1,61 @@
+"""Noise that compiled steps gather, beside Magnus' expansion along the arc and a closed form."""
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybridctl.robots import block, cube, rrr_door
+
+import hybridctl as hc
+from hybridctl.estimation.arcs import transition
+from hybridctl.estimation.noise import Noise
+from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mode import Diffusion
+from hybridctl.sensitivity.variation import carried
+
+OPEN = ("open",)
+SPAN = (0.0, 0.05)
+TOSSED = np.r_[0.0, 0.0, 0.4, 0.1, 0.3, -0.2, 0.8, 1.0, 0.3, 0.0, 2.0, 6.0, -1.0]
+
+
+def test_that_of_a_mass_pushed_by_noise():
+    """Densities W of the velocity, V of the force: (W + V / m^2) (h^3 / 3, h^2 / 2, h)."""
+    x, u, m, w, v = ca.SX.sym("x", 2), ca.SX.sym("u"), 2.0, 0.3, 0.8
+    free = hc.symbolic.Mode("free", x, [x[1], u / m], u)
+    never = hc.symbolic.Transition("free", "never", 1.0, "free")
+    system = hc.symbolic.hybrid_system([free], [never])
+    arc = hc.simulate(system, "free", [0.0, 1.0], (0.0, 3.0)).arcs[0]
+    noise = Diffusion(np.diag([0.0, w]), np.array([[v]]))
+    found = carried(system.mode("free"), arc, noise, rtol=1e-9, atol=1e-9)
+    h = 3.0
+    expected = (w + v / m**2) * np.array([[h**3 / 3.0, h**2 / 2.0], [h**2 / 2.0, h]])
+    np.testing.assert_allclose(found.noise, expected, rtol=1e-12)
+
+
+CASES = [
+    (rrr_door.system, ("open", "open"), [-0.13, 1.37, -0.67, 0.35, 0.1, 0.3, 0.0, -0.6]),
+    (lambda: block.system(actuated=True), OPEN * 2, [0.0, 0.3, 0.2, 1.0, 0.0, 2.0]),
+    (
+        cube.system,
+        OPEN * 8,
+        np.r_[0.0, 0.0, 0.4, 0.1, 0.3, -0.2, 0.8, 1.0, 0.3, 0.0, 2.0, 6.0, -1.0],
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "key", "start"), CASES, ids=["door", "block", "cube"])
+def test_it_is_that_of_the_riccati_equation(make, key, start):
+    """On a manifold too, to the accuracy that both ask for."""
+    system = make()
+    x = system.mode(key).space.normalize(np.array(start)) if len(start) == 13 else np.array(start)
+    mode, rng = system.mode(key), np.random.default_rng(2)
+    run = hc.simulate(system, key, x, SPAN, HeldInput(rng.normal(size=mode.nu)))
+    assert len(run.arcs) == 1
+    n = mode.space.ndx
+    root = rng.normal(size=(n, n))
+    noise = Diffusion(root @ root.T, np.zeros((mode.nu, mode.nu)))
+    found = carried(mode, run.arcs[0], noise, rtol=1e-9, atol=1e-9)
+    other = transition(mode, run.arcs[0], Noise(noise.density, name="w"), np.eye(n), 1e-9)
+    sizes = np.sqrt(np.diag(other.covariance))
+    np.testing.assert_allclose(found.matrix, other.matrix, atol=1e-7)
+    apart = (found.noise - other.covariance) / np.outer(sizes, sizes)
+    assert np.abs(apart).max() < 1e-7
