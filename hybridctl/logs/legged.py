@@ -14,6 +14,7 @@ settings:                             # see `BaseSettings`
   noise: {foot: 4.0e-3}               # see `BaseNoise`
 heading: -3.14                        # rad, of the root at the start
 position: [0, 0, 0.6]                 # m
+mapping: {channels: {...}}            # from topics or fields of a log to channels; may be left out
 """
 
 from __future__ import annotations
