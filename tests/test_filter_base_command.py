@@ -16,7 +16,8 @@ from hybridctl.logs import Channel, Log, write_log
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
 HUMANOID = """
 urdf: {urdf}
-channels: {{gyroscope: gyroscope, accelerometer: accelerometer, joints: joints, loads: [left, right]}}
+channels:
+  {{gyroscope: gyroscope, accelerometer: accelerometer, joints: joints, loads: [left, right]}}
 settings:
   inertial: root_link_imu_frame
   feet: [{{frame: l_sole, flat: true}}, {{frame: r_sole, flat: true}}]

@@ -18,7 +18,6 @@ from scipy.spatial.transform import Rotation
 from hybridctl.commands.figures import mode_bands
 from hybridctl.errors import InputError
 from hybridctl.estimation.judgement import Judgement, judge
-from hybridctl.estimation.legged.system import lifts, touches
 from hybridctl.files import read_yaml
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs import examine, read_log
@@ -99,15 +98,14 @@ def run(
 
 def summarize(name: str, log: str | None, found: BaseRun, judgement: Judgement) -> dict[str, Any]:
     """What summary.json holds: the filter's numbers, the contacts, and where the root ended."""
-    guards = [guard for event in found.result.events for guard in event.guards]
-    feet, last = found.estimator.base.feet, found.roots[-1]
+    changes, last = found.estimator.contact_changes(found.result), found.roots[-1]
     return {
         "model": name,
         "log": log,
         **judgement.record(),
         "seconds_per_sample": found.result.seconds / len(found.roots),
-        "touchdowns": {foot: guards.count(touches(foot)) for foot in feet},
-        "lift_offs": {foot: guards.count(lifts(foot)) for foot in feet},
+        "touchdowns": {foot: downs for foot, (downs, _) in changes.items()},
+        "lift_offs": {foot: ups for foot, (_, ups) in changes.items()},
         "flags": list(found.flags),
         "final": {
             "time": last.time,

@@ -127,7 +127,7 @@ def filter_base(log: Log, model: BaseModel, folder: str | os.PathLike[str] = "."
     readings = base_readings(log, model.channels, estimator)
     first = estimator.start(readings, heading=model.heading, position=model.position)
     record = estimator.record(readings)
-    result = estimator.filter.run(record, first)
+    result = estimator.run_record(record, first)
     roots = []
     for step in result.steps:
         u = record.input(step.time)
