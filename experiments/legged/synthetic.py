@@ -1,19 +1,24 @@
-"""A quadruped that trots, with truth: what its sensors say with noise of known size.
+"""Robots that walk, with truth: what their sensors say with noise of known size.
 
-The base moves smoothly, its feet stand in pairs and creep like a random walk, joint angles follow
-by inverse kinematics. Inertial samples are those of the instant, so that only the rule by which
-they are integrated stands between them and the motion, far below their noise.
+A quadruped of `robots.public` trots; the five-link walker walks in its plane, to which motion and
+creep of its feet are kept. The base moves smoothly, its feet stand in pairs and creep like a random
+walk, joint angles follow by inverse kinematics. Inertial samples are those of the instant, so that
+only the rule by which they are integrated stands between them and the motion, far below their
+noise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
-from hybridctl.robots import public
+from hybridctl.robots import five_link, public
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
+from hybridctl.estimation.consistency import nees
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, Start
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
@@ -23,6 +28,7 @@ from hybridctl.estimation.legged.system import OPEN, STICK
 from hybridctl.estimation.record import Series
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.robot import Robot
+from hybridctl.spaces import VectorSpace
 
 GRAVITY = np.array([0.0, 0.0, -9.81])
 LOAD = 100.0  # N, of a foot that stands
@@ -30,9 +36,33 @@ STEP = 1e-5  # s, of differences
 BIAS = np.array([0.01, -0.02, 0.015, 0.1, -0.05, 0.08])  # rad/s and m/s^2
 
 
+WALKER = "five_link"
+PLANE = np.array([1.0, 0.0, 1.0])  # of the walker
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """A robot that walks: its URDF, feet, angles of its posture; whether along x and z alone."""
+
+    urdf: str | Path
+    feet: tuple[str, ...]
+    posture: Mapping[str, float]
+    in_plane: bool = False
+
+    @staticmethod
+    def of(name: str) -> Machine:
+        """The walker, or a quadruped of `robots.public`."""
+        if name == WALKER:
+            urdf = Path(five_link.__file__).with_name("five_link.urdf")
+            angles = dict(zip(five_link.JOINTS, (-0.3, 0.6) * 2, strict=True))
+            return Machine(urdf, ("left_foot", "right_foot"), angles, in_plane=True)
+        model = public.MODELS[name]
+        return Machine(public.urdf(name), tuple(model.tips), model.posture)
+
+
 @dataclass(frozen=True)
 class Gait:
-    """A trot: speed in m/s, period in s, share of it that a foot stands, lift in m."""
+    """A walk or trot: speed in m/s, period in s, share of it that a foot stands, lift in m."""
 
     speed: float = 0.3
     period: float = 0.5
@@ -41,8 +71,7 @@ class Gait:
 
 
 def settings(name: str) -> BaseSettings:
-    """Settings for a quadruped of `robots.public`, with the noise that its logs are made of."""
-    model = public.MODELS[name]
+    """Settings for a robot, with the noise that its logs are made of."""
     root = robot(name).link_names[0]
     noise = BaseNoise(
         gyroscope=1e-3,
@@ -56,7 +85,7 @@ def settings(name: str) -> BaseSettings:
     start = Start(tilt=0.02, heading=0.02, position=0.01, velocity=0.05, gyroscope=2e-3)
     return BaseSettings(
         root,
-        tuple(Foot(tip) for tip in model.tips),
+        tuple(Foot(foot) for foot in Machine.of(name).feet),
         touch_force=60.0,
         lift_force=40.0,
         noise=noise,
@@ -66,33 +95,44 @@ def settings(name: str) -> BaseSettings:
 
 def robot(name: str) -> Robot:
     """The robot with its root fixed."""
-    return Robot.from_urdf(public.urdf(name), root="fixed")
+    return Robot.from_urdf(Machine.of(name).urdf, root="fixed")
 
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """A trot of a robot of `robots.public`: where base and feet are at a time."""
+    """The walk of a robot: where base and feet are at a time."""
 
     kinematics: LegKinematics
     posture: Array
     gait: Gait
+    in_plane: bool
 
     @staticmethod
     def of(estimator: BaseEstimator, name: str, gait: Gait) -> Motion:
         """The motion of the robot that an estimator is for."""
-        angles = public.MODELS[name].posture
-        posture = np.array([angles.get(joint, 0.0) for joint in estimator.joints])
-        return Motion(estimator.base.kinematics, posture, gait)
+        machine = Machine.of(name)
+        posture = np.array([machine.posture.get(joint, 0.0) for joint in estimator.joints])
+        return Motion(estimator.base.kinematics, posture, gait, machine.in_plane)
+
+    @property
+    def free(self) -> Array:
+        """Directions (3,) in which it moves, as 0 or 1."""
+        return PLANE if self.in_plane else np.ones(3)
 
     def position(self, t: float) -> Array:
         """Of the inertial frame, m."""
         sway = np.array([0.01 * np.sin(9.0 * t), 0.015 * np.sin(7.0 * t), 0.01 * np.sin(11.0 * t)])
-        return np.asarray(np.array([self.gait.speed * t, 0.0, 0.3]) + sway)
+        return np.asarray(np.array([self.gait.speed * t, 0.0, 0.3]) + self.free * sway)
 
     def turn(self, t: float) -> Rotation:
         """Its axes in the world."""
-        angles = 0.2 * np.sin(0.8 * t), 0.05 * np.sin(8.0 * t), 0.06 * np.sin(6.0 * t + 1.0)
+        pitch, roll = 0.05 * np.sin(8.0 * t), 0.06 * np.sin(6.0 * t + 1.0)
+        angles = (0.0, pitch, 0.0) if self.in_plane else (self.heading(t), pitch, roll)
         return Rotation.from_euler("ZYX", angles)
+
+    def heading(self, t: float) -> float:
+        """The yaw, rad."""
+        return 0.0 if self.in_plane else 0.2 * float(np.sin(0.8 * t))
 
     def velocity(self, t: float) -> Array:
         """Of the inertial frame, m/s."""
@@ -122,7 +162,7 @@ class Motion:
         pair = 0.0 if foot in (0, 3) else 0.5
         middle = (number + 0.5 * self.gait.stance - pair) * self.gait.period
         seen = self.kinematics(self.posture, list(self.kinematics.feet))[foot].position
-        heading = Rotation.from_rotvec([0.0, 0.0, 0.2 * np.sin(0.8 * middle)])
+        heading = Rotation.from_rotvec([0.0, 0.0, self.heading(middle)])
         place = self.position(middle) + heading.apply(seen)
         return np.array([place[0], place[1], 0.3 + seen[2]])
 
@@ -181,7 +221,7 @@ def log(
         for foot in range(count):
             standing[k, foot] = motion.stands(foot, t)
             if k and standing[k, foot] and standing[k - 1, foot]:
-                crept[foot] += noise.foot * np.sqrt(h) * rng.normal(size=3)
+                crept[foot] += noise.foot * np.sqrt(h) * motion.free * rng.normal(size=3)
             elif not standing[k, foot]:
                 crept[foot] *= 0.9
             feet[k, foot] = motion.foot(foot, t) + crept[foot]
@@ -216,6 +256,22 @@ def reached(
     raise ValueError(f"feet are out of reach by {np.abs(gap).max():.3g} m")
 
 
+def squared_error(estimator: BaseEstimator, estimate: Estimate, found: Log) -> tuple[float, int]:
+    """NEES of an estimate at the end of a log, with its degrees of freedom, see `nees`.
+
+    Of one that moves in a plane, that of the errors in the plane: across it, its feet do not creep.
+    """
+    space = estimator.base.space(estimate.mode)
+    error = space.difference(estimate.mean, found.state(len(found.times) - 1))
+    rows = np.arange(space.ndx)
+    if found.motion.in_plane:
+        turns = (rows < 3) | ((rows >= 9) & (rows < 12))
+        rows = rows[(rows % 3 == 1) == turns]
+    part = np.ix_(rows, rows)
+    own = replace(estimate, mean=np.zeros(len(rows)), covariance=estimate.covariance[part])
+    return nees(VectorSpace(len(rows)), own, error[rows])
+
+
 def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
     """The truth at the start with an error of the covariance that the settings claim."""
     rng, s = np.random.default_rng(seed), estimator.settings.start
@@ -234,5 +290,5 @@ def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
 
 
 def estimator_of(name: str) -> BaseEstimator:
-    """The estimator of a quadruped, with stamps as they are."""
+    """The estimator of a robot, with stamps as they are."""
     return replace(settings(name), even=False, error="left").build(robot(name))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hybridctl.commands import figures
+from hybridctl.commands import figures, filter_base
 from hybridctl.commands.output import write_results
 from hybridctl.commands.record import synthetic_log, truth_path, write
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
@@ -67,6 +67,14 @@ def run(
     look: bool = False,
 ) -> dict[str, Any]:
     """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
+    if filter_base.is_base_file(request.model):
+        if request.log is None or request.compare or request.truth is not None:
+            raise InputError("a legged base needs a log, and takes neither truth nor compare")
+        given = request.log, request.mapping, request.segment
+        base = filter_base.load_base(request.model, assigned(request.assignments))
+        return filter_base.run(
+            base, *given, out, console, mcap=request.mcap, overwrite=overwrite, look=look
+        )
     source = find_model(request.model)
     case = None if request.log is None else read(source, request, request.log)
     folder = RunFolder(f"filter-{source.name}", out, overwrite=overwrite)

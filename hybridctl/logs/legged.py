@@ -14,6 +14,7 @@ settings:                             # see `BaseSettings`
   noise: {foot: 4.0e-3}               # see `BaseNoise`
 heading: -3.14                        # rad, of the root at the start
 position: [0, 0, 0.6]                 # m
+mapping: {channels: {...}}            # from topics or fields of a log to channels; may be left out
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def filter_base(log: Log, model: BaseModel, folder: str | os.PathLike[str] = "."
     readings = base_readings(log, model.channels, estimator)
     first = estimator.start(readings, heading=model.heading, position=model.position)
     record = estimator.record(readings)
-    result = estimator.filter.run(record, first)
+    result = estimator.run_record(record, first)
     roots = []
     for step in result.steps:
         u = record.input(step.time)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hybridctl import plugins
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.report import RunFolder, load_configuration
 
 FOLDER = Path(__file__).parents[3] / "shared/data/icub_walking"
@@ -38,12 +39,23 @@ def test_the_walk_is_estimated_as_well_as_it_says(recording, config):
     outcome = icub_base.filtered("filter", config.settings, recording)
     walk = outcome.result.events[0].time
     found = judged(outcome.errors, walk)
-    assert icub_base.touchdowns(outcome.result) == {"left": 3, "right": 3}
+    assert outcome.touchdowns == {"left": 3, "right": 3}
     assert found["position_rmse"] < 0.018
     assert found["position_rmse_walk"] < 0.025
     assert np.degrees(found["yaw_rmse"]) < 0.35
     assert max(np.degrees(found[f"{name}_rmse"]) for name in ("roll", "pitch")) < 0.6
     assert 2.0 < found["mean_nees"] < 4.0
+
+
+@recorded
+def test_contacts_by_hypotheses_need_no_threshold(recording, config):
+    """By motion alone, and with thresholds so low that hysteresis alone is off by 90 mm."""
+    low = replace(config.settings, touch_force=30.0, lift_force=10.0, evidence=ContactEvidence())
+    without = replace(config.settings, evidence=ContactEvidence(forces=False))
+    for settings in (low, without):
+        outcome = icub_base.filtered("hypotheses", settings, recording)
+        assert judged(outcome.errors, 5.8)["position_rmse"] < 0.020
+    assert outcome.touchdowns == {"left": 3, "right": 3}
 
 
 @recorded

@@ -1,4 +1,4 @@
-"""A trotting quadruped with truth: the filter is consistent, over many runs."""
+"""A trotting quadruped and a walker with truth: the filter is consistent, over many runs."""
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ GAIT = synthetic.Gait()
 
 
 def squares(name, seeds, duration):
-    """NEES of the whole state at the end of each run, with its degrees of freedom."""
+    """NEES at the end of each run, with its degrees of freedom."""
     estimator, found = synthetic.estimator_of(name), []
     for seed in seeds:
         log = synthetic.log(estimator, name, GAIT, duration, RATE, seed)
         result = estimator.run(log.readings, synthetic.start(estimator, log, 10_000 + seed))
         last, row = result.steps[-1].estimate, len(log.times) - 1
         assert last.mode == log.mode(row)
-        found.append(nees(estimator.base.space(last.mode), last, log.state(row)))
+        found.append(synthetic.squared_error(estimator, last, log))
     return found
 
 
@@ -47,13 +47,29 @@ def test_sensors_and_feet_follow_from_the_motion():
 
 def test_a_quadruped_knows_how_wrong_it_is():
     """18 joints with those of the base; feet touch down eight times in each run."""
-    found = squares("solo12", range(8), 1.0)
+    found = squares("solo12", range(4), 1.0)
     consistency = band(*zip(*found, strict=True))
     assert consistency.inside, consistency
 
 
+def test_a_walker_knows_how_wrong_it_is_in_its_plane():
+    """Pitch, two directions of everything else, and biases: 8 and 2 for each foot that stands."""
+    found = squares("five_link", range(4), 1.0)
+    assert {degrees for _, degrees in found} <= {8 + 2, 8 + 4}
+    consistency = band(*zip(*found, strict=True))
+    assert consistency.inside, consistency
+
+
+def test_the_whole_error_of_a_quadruped_counts():
+    estimator = synthetic.estimator_of("solo12")
+    log = synthetic.log(estimator, "solo12", GAIT, 0.1, RATE, 0)
+    last = estimator.run(log.readings, synthetic.start(estimator, log, 1)).steps[-1].estimate
+    expected = nees(estimator.base.space(last.mode), last, log.state(len(log.times) - 1))
+    np.testing.assert_allclose(synthetic.squared_error(estimator, last, log), expected, rtol=1e-9)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["solo12", "go1", "anymal"])
-def test_quadrupeds_know_how_wrong_they_are_over_a_hundred_runs(name):
+@pytest.mark.parametrize("name", ["five_link", "solo12", "go1", "anymal"])
+def test_they_know_how_wrong_they_are_over_a_hundred_runs(name):
     consistency = band(*zip(*squares(name, range(100), 2.0), strict=True))
     assert consistency.inside, consistency

@@ -1,13 +1,12 @@
 r"""Which feet are in contact, by the forces that they bear.
 
 A threshold with hysteresis says it at once: in contact from `on` newtons upwards until there are no
-more than `off`. How surely it bears its load is a probability besides,
+more than `off`. A probability says how surely,
 
 .. math:: p(f) = \frac{1}{1 + e^{-(f - f_0) / w}}, \quad f_0 = \tfrac12 (on + off), \quad
           w = \tfrac14 (on - off),
 
-and a foot that bears little slips more: its noise is multiplied by 1 / p. So a foot may come into
-contact early without holding the base where it does not stand yet.
+as evidence beside how the foot moves, see `hypotheses`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 
-_LARGEST = np.log(1e6)  # of the factor by which noise is multiplied
+_LARGEST = np.log(1e6)  # of log odds, because forces have outliers
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,10 @@ class Hysteresis:
         last = np.maximum.accumulate(np.where(said >= 0, np.arange(len(forces)), -1))
         return np.asarray(np.where(last >= 0, said[last], said[telling[0]]) == 1)
 
-    def slip(self, forces: Array) -> Array:
-        """By how much the noise of a foot that bears these forces (n,) is larger: 1 / p."""
+    def log_odds(self, force: float) -> float:
+        """The logarithm of p / (1 - p) of a force."""
         middle, width = 0.5 * (self.on + self.off), 0.25 * (self.on - self.off)
-        known = np.where(np.isfinite(forces), forces, np.inf)
-        return np.asarray(1.0 + np.exp(np.minimum((middle - known) / width, _LARGEST)))
+        return float(np.clip((force - middle) / width, -_LARGEST, _LARGEST))
 
 
 def completed(forces: Array, weight: float) -> Array:

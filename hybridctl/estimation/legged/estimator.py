@@ -16,22 +16,21 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, flag, instance, member, number, vector
 from hybridctl.errors import InputError
-from hybridctl.estimation.contact_signal import ContactSignal, Evidence
+from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, tidied
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.contact import Hysteresis
+from hybridctl.estimation.legged.hypotheses import (
+    ContactEvidence,
+    ContactHypotheses,
+    foot_motion,
+)
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
 from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.readings import Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
-from hybridctl.estimation.legged.stillness import (
-    MotionEvidence,
-    Stillness,
-    foot_motion,
-    motion_name,
-)
 from hybridctl.estimation.legged.system import (
     OPEN,
     LeggedBase,
@@ -73,9 +72,9 @@ class BaseSettings:
 
     inertial: the frame of the inertial sensor. feet: frames that touch the ground. touch_force,
     lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
-    so (see `Hysteresis`). graded: multiply the noise of a foot by the inverse of its probability of
-    contact. motion: contact by how feet move, without forces (see `stillness`); None for forces.
-    weight: in N, for a force that is missing; None keeps the contact as it was. ground: height of
+    so (see `Hysteresis`). evidence: contact by hypotheses that motion and forces weigh (see
+    `hypotheses`), None for thresholds. weight: in N, for a force that is missing; None keeps the
+    contact as it was. ground: height of
     level ground in m, None where it is not known. even: replace stamps by an even clock. standing:
     s from the start that the robot stands still, over which biases of the gyroscope and tilt are
     averaged. error: how deviations are written (see `BaseSpace`). gate: the probability with which
@@ -86,8 +85,7 @@ class BaseSettings:
     feet: tuple[Foot, ...]
     touch_force: float
     lift_force: float
-    graded: bool = False
-    motion: MotionEvidence | None = None
+    evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
     even: bool = True
@@ -99,13 +97,14 @@ class BaseSettings:
     gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
 
     def __post_init__(self) -> None:
-        for name in ("graded", "even"):
-            flag(name, getattr(self, name))
+        flag("even", self.even)
         number("standing", self.standing, above=0.0)
         member("error", self.error, ERRORS)
         Hysteresis(self.touch_force, self.lift_force)
         instance("noise", self.noise, BaseNoise)
         instance("start", self.start, Start)
+        if self.evidence is not None and self.ground is not None:
+            raise InputError("ground is compared at touchdowns by thresholds: leave out evidence")
         down = vector("gravity", self.gravity, 3)
         if down[0] or down[1] or not down[2] < 0.0:
             raise InputError(f"gravity must point down along z, got {self.gravity}")
@@ -144,11 +143,9 @@ class BaseEstimator:
         if settings.ground is not None:
             measurements.append(ground_measurement(self.base, settings.gate))
         on, off = settings.touch_force, settings.lift_force
-        signals: list[Evidence] = [
+        signals = [
             ContactSignal(signal_name(f), on, off, touches(f), lifts(f)) for f in self.base.feet
         ]
-        if settings.motion is not None:
-            signals += [Stillness(self.base, f, settings.motion) for f in self.base.feet]
         self.filter = SaltedKalmanFilter(
             self.system,
             Noise(self.base.density, name="process_noise"),
@@ -176,21 +173,17 @@ class BaseEstimator:
         return given.even() if self.settings.even else given
 
     def record(self, given: Readings) -> Record:
-        """The record of readings."""
+        """The record of readings; for hypotheses with all forces and motions of feet."""
         s, readings = self.settings, self.readings(given)
-        if s.motion is not None:
-            readings = replace(readings, loads={})
-        record = readings.record(
-            self.base, self.contact, weight=s.weight, graded=s.graded, ground=s.ground
-        )
-        if s.motion is None:
+        record = readings.record(self.base, self.contact, weight=s.weight, ground=s.ground)
+        if s.evidence is None:
             return record
-        angles, span = record.channels[ANGLES].sorted(), s.motion.span
-        motions = {
-            motion_name(f): foot_motion(self.base.kinematics, f, angles, span)
-            for f in self.base.feet
-        }
-        return replace(record, channels={**record.channels, **motions})
+        angles = record.channels[ANGLES].sorted()
+        channels = foot_motion(self.base.kinematics, angles, s.evidence.span)
+        if s.evidence.forces:
+            forces = readings.forces(s.weight)
+            channels |= {signal_name(foot): load for foot, load in forces.items()}
+        return replace(record, channels={**channels, ANGLES: angles})
 
     def start(
         self,
@@ -247,7 +240,31 @@ class BaseEstimator:
     def run(self, given: Readings, initial: Estimate | None = None) -> FilterResult:
         """Filter readings, by default from `start` with heading and position zero."""
         first = self.start(given) if initial is None else initial
-        return self.filter.run(self.record(given), first)
+        return self.run_record(self.record(given), first)
+
+    def run_record(self, record: Record, initial: Estimate) -> FilterResult:
+        """Filter a record of `record`, by thresholds or by hypotheses as the settings say."""
+        evidence = self.settings.evidence
+        if evidence is None:
+            return self.filter.run(record, initial)
+        u = record.input(initial.time)
+        assert u is not None
+        for foot in self.base.feet:
+            if foot not in self.base.standing(initial.mode):
+                initial = self.touched(initial, foot, u)
+        hypotheses = ContactHypotheses(self.base, self.filter, self.contact, evidence)
+        return hypotheses.run(record, initial)
+
+    def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
+        """How often each foot touched down, and lifted off."""
+        standing = [self.base.standing(mode) for mode in result.modes]
+        states = [[float(foot in feet) for foot in self.base.feet] for feet in standing]
+        changes = np.diff(np.array(states), axis=0)
+        counts = zip((changes > 0).sum(axis=0), (changes < 0).sum(axis=0), strict=True)
+        return {
+            foot: (int(downs), int(ups))
+            for foot, (downs, ups) in zip(self.base.feet, counts, strict=True)
+        }
 
     def flags(self, given: Readings, result: FilterResult) -> tuple[str, ...]:
         """What in readings, or in what was made of them, speaks against trusting the estimates."""

@@ -60,6 +60,14 @@ class Seen(NamedTuple):
         return self.twist[3:]
 
 
+class _Chosen(NamedTuple):
+    """The inertial frame and some feet: joints, poses in them (k + 1, 4, 4), masks (k, 1, n)."""
+
+    joints: list[int]
+    fixed: Array
+    masks: Array
+
+
 class LegKinematics:
     """The feet of a robot by the angles (n,) of the joints that they depend on, in rad.
 
@@ -86,6 +94,7 @@ class LegKinematics:
         self._masks = (masks - masks[0])[:, self._columns]
         self.joints = _single(robot, self._columns.tolist())
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
+        self._known: dict[tuple[str, ...], _Chosen] = {}
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -100,21 +109,28 @@ class LegKinematics:
 
     def __call__(self, angles: Array, names: Iterable[str]) -> list[Seen]:
         """The feet of these names."""
-        chosen = [0, *(self._places[name] for name in names)]
+        chosen = self._chosen(tuple(names))
         step = self._still.copy()
         step[self._columns] = angles
         q = self._robot.integrate(self._neutral, step)
-        motion = self._robot.motion(q, self._still, [self._frames[k].joint for k in chosen])
-        poses = motion.poses @ self._fixed[chosen]
-        back, origin = poses[0, :3, :3].T, poses[0, :3, 3]
-        spatial = (back @ motion.jacobian.reshape(2, 3, -1)).reshape(6, -1)[:, self._columns]
+        motion = self._robot.motion(q, self._still, chosen.joints)
+        poses = motion.poses @ chosen.fixed
+        back = poses[0, :3, :3].T
+        seen = back @ poses[:, :3]
+        spatial = (back @ motion.jacobian[:, self._columns].reshape(2, 3, -1)).reshape(6, -1)
         found = []
-        for k, pose in zip(chosen[1:], poses[1:], strict=True):
-            place = pose[:3, 3]
-            twist = spatial * self._masks[k]
-            twist[:3] -= skew(back @ place) @ twist[3:]
-            found.append(Seen(back @ (place - origin), back @ pose[:3, :3], twist))
+        for pose, twist in zip(seen[1:], spatial * chosen.masks, strict=True):
+            place = pose[:, 3]
+            twist[:3] -= skew(place) @ twist[3:]
+            found.append(Seen(place - seen[0, :, 3], pose[:, :3], twist))
         return found
+
+    def _chosen(self, names: tuple[str, ...]) -> _Chosen:
+        if names not in self._known:
+            rows = [0, *(self._places[name] for name in names)]
+            joints = [self._frames[k].joint for k in rows]
+            self._known[names] = _Chosen(joints, self._fixed[rows], self._masks[rows[1:], None])
+        return self._known[names]
 
 
 def _homogeneous(frame: Frame) -> Array:

@@ -58,21 +58,24 @@ class _Angles:
         if not places or not np.isfinite(z).all():
             return None
         size = sum(3 if place.turn_x is None else 6 for place in places)
-        r, h, noise = np.zeros(size), np.zeros((size, mode.space.ndx)), np.zeros((size, size))
-        back, row = matrix(x[:4]).T, 0
+        r, h = np.empty(size), np.zeros((size, mode.space.ndx))
+        back, row, twists, own = matrix(x[:4]).T, 0, [], []
         for place, seen in zip(places, base.kinematics(z, base.standing(mode.key)), strict=True):
             s = back @ (x[place.x] - x[4:7])
-            at, flat = slice(row, row + 3), place.turn_x is not None
+            at, wide = slice(row, row + 3), 3 if place.turn_x is None else 6
             r[at] = seen.position - s
             h[at, ANGLE], h[at, POSITION], h[at, place.dx] = skew(s), -_EYE, _EYE
-            whole = slice(row, row + (6 if flat else 3))
-            noise[whole, whole] = base.pose_noise(seen, flat)
-            if flat:
+            if place.turn_x is not None:
                 turn = back @ matrix(x[place.turn_x])
                 at = slice(row + 3, row + 6)
                 r[at] = vector(quaternion(seen.rotation @ turn.T))
                 h[at, ANGLE], h[at, place.turn_dx] = -_EYE, turn
-            row = whole.stop
+            twists.append(seen.twist[:wide])
+            own.append(base.pose_variances[:wide])
+            row += wide
+        by = base.noise.encoder * np.concatenate(twists)
+        noise = by @ by.T
+        noise.reshape(-1)[:: size + 1] += np.concatenate(own)
         space = base.space(mode.key)
         return Comparison(r, h if space.error == "left" else h @ space.to_left(x), noise)
 

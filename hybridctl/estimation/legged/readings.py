@@ -85,15 +85,14 @@ class Readings:
         contact: Hysteresis,
         *,
         weight: float | None = None,
-        graded: bool = False,
         ground: float | None = None,
     ) -> Record:
         """The record for the filter of a `BaseEstimator`.
 
         weight: in N, by which the force of one foot is filled in where it is missing (see
-        `completed`). graded: multiply the noise of a foot by 1 / p of its force. ground: height of
-        level ground in m, compared at each touchdown. Raises `UnknownNameError` for a foot that the
-        robot does not have, `InputError` for angles of another number of joints.
+        `completed`). ground: height of level ground in m, compared at each touchdown. Raises
+        `UnknownNameError` for a foot that the robot does not have, `InputError` for angles of
+        another number of joints.
         """
         for name in self.loads:
             member("load of", name, base.feet)
@@ -103,8 +102,8 @@ class Readings:
                 f"angles must have {len(joints)} columns, those of the joints {joints}, got "
                 f"{self.angles.values.shape[1]}"
             )
-        loads = self._loads(weight)
-        inputs = self._inputs(base, contact, loads if graded else {})
+        loads = self.forces(weight)
+        inputs = self._inputs()
         later = self.angles.times > inputs.times[0]
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
         touching = [np.zeros(0)]
@@ -120,10 +119,10 @@ class Readings:
 
     def standing(self, contact: Hysteresis, *, weight: float | None = None) -> dict[str, bool]:
         """Whether each foot that has a force is in contact at the first row."""
-        loads = self._loads(weight)
+        loads = self.forces(weight)
         return {name: bool(contact.states(s.values[:, 0])[0]) for name, s in loads.items()}
 
-    def _loads(self, weight: float | None) -> dict[str, Series]:
+    def forces(self, weight: float | None) -> dict[str, Series]:
         """Forces in order, with one that is missing filled in where they share their stamps."""
         loads = {name: load.sorted() for name, load in self.loads.items()}
         times = [load.times for load in loads.values()]
@@ -134,7 +133,7 @@ class Readings:
         filled = completed(forces, number("weight", weight, above=0.0))
         return {name: Series(times[0], filled[:, k]) for k, name in enumerate(loads)}
 
-    def _inputs(self, base: LeggedBase, contact: Hysteresis, loads: Mapping[str, Series]) -> Series:
+    def _inputs(self) -> Series:
         """Rows of the input, see `system`."""
         inertial, angles = self._whole(self.inertial), self._whole(self.angles)
         times = inertial.times
@@ -142,11 +141,7 @@ class Readings:
         gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
         means = inertial.values.copy()
         means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
-        slips = np.ones((len(times), len(base.feet)))
-        for k, foot in enumerate(base.feet):
-            if foot in loads:
-                slips[:, k] = contact.slip(held(loads[foot], times)[:, 0])
-        return Series(times, np.hstack([means, gaps[:, None], slips, held(angles, times)]))
+        return Series(times, np.hstack([means, gaps[:, None], held(angles, times)]))
 
 
 def signal_name(foot: str) -> str:

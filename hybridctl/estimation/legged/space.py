@@ -23,6 +23,7 @@ estimation", 2020.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -201,7 +202,7 @@ class BaseSpace:
         """The state with unit quaternions."""
         result: Array = x.copy()
         for q in (slice(0, 4), *(q for q, _ in self.turns)):
-            result[q] /= np.sqrt(x[q] @ x[q])
+            result[q] /= math.sqrt(x[q].dot(x[q]))
         return result
 
     def check(self, name: str, x: Array) -> None:

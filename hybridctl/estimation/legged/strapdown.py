@@ -18,7 +18,7 @@ alone, so are constant on a step:
           \dot\nu = -\omega \times \nu - a \times \theta - b_a, \quad
           \dot\delta = -\omega \times \delta, \quad \dot\varphi = 0.
 
-Its exponential and the integral of its noise are summed to rounding; other deviations are these,
+Its exponential and the integral of its noise are summed to 1e-11; other deviations are these,
 seen through the linear maps at the ends of the step (`BaseSpace.from_left`).
 """
 
@@ -187,8 +187,8 @@ def _step(a: Array, q: Array | None, h: float) -> tuple[Array, Array | None]:
     return exponentials[-1], sides[0] @ sides[1].T
 
 
-_TERMS, _NODES = 12, 5
-_LONGEST = 0.25  # size of the exponent, for which both are exact to 1e-15
+_TERMS, _NODES = 10, 4
+_LONGEST = 0.25  # size of the exponent, for which both are exact to 1e-11
 _UNIT = np.eye(BASE_TANGENT)
 
 

@@ -5,9 +5,8 @@ the joint angles of that moment put it, :math:`d = p + R s, R_f = R C`, so that 
 that of the base there and the noise of the angles; lift-off drops it. Only the evidence of a
 contact fires these events (`ContactSignal`): guards have no value that the state could change.
 
-The input is (rate, specific force, gap, slip, angles): of the inertial sensor, in rad/s and m/s^2;
-s without a sample before its next change; for each foot by how much its noise is larger than
-that of one that bears its load; and the angles of `LegKinematics` in rad.
+The input is (rate, specific force, gap, angles): of the inertial sensor, in rad/s and m/s^2; s
+without a sample before its next change; and the angles of `LegKinematics` in rad.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from hybridctl.hybrid.mode import Edge, Mode, ModeKey, Outgoing, Reset, ResetJac
 from hybridctl.hybrid.system import HybridSystem
 
 OPEN, STICK = "open", "stick"
-GAP = 6  # in the input
-SLIP = 7  # the first of the feet's
+GAP, OTHERS = 6, 7  # of the input: which, and how many there are besides the angles
 
 
 class Place(NamedTuple):
@@ -46,6 +44,14 @@ class Place(NamedTuple):
     turn_dx: slice | None
 
 
+class Layout(NamedTuple):
+    """A mode's states, feet in contact, and variances (ndx,) per s of "left" deviations."""
+
+    space: BaseSpace
+    places: tuple[Place, ...]
+    variances: Array
+
+
 @dataclass(frozen=True, eq=False)
 class LeggedBase:
     """What base, feet and sensors are: the kinematics, gravity (3,) in m/s^2, the errors, noise."""
@@ -54,9 +60,7 @@ class LeggedBase:
     gravity: Array
     error: Error
     noise: BaseNoise
-    _layouts: dict[ModeKey, tuple[BaseSpace, tuple[Place, ...]]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _layouts: dict[ModeKey, Layout] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def feet(self) -> tuple[str, ...]:
@@ -66,31 +70,32 @@ class LeggedBase:
     @property
     def nu(self) -> int:
         """The number of inputs."""
-        return SLIP + len(self.feet) + len(self.kinematics.joints)
+        return OTHERS + len(self.kinematics.joints)
 
     def angles(self, u: Array) -> Array:
         """The joint angles in an input."""
-        return u[SLIP + len(self.feet) :]
+        return u[OTHERS:]
 
     def space(self, key: ModeKey) -> BaseSpace:
         """The states of a mode. Raises `UnknownNameError` for what is no mode."""
-        return self._layout(key)[0]
+        return self.layout(key).space
 
     def places(self, key: ModeKey) -> tuple[Place, ...]:
         """The feet in contact in a mode. Raises `UnknownNameError` for what is no mode."""
-        return self._layout(key)[1]
+        return self.layout(key).places
 
     def standing(self, key: ModeKey) -> tuple[str, ...]:
         """Their names."""
         return tuple(place.foot for place in self.places(key))
 
-    def _layout(self, key: ModeKey) -> tuple[BaseSpace, tuple[Place, ...]]:
+    def layout(self, key: ModeKey) -> Layout:
+        """How states of a mode are laid out. Raises `UnknownNameError` for what is no mode."""
         try:
             return self._layouts[key]
         except (KeyError, TypeError):
             return self._layouts.setdefault(key, self._laid_out(key))
 
-    def _laid_out(self, key: ModeKey) -> tuple[BaseSpace, tuple[Place, ...]]:
+    def _laid_out(self, key: ModeKey) -> Layout:
         names = self.feet
         known = isinstance(key, tuple) and len(key) == len(names) and set(key) <= {OPEN, STICK}
         if not known:
@@ -106,18 +111,20 @@ class LeggedBase:
             Place(name, index, *space.foot(k), *(next(turns) if flat[k] else (None, None)))
             for k, (index, name) in enumerate(feet)
         )
-        return space, places
+        variances = np.empty(space.ndx)
+        variances[:BASE_TANGENT] = self.noise.core(0.0)
+        for place in places:
+            variances[place.dx] = self.noise.foot**2
+            if place.turn_dx is not None:
+                variances[place.turn_dx] = self.noise.foot_turn**2
+        return Layout(space, places, variances)
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
-        space, places = self._layout(key)
-        variances = np.empty(space.ndx)
-        variances[:BASE_TANGENT] = self.noise.core(float(u[GAP]))
-        for place in places:
-            slip = float(u[SLIP + place.number])
-            variances[place.dx] = slip * self.noise.foot**2
-            if place.turn_dx is not None:
-                variances[place.turn_dx] = slip * self.noise.foot_turn**2
+        layout, gap = self.layout(key), float(u[GAP])
+        space, variances = layout.space, layout.variances
+        if gap:
+            variances = np.concatenate([self.noise.core(gap), variances[BASE_TANGENT:]])
         if space.error == "left":
             return np.diag(variances)
         seen = space.from_left(x)
@@ -130,12 +137,12 @@ class LeggedBase:
         """
         size = 6 if flat else 3
         by = self.noise.encoder * seen.twist[:size]
-        return np.asarray(by @ by.T + self._pose_variance[:size, :size])
+        return np.asarray(by @ by.T + np.diag(self.pose_variances[:size]))
 
     @cached_property
-    def _pose_variance(self) -> Array:
-        """Covariance (6, 6) of a pose besides that of the angles."""
-        return np.diag(np.repeat([self.noise.measured, self.noise.measured_turn], 3) ** 2)
+    def pose_variances(self) -> Array:
+        """Variances (6,) of a pose besides those of the angles."""
+        return np.repeat([self.noise.measured, self.noise.measured_turn], 3) ** 2
 
 
 def base_system(base: LeggedBase) -> HybridSystem:

@@ -55,5 +55,5 @@ def state(base, key, rng):
     x = space.normalize(rng.normal(size=space.nx))
     x[10:16] *= 0.1
     u = rng.normal(size=base.nu)
-    u[6:9] = 0.0, 1.0, 3.0
+    u[6] = 0.0
     return x, u

@@ -1,0 +1,1 @@
+"""Parameters of the law of contact from recordings."""

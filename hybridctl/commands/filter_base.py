@@ -1,0 +1,160 @@
+"""What `hybridctl filter` does with a legged robot: the pose of its base along a log.
+
+The model is a YAML file with `settings` and `channels`, see `logs.legged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from scipy.spatial.transform import Rotation
+
+from hybridctl.commands.figures import mode_bands
+from hybridctl.errors import InputError
+from hybridctl.estimation.judgement import Judgement, judge
+from hybridctl.files import read_yaml
+from hybridctl.logs import Mapping as LogMapping
+from hybridctl.logs import examine, read_log
+from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
+from hybridctl.page.build import finish
+from hybridctl.plots import TRACKING, Line, Panel, series
+from hybridctl.report import RunFolder, build_configuration, table
+
+_OWN = ("settings", "channels")  # keys that a model of another kind does not have
+_SIGMAS = 2.0
+
+
+@dataclass(frozen=True)
+class BaseFile:
+    """A model from YAML, where its URDF is found from, and the mapping of its logs."""
+
+    model: BaseModel
+    path: Path
+    mapping: LogMapping | None
+
+
+def is_base_file(model: str) -> bool:
+    """Whether a model's name is that of a YAML file of a legged base."""
+    if Path(model).suffix not in (".yaml", ".yml"):
+        return False
+    content = read_yaml(model, "model")
+    return isinstance(content, Mapping) and any(key in content for key in _OWN)
+
+
+def load_base(path: str | Path, changed: Mapping[str, Any]) -> BaseFile:
+    """The model in a YAML file; changed: settings that replace those of the file.
+
+    Raises `InputError` that names the file, the key, its value, and what would be right.
+    """
+    content = dict(read_yaml(path, "model"))
+    try:
+        for key in ("urdf", *_OWN):
+            if not content.get(key):
+                raise InputError(f"a legged base needs {key!r}, got {sorted(content)}")
+        mapping = content.pop("mapping", None)
+        if isinstance(content["settings"], Mapping):
+            content["settings"] = {**content["settings"], **changed}
+        model = build_configuration(BaseModel, content)
+        return BaseFile(model, Path(path), None if mapping is None else LogMapping.parse(mapping))
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def run(
+    base: BaseFile,
+    path: Path,
+    mapping: Path | None,
+    segment: int | None,
+    out: Path | None,
+    console: Console,
+    *,
+    mcap: bool = False,
+    overwrite: bool = False,
+    look: bool = False,
+) -> dict[str, Any]:
+    """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
+    log = read_log(path, mapping or base.mapping, segment=segment)
+    for warning in examine(log).warnings:
+        _say(console, f"warning: {warning}")
+    found = filter_base(log, base.model, base.path.parent)
+    folder = RunFolder(f"filter-{base.path.stem}", out, overwrite=overwrite)
+    folder.write_configuration(base.model, seed=None)
+    judgement = judge(found.estimator.system, found.result)
+    summary = summarize(base.path.stem, log.source or None, found, judgement)
+    folder.write_json("summary.json", summary)
+    print_tables(console, summary, judgement)
+    with console.status("writing"):
+        found.write(folder.path, origin_ns=log.origin_ns, mcap=mcap)
+        draw(folder, found)
+    finish(folder, console, "the base of a legged robot along a log", look=look)
+    return summary
+
+
+def summarize(name: str, log: str | None, found: BaseRun, judgement: Judgement) -> dict[str, Any]:
+    """What summary.json holds: the filter's numbers, the contacts, and where the root ended."""
+    changes, last = found.estimator.contact_changes(found.result), found.roots[-1]
+    return {
+        "model": name,
+        "log": log,
+        **judgement.record(),
+        "seconds_per_sample": found.result.seconds / len(found.roots),
+        "touchdowns": {foot: downs for foot, (downs, _) in changes.items()},
+        "lift_offs": {foot: ups for foot, (_, ups) in changes.items()},
+        "flags": list(found.flags),
+        "final": {
+            "time": last.time,
+            "position": last.position,
+            "orientation": last.orientation,
+            "velocity": last.velocity,
+            "position_deviation": np.sqrt(np.diag(last.covariance)[3:6]),
+        },
+    }
+
+
+def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgement) -> None:
+    """Whether the filter can be trusted, contacts by foot, and what speaks against the poses."""
+    cells = judgement.cells().items()
+    console.print(table("Can the estimates be trusted?", ["", judgement.name], list(cells)))
+    downs, ups = summary["touchdowns"], summary["lift_offs"]
+    rows = [(escape(foot), str(downs[foot]), str(ups[foot])) for foot in downs]
+    console.print(table("Contacts", ["foot", "touchdowns", "lift-offs"], rows))
+    final = summary["final"]
+    ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
+    where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
+    _say(console, f"the root ends at {where} after {final['time']:.2f} s")
+    for flag in summary["flags"]:
+        _say(console, f"flag: {flag}")
+
+
+def draw(folder: RunFolder, found: BaseRun) -> None:
+    """Write base.png: position, orientation and velocity of the root, with the feet in contact."""
+    times = np.array([root.time for root in found.roots])
+    turns = Rotation.from_quat([root.orientation for root in found.roots])
+    angles = np.unwrap(turns.as_euler("ZYX")[:, ::-1], axis=0)
+    deviations = np.sqrt([np.diag(root.covariance) for root in found.roots])
+    columns = [
+        ("{} [m]", "xyz", np.array([root.position for root in found.roots]), 3, 1.0),
+        ("{} [deg]", ("roll", "pitch", "yaw"), angles, 0, float(np.degrees(1.0))),
+        ("v{} [m/s]", "xyz", np.array([root.velocity for root in found.roots]), 6, 1.0),
+    ]
+    rows = []
+    for k in range(3):
+        row = []
+        for label, names, values, first, unit in columns:
+            middle, wide = unit * values[:, k], unit * _SIGMAS * deviations[:, first + k]
+            edges = [Line(times, middle + s * wide, None, TRACKING, "--", 0.8) for s in (-1, 1)]
+            row.append(Panel(label.format(names[k]), [Line(times, middle), *edges]))
+        rows.append(row)
+    (folder / "figures").mkdir(exist_ok=True)
+    title = "The root, with two standard deviations; shaded by feet in contact"
+    series(folder / "figures/base.png", rows, title=title, bands=mode_bands(found.result))
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

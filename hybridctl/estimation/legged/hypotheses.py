@@ -1,0 +1,246 @@
+r"""Contacts as hypotheses: which feet stand, by how they move and by what they bear.
+
+All feet are in the state. Those that stand creep, those that swing do a random walk that is far
+wider, and a hypothesis says which do what; one foot stands at least. Between two samples h s apart
+a foot takes the other part with probability :math:`1 - e^{-\lambda h}`. Then evidence weighs the
+hypotheses, by the logarithm of a ratio for each foot that they take to stand:
+
+- *Motion.* Seen from the inertial frame a foot moves by :math:`\dot s`, the mean over `span` s of
+  what the joint angles say, so in the axes of that frame, but in the world, by
+  :math:`w = R^T v + \omega \times s + \dot s`. It is :math:`N(0, S + \sigma_s^2)` for one that
+  stands and :math:`N(0, S + \sigma_m^2)` for one that swings, S being what estimate and angles do
+  not know of it.
+- *Force.* :math:`\log p / (1 - p)`, p the probability of contact of its vertical force (`contact`).
+
+Both are new once in `span` s, so that a sample has the share h / span of them. What the angles say
+of a foot's pose is no evidence: their noise from sample to sample is as large as what a slow foot
+moves. Every hypothesis that is left corrects the estimate by them, and the results are merged by
+their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li and Kirubarajan, *Estimation
+with applications to tracking and navigation*, 2001, 11.6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridctl.checks import Array, flag, number
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.contact import Hysteresis
+from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
+from hybridctl.estimation.legged.measurements import ANGLES
+from hybridctl.estimation.legged.readings import signal_name
+from hybridctl.estimation.legged.rotation import matrix, skew
+from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
+from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
+from hybridctl.estimation.record import Record, Sample, Series
+from hybridctl.estimation.result import FilterResult, Step, over_record
+from hybridctl.estimation.update import Innovation
+from hybridctl.hybrid.mode import ModeKey
+
+_ROUNDING = 1e-9  # s, of stamps
+_LEAST = 1e-3  # weight of a hypothesis that still corrects
+
+
+@dataclass(frozen=True)
+class ContactEvidence:
+    """How feet move that stand and swing, and how often they change.
+
+    still, moving: standard deviations of the velocity of feet that stand and swing, m/s. span: s
+    over which the velocity is a mean. switches: of a foot, 1/s. swing: noise of feet that swing,
+    m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether those that are measured count.
+    """
+
+    still: float = 0.06
+    moving: float = 0.5
+    span: float = 0.05
+    switches: float = 1.0
+    swing: float = 1.0
+    forces: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("still", "span", "switches", "swing"):
+            number(name, getattr(self, name), above=0.0)
+        number("moving", self.moving, above=self.still)
+        flag("forces", self.forces)
+
+
+@dataclass(frozen=True, eq=False)
+class ContactHypotheses:
+    """The filter of a base whose contacts are not known; see this module.
+
+    filter: that of `base`, which predicts and corrects in the mode of all feet. contact: of whose
+    forces the middle is as likely a foot that stands as one that swings.
+    """
+
+    base: LeggedBase
+    filter: SaltedKalmanFilter
+    contact: Hysteresis
+    evidence: ContactEvidence
+
+    @cached_property
+    def standing(self) -> NDArray[np.bool_]:
+        """Which feet stand (m, k) by each hypothesis."""
+        parts = [p for p in product((True, False), repeat=len(self.base.feet)) if any(p)]
+        return np.array(parts)
+
+    @cached_property
+    def swings(self) -> Array:
+        """Density of the noise (m, ndx) that feet have besides by each hypothesis."""
+        noise, swing = self.base.noise, self.evidence.swing
+        found = np.zeros((len(self.standing), self.base.space(self.all_feet).ndx))
+        for row, stands in zip(found, self.standing, strict=True):
+            for place in self.base.places(self.all_feet):
+                if not stands[place.number]:
+                    row[place.dx] = swing**2 - noise.foot**2
+                    if place.turn_dx is not None:
+                        row[place.turn_dx] = swing**2 - noise.foot_turn**2
+        return found
+
+    @property
+    def all_feet(self) -> ModeKey:
+        """The mode in which the filter runs."""
+        return (STICK,) * len(self.base.feet)
+
+    def run(self, record: Record, initial: Estimate) -> FilterResult:
+        """Filter a record of `hypotheses_record`, whose `initial` has all feet in the state.
+
+        Estimates are those of the most likely mode, without the feet that swing.
+        """
+        weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
+        run = _Run(self, record, initial, weights)
+        return over_record(record, initial, list(record.channels), run.take)
+
+    def after(self, weights: Array, h: float) -> Array:
+        """Weights (m,) of the hypotheses h s later."""
+        changes = (self.standing[:, None] != self.standing[None]).sum(axis=2)
+        one = -np.expm1(-self.evidence.switches * h)
+        moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
+        return np.asarray(moved / moved.sum())
+
+    def motion_odds(self, seen: Seen, e: Estimate, value: Array, u: Array) -> float:
+        """Logarithm of the ratio of the densities of a velocity (3,) of one foot."""
+        x, noise = e.mean, self.base.noise
+        velocity = matrix(x[:4]).T @ x[7:10]
+        w = velocity + np.cross(u[:3] - x[10:13], seen.position) + value
+        space = self.base.space(e.mode)
+        h = np.zeros((3, space.ndx))
+        h[:, ANGLE], h[:, VELOCITY] = skew(velocity), np.eye(3)
+        h[:, GYROSCOPE] = skew(seen.position)
+        h = h @ space.to_left(x)
+        angles = 2.0 * (noise.encoder / self.evidence.span) ** 2 * seen.moving @ seen.moving.T
+        values, axes = np.linalg.eigh(h @ e.covariance @ h.T + angles)
+        along = (axes.T @ w) ** 2
+        still, moving = values + self.evidence.still**2, values + self.evidence.moving**2
+        return 0.5 * float((along / moving - along / still + np.log(moving / still)).sum())
+
+
+@dataclass(eq=False)
+class _Run:
+    """A run of hypotheses along a record: the estimate with all feet, and the weights."""
+
+    hypotheses: ContactHypotheses
+    record: Record
+    estimate: Estimate
+    weights: Array
+    last: dict[str, Array] = field(default_factory=dict)
+
+    def take(self, sample: Sample) -> Step:
+        """One row: evidence is kept for the angles of the same time, which correct."""
+        if sample.channel != ANGLES:
+            self.last[sample.channel] = sample.value
+            shown = self._shown()
+            return Step(sample.time, sample.channel, shown, shown, None, (), None, (), None)
+        own = self.hypotheses
+        h, e = sample.time - self.estimate.time, self.estimate
+        for t in (*self.record.input_changes(e.time, sample.time).tolist(), sample.time):
+            e = own.filter.predict(e, t, self.record.input(e.time)).estimate
+        u = self.record.input(sample.time)
+        assert u is not None
+        predicted = e
+        if np.isfinite(sample.value).all():
+            self._weigh(e, sample.value, u, h)
+            e, innovation = self._corrected(e, sample.value, u, h)
+        else:
+            innovation = None
+        self.estimate = e
+        return Step(sample.time, ANGLES, predicted, self._shown(), innovation, (), None, (), None)
+
+    def _weigh(self, e: Estimate, angles: Array, u: Array, h: float) -> None:
+        """The weights by what is known of motion and force of each foot."""
+        own = self.hypotheses
+        feet, share = own.base.feet, h / own.evidence.span
+        odds = np.zeros(len(feet))
+        for k, seen in enumerate(own.base.kinematics(angles, feet)):
+            motion = self.last.pop(motion_name(feet[k]), None)
+            if motion is not None:
+                odds[k] = share * own.motion_odds(seen, e, motion, u)
+            force = self.last.get(signal_name(feet[k]))
+            if force is not None and np.isfinite(force[0]):
+                odds[k] += share * own.contact.log_odds(float(force[0]))
+        logarithms = np.log(own.after(self.weights, h)) + own.standing @ odds
+        weights = np.exp(logarithms - logarithms.max())
+        self.weights = weights / weights.sum()
+
+    def _corrected(
+        self, e: Estimate, angles: Array, u: Array, h: float
+    ) -> tuple[Estimate, Innovation | None]:
+        """The estimate by all hypotheses that count, and the innovation of the likeliest."""
+        own = self.hypotheses
+        chosen = np.flatnonzero(self.weights >= _LEAST)
+        chosen = chosen[np.argsort(-self.weights[chosen], kind="stable")]
+        found = []
+        for k in chosen:
+            p = e.covariance + np.diag(h * own.swings[k])
+            found.append(own.filter.update(replace(e, covariance=p), ANGLES, angles, u))
+        merged = self._merged([one.estimate for one in found], self.weights[chosen])
+        return merged, found[0].innovation
+
+    def _merged(self, estimates: Sequence[Estimate], weights: Array) -> Estimate:
+        """One estimate with the moments of several, in the tangent space of the first."""
+        first, shares = estimates[0], weights / weights.sum()
+        if len(estimates) == 1:
+            return first
+        space = self.hypotheses.base.space(first.mode)
+        ways = np.array([space.difference(first.mean, one.mean) for one in estimates])
+        middle = shares @ ways
+        spread = (shares[:, None] * (ways - middle)).T @ (ways - middle)
+        p = sum(s * one.covariance for s, one in zip(shares, estimates, strict=True)) + spread
+        return replace(first, mean=space.integrate(first.mean, middle), covariance=p)
+
+    def _shown(self) -> Estimate:
+        """The estimate without the feet that swing by the likeliest hypothesis."""
+        own = self.hypotheses
+        stands = own.standing[int(self.weights.argmax())]
+        mode = tuple(STICK if s else OPEN for s in stands)
+        x, dx = kept(own.base, own.all_feet, mode)
+        e = self.estimate
+        return replace(e, mode=mode, mean=e.mean[x], covariance=e.covariance[np.ix_(dx, dx)])
+
+
+def motion_name(foot: str) -> str:
+    """The name of the channel of the velocities of a foot."""
+    return f"motion {foot}"
+
+
+def foot_motion(kinematics: LegKinematics, angles: Series, span: float) -> dict[str, Series]:
+    """Mean velocities (n, 3) in m/s of feet seen from the inertial frame, each over `span` s.
+
+    angles: in order. Rows before that time, and those where angles are missing, are left out.
+    """
+    known = np.isfinite(angles.values).all(axis=1)
+    times, values = angles.times[known], angles.values[known]
+    feet = list(kinematics.feet)
+    seen = [[foot.position for foot in kinematics(row, feet)] for row in values]
+    places = np.array(seen).reshape(-1, len(feet), 3)
+    first = times.searchsorted(times - span - _ROUNDING)
+    last = np.flatnonzero(times >= times[0] + span - _ROUNDING) if len(times) else first
+    first = first[last]
+    rates = (places[last] - places[first]) / (times[last] - times[first])[:, None, None]
+    return {motion_name(foot): Series(times[last], rates[:, k]) for k, foot in enumerate(feet)}

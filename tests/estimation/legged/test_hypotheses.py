@@ -1,0 +1,160 @@
+"""Contacts as hypotheses: odds, switches, merged moments, and a step that needs no thresholds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from differences import central
+from estimation.legged.machine import URDF, machine, state
+from estimation.legged.test_estimator import SETTINGS, standing
+from scipy.linalg import expm
+from scipy.stats import multivariate_normal
+
+from hybridctl.errors import InputError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses, foot_motion
+from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.rotation import matrix
+from hybridctl.estimation.legged.space import ERRORS
+from hybridctl.estimation.record import Series
+from hybridctl.mechanics.robot import Robot
+
+KEY = ("stick", "stick")
+EVIDENCE = ContactEvidence()
+ROBOT = Robot.from_urdf(URDF)
+
+
+def hypotheses(error="left", **changed):
+    settings = replace(SETTINGS, error=error, evidence=replace(EVIDENCE, **changed))
+    estimator = settings.build(ROBOT)
+    return ContactHypotheses(
+        estimator.base, estimator.filter, estimator.contact, estimator.settings.evidence
+    )
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_odds_are_those_of_two_normal_distributions(error):
+    """With the derivative of the velocity by differences, and densities by scipy."""
+    base, _ = machine(error)
+    rng = np.random.default_rng(0)
+    x, u = state(base, KEY, rng)
+    x[7:10] *= 0.1
+    space, value = base.space(KEY), 0.1 * rng.normal(size=3)
+    root = 0.05 * rng.normal(size=(space.ndx, space.ndx))
+    p = root @ root.T
+    (seen,) = base.kinematics(base.angles(u), ["right sole"])
+
+    def velocity(e):
+        y = space.integrate(x, e)
+        return matrix(y[:4]).T @ y[7:10] + np.cross(u[:3] - y[10:13], seen.position) + value
+
+    h, at = central(velocity, space.ndx, 1e-6), np.zeros(space.ndx)
+    angles = 2.0 * (base.noise.encoder / EVIDENCE.span) ** 2 * seen.moving @ seen.moving.T
+    unknown = h @ p @ h.T + angles
+    stands, swings = (
+        multivariate_normal(np.zeros(3), unknown + s**2 * np.eye(3)).logpdf(velocity(at))
+        for s in (EVIDENCE.still, EVIDENCE.moving)
+    )
+    found = hypotheses(error).motion_odds(seen, Estimate(KEY, 0.0, x, p), value, u)
+    assert found == pytest.approx(stands - swings, abs=1e-5)
+
+
+def test_feet_change_as_chains_that_do_not_know_of_each_other():
+    """Where both may swing as well, the product of two chains of two states; here without that."""
+    own, h = hypotheses(switches=3.0), 0.2
+    one = -np.expm1(-3.0 * h)
+    both = np.kron(*[np.array([[1.0 - one, one], [one, 1.0 - one]])] * 2)[:3, :3]
+    np.testing.assert_array_equal(own.standing, [[1, 1], [1, 0], [0, 1]])
+    weights = np.array([0.7, 0.2, 0.1])
+    expected = both @ weights
+    np.testing.assert_allclose(own.after(weights, h), expected / expected.sum(), atol=1e-15)
+    rate = expm(3.0 * h * np.array([[-1.0, 1.0], [1.0, -1.0]]))  # with the way back as well
+    assert one == pytest.approx(rate[0, 1], rel=0.5)
+
+
+def test_a_foot_that_swings_is_noisier_by_so_much():
+    own = hypotheses(swing=2.0)
+    left, right = own.base.places(KEY)
+    extra, noise = own.swings, own.base.noise
+    assert not extra[0].any()
+    np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.foot**2)
+    np.testing.assert_allclose(extra[2, left.turn_dx], 4.0 - noise.foot_turn**2)
+
+
+def test_the_motion_of_a_foot_is_its_mean_velocity():
+    base, _ = machine()
+    times = np.array([0.0, 0.02, 0.04, 0.06, 0.08])
+    rates = np.linspace(-0.5, 0.5, 6)
+    angles = Series(times, 0.1 + times[:, None] * rates)
+    found = foot_motion(base.kinematics, angles, 0.04)["motion left sole"]
+    np.testing.assert_allclose(found.times, times[2:])
+    places = [base.kinematics(a, ["left sole"])[0].position for a in angles.values]
+    np.testing.assert_allclose(found.values[1], (places[3] - places[1]) / 0.04, atol=1e-12)
+
+
+def lifted(loads):
+    """A machine that stands still, lifts its left foot by its knee, and puts it down again.
+
+    loads: the force of the left foot, that of the right one while it stands alone, or None.
+    """
+    readings = standing()
+    times = readings.angles.times
+    way = np.clip((times - 0.8) / 0.3, 0.0, 1.0) - np.clip((times - 1.3) / 0.3, 0.0, 1.0)
+    angles = readings.angles.values.copy()
+    names = SETTINGS.build(ROBOT).joints
+    angles[:, names.index("left joint 1")] -= 0.8 * way
+    angles[:, names.index("left joint 2")] += 1.2 * way
+    forces = {}
+    if loads is not None:
+        swings = (times > 0.8) & (times < 1.6)
+        forces = {
+            f"{side} sole": Series(times, np.where(swings, force, 150.0))
+            for side, force in zip(("left", "right"), loads, strict=True)
+        }
+    return Readings(readings.inertial, Series(times, angles), forces)
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        None,
+        (10.0, 300.0),
+        (80.0, 220.0),  # between the thresholds: hysteresis sees no step
+    ],
+)
+def test_a_step_is_found_by_how_the_foot_moves(loads):
+    """The foot moves at 1 m/s from 0.8 s to 1.1 s, and back from 1.3 s to 1.6 s.
+
+    It is seen within the time of the mean; until then it takes the base along.
+    """
+    given = lifted(loads)
+    estimator = replace(SETTINGS, evidence=EVIDENCE).build(ROBOT)
+    first = estimator.start(given, position=(0.0, 0.0, 1.0))
+    result = estimator.run(given, first)
+    assert estimator.contact_changes(result)["right sole"] == (0, 0)
+    open_ = [step.time for step in result.steps if step.estimate.mode[0] == "open"]
+    assert 0.8 < open_[0] < 0.8 + EVIDENCE.span + 0.025
+    assert abs(open_[-1] - 1.6) < 2.0 * EVIDENCE.span
+    assert result.steps[-1].estimate.mode == KEY
+    root = estimator.root(result.steps[-1].estimate)
+    assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
+
+
+def test_one_hypothesis_is_the_filter_itself():
+    """A machine at rest whose feet hardly ever change: others weigh too little to correct."""
+    given = standing(noise=0.01)
+    one, other = SETTINGS, replace(SETTINGS, evidence=replace(EVIDENCE, switches=1e-3))
+    ends = []
+    for settings in (one, other):
+        estimator = settings.build(ROBOT)
+        result = estimator.run(given, estimator.start(given))
+        ends.append([s for s in result.steps if s.channel == "angles"][-1].estimate)
+    np.testing.assert_allclose(ends[0].mean, ends[1].mean, atol=1e-12)
+    np.testing.assert_allclose(ends[0].covariance, ends[1].covariance, atol=1e-15)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="moving must be greater than"):
+        ContactEvidence(moving=0.04)
+    with pytest.raises(InputError, match="ground is compared at touchdowns"):
+        replace(SETTINGS, evidence=EVIDENCE, ground=0.0)

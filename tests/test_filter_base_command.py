@@ -1,0 +1,126 @@
+"""`filter` on legged robots: a recorded walk in a ROS 2 bag, and models that do not fit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from estimation.legged.machine import URDF
+from scipy.spatial.transform import Rotation
+
+from hybridctl.cli import cli
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.logs import Channel, Log, write_log
+
+DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
+HUMANOID = """
+urdf: {urdf}
+channels:
+  {{gyroscope: gyroscope, accelerometer: accelerometer, joints: joints, loads: [left, right]}}
+settings:
+  inertial: root_link_imu_frame
+  feet: [{{frame: l_sole, flat: true}}, {{frame: r_sole, flat: true}}]
+  touch_force: 110
+  lift_force: 55
+  standing: 3
+  noise: {{gyroscope: 2.0e-3, accelerometer: 2.0e-2, foot: 4.0e-3, measured: 2.0e-3}}
+heading: -3.1337
+mapping:
+  channels:
+    gyroscope:
+      {{topic: /imu, fields: [angular_velocity.x, angular_velocity.y, angular_velocity.z]}}
+    accelerometer:
+      {{topic: /imu, fields: [linear_acceleration.x, linear_acceleration.y, linear_acceleration.z]}}
+    joints: {{topic: /joint_states, fields: position, unit: rad}}
+    left: {{topic: /left_foot/wrench, fields: [wrench.force.z]}}
+    right: {{topic: /right_foot/wrench, fields: [wrench.force.z]}}
+"""
+MACHINE = """
+urdf: machine.urdf
+channels: {gyroscope: gyro, accelerometer: accel, joints: joints, loads: [force, null]}
+settings:
+  inertial: imu
+  feet: [{frame: left sole, flat: true}, {frame: right sole}]
+  touch_force: 100
+  lift_force: 50
+  standing: 0.2
+"""
+
+
+def invoke(*call):
+    done = CliRunner().invoke(cli, ["filter", *map(str, call)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no recording of the humanoid in {DATA}")
+def test_a_humanoid_from_a_bag(tmp_path):
+    """Three steps of each foot, 1.0 m along x; the errors are those of the experiment's test."""
+    model = tmp_path / "humanoid.yaml"
+    model.write_text(HUMANOID.format(urdf=DATA / "icub_genova04.urdf"))
+    text = invoke(DATA / "icub_walking_ros2", "--model", model, "--out", tmp_path / "out")
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["touchdowns"] == {"l_sole": 3, "r_sole": 3}
+    assert "results in" in text
+    with (
+        np.load(tmp_path / "out/estimates.npz") as found,
+        np.load(DATA / "icub_walking.npz") as truth,
+    ):
+        walked = truth["base_pos"][-1] - truth["base_pos"][0]
+        estimated = found["position"][-1] - found["position"][0]
+        assert np.linalg.norm(estimated - walked) < 0.08
+        assert 0.9 < np.linalg.norm(estimated) < 1.1
+        turn = Rotation.from_quat(found["orientation"][-1]).as_euler("ZYX")[0]
+        assert abs(np.mod(turn - truth["base_rpy"][-1, 2] + np.pi, 2 * np.pi) - np.pi) < 0.02
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"config.json", "estimates.csv", "index.html"} <= names
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine that stands for half a second, in the files that the command takes."""
+    monkeypatch.chdir(tmp_path)
+    times = 0.01 * np.arange(50)
+    mount = Rotation.from_euler("xyz", [0.4, -0.3, 1.2])  # of the sensor, in the URDF
+    force = np.tile(mount.inv().apply([0.0, 0.0, 9.81]), (50, 1))
+    names = [f"{side} joint {k}" for side in ("right", "left") for k in range(3)]
+    channels = (
+        Channel("gyro", times, np.zeros((50, 3)), unit="rad/s"),
+        Channel("accel", times, force, unit="m/s^2"),
+        Channel("joints", times, np.tile(0.1 * np.arange(6), (50, 1)), names, "rad"),
+        Channel("force", times, np.full((50, 1), 150.0), unit="N"),
+    )
+    write_log(tmp_path / "log.npz", Log(channels))
+    (tmp_path / "machine.urdf").write_text(URDF)
+    (tmp_path / "machine.yaml").write_text(MACHINE)
+    return tmp_path
+
+
+def test_settings_of_the_file_are_changed_from_the_command_line(machine):
+    call = ("log.npz", "--model", "machine.yaml", "--out", "out", "--set", "standing=0.1")
+    text = invoke(*call, "--set", 'noise={"foot": 1e-3}')
+    configuration = json.loads((machine / "out/config.json").read_text())["configuration"]
+    assert configuration["settings"]["standing"] == 0.1
+    assert configuration["settings"]["noise"]["foot"] == 1e-3
+    summary = json.loads((machine / "out/summary.json").read_text())
+    np.testing.assert_allclose(summary["final"]["position"], 0.0, atol=1e-9)
+    assert "100 % of the forces of 'right sole' missing" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "error", "message"),
+    [
+        (("urdf:", "#"), [], InputError, "machine.yaml: a legged base needs 'urdf'"),
+        (("inertial: imu", "inertal: imu"), [], UnknownNameError, "did you mean 'inertial'"),
+        (("touch_force: 100", "touch_force: 40"), [], InputError, "off must be below on"),
+        (("standing: 0.2", "standing: long"), [], InputError, "standing.*'long'"),
+        (("", ""), ["--compare"], InputError, "takes neither truth nor compare"),
+        (("", ""), ["--set", "gait=trot"], UnknownNameError, "'gait'"),
+    ],
+)
+def test_what_does_not_fit_is_named(machine, change, more, error, message):
+    model = machine / "machine.yaml"
+    model.write_text(model.read_text().replace(*change))
+    with pytest.raises(error, match=message):
+        invoke("log.npz", "--model", "machine.yaml", "--out", "out", *more)
