@@ -57,7 +57,7 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
     modes, dynamics = contact_modes(phase.mode), system.dynamics
     mode = mode_field(system.robot, system.contacts, modes, stabilization=dynamics.stabilization)
     x, u = mode.x, mode.u
-    inside = [*_forces(task, k, mode.forces), *_joints(task, x), *_torques(task, u)]
+    inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
     ends = [*_events(task, k, mode)]
     jump = None
     if task.closing(k):
@@ -100,12 +100,17 @@ def _gap_guard(task: Task, k: int, contact: int) -> int:
     return names.index(f"{task.system.contacts[contact].name} closes")
 
 
-def _cone(task: Task, forces: Expression, i: int, unit: str, least: float) -> list[Limited]:
-    """Normal force and friction cone of contact i, forces being those on all rows."""
+def cone_limits(
+    task: Task, forces: Expression, i: int, unit: str, least: float, mode: str
+) -> list[Limited]:
+    """Normal force and friction cone of contact i, forces being those on all rows.
+
+    unit: "N" of forces, "N s" of impulses. mode: of the contact; what slides is on its cone.
+    """
     contact, normal = task.system.contacts[i], forces[i]
     kind = "force" if unit == "N" else "impulse"
     rows: list[Limited] = [(normal, Limit(f"normal {kind} of {contact.name!r}", unit, least))]
-    tangents = task.system.dynamics.all.tangents[i].tolist()
+    tangents = task.system.dynamics.all.tangents[i].tolist() if mode == "stick" else []
     share = task.margins.friction * float(contact.static_friction or 0.0)
     name = f"friction cone of {contact.name!r} ({kind})"
     if len(tangents) == 1:
@@ -119,17 +124,21 @@ def _cone(task: Task, forces: Expression, i: int, unit: str, least: float) -> li
     return rows
 
 
-def _forces(task: Task, k: int, forces: Expression) -> list[Limited]:
-    """Of contacts that are closed in phase k; those that slide are on their cone."""
-    modes = contact_modes(task.phases[k].mode)
+def _forces(task: Task, k: int, mode: Any) -> list[Limited]:
+    """Of contacts that are closed in phase k, and the speeds of those that slide."""
+    phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
     rows: list[Limited] = []
-    for i in closed_contacts(task.phases[k].mode):
-        cone = _cone(task, forces, i, "N", task.margins.force)
-        rows += cone if modes[i] == "stick" else cone[:1]
+    for i in closed_contacts(phase.mode):
+        rows += cone_limits(task, mode.forces, i, "N", task.margins.force, modes[i])
     opening = {f"{contact.name} opens" for contact in task.system.contacts}
-    if opening & set(task.phases[k].ends):
+    if opening & set(phase.ends):
         rows = [(value, Limit(limit.name, limit.unit, 0.0)) for value, limit in rows]
-    return rows
+    names, slowest = task.system.outgoing(phase.mode).guards.names, task.margins.sliding
+    return rows + [
+        (mode.guards[j], Limit(f"guard {name!r}", "m/s", 0.0 if name in phase.ends else slowest))
+        for j, name in enumerate(names)
+        if name.endswith("sticks")
+    ]
 
 
 def _joints(task: Task, x: Expression) -> list[Limited]:
@@ -153,7 +162,8 @@ def length_unit(robot: Robot, joint: str) -> str:
     return "rad" if body.twist[3:].any() else "m"
 
 
-def _torques(task: Task, u: Expression) -> list[Limited]:
+def torque_limits(task: Task, u: Expression) -> list[Limited]:
+    """Of all inputs, without any where the task has none."""
     if not np.isfinite(task.torque):
         return []
     limits = [Limit(f"input {i}", "N m", -task.torque, task.torque) for i in range(u.numel())]
@@ -182,8 +192,7 @@ def _impacts(task: Task, k: int, impulses: Expression, rates: Expression) -> lis
     modes = contact_modes(after)
     rows: list[Limited] = []
     for i in closed_contacts(after):
-        cone = _cone(task, impulses, i, "N s", task.margins.impulse)
-        rows += cone if modes[i] == "stick" else cone[:1]
+        rows += cone_limits(task, impulses, i, "N s", task.margins.impulse, modes[i])
     for i in set(closed_contacts(task.phases[k].mode)) - set(closed_contacts(after)):
         name = f"normal rate of {task.system.contacts[i].name!r} after the impact"
         rows.append((rates[i], Limit(name, "m/s", task.margins.release)))
