@@ -30,7 +30,7 @@ from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
 
 _PHASES = 96  # of a step that are compared
-_REFINED = 2  # steps of Gauss and Newton between them
+_REFINED = 3  # steps of Gauss and Newton between them
 
 
 @dataclass(frozen=True, eq=False)

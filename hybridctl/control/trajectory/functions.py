@@ -33,9 +33,9 @@ class PhaseFunctions:
     """Functions of phase k.
 
     field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
-    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. end: (x, u) -> values of
-    `end_limits`, where it ends. held: x -> what the mode holds at zero. jump: x -> state after the
-    end, None where it stays.
+    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. end: (x, u, du/dt) -> values
+    of `end_limits`, where it ends. held: x -> what the mode holds at zero. jump: x -> state after
+    the end, None where it stays.
     """
 
     field: Any
@@ -58,7 +58,8 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
     mode = mode_field(system.robot, system.contacts, modes, stabilization=dynamics.stabilization)
     x, u = mode.x, mode.u
     inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
-    ends = [*_events(task, k, mode)]
+    rate = ca.SX.sym("rate", u.numel())
+    ends = [*_events(task, k, mode, rate)]
     jump = None
     if task.closing(k):
         after = task.mode_after(k)
@@ -76,7 +77,7 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
         tuple(limit for _, limit in inside),
         ca.Function("gaps", [x], [gaps[[_gap_guard(task, k, i) for i in opened]]]),
         tuple(system.contacts[i].name for i in opened),
-        ca.Function("end", [x, u], [ca.vertcat(*(value for value, _ in ends))]),
+        ca.Function("end", [x, u, rate], [ca.vertcat(*(value for value, _ in ends))]),
         tuple(limit for _, limit in ends),
         ca.Function("held", [x], [held_rows(system.robot, system.contacts, modes, x)]),
         _held_limits(task, k),
@@ -170,7 +171,7 @@ def torque_limits(task: Task, u: Expression) -> list[Limited]:
     return [(u[i], limit) for i, limit in enumerate(limits)]
 
 
-def _events(task: Task, k: int, mode: Any) -> list[Limited]:
+def _events(task: Task, k: int, mode: Any, input_rate: Expression) -> list[Limited]:
     """The guards that end a phase vanish, and fall."""
     system, phase = task.system, task.phases[k]
     names = system.outgoing(phase.mode).guards.names
@@ -179,10 +180,9 @@ def _events(task: Task, k: int, mode: Any) -> list[Limited]:
         value = mode.guards[names.index(name)]
         unit = "m" if name.endswith("closes") else "N" if "sticks" not in name else "m/s"
         rows.append((value, Limit(f"guard {name!r}", unit, 0.0, 0.0)))
-        if name.endswith("closes"):
-            rate = ca.jtimes(value, mode.x, mode.field)
-            limit = Limit(f"rate of guard {name!r}", "m/s", -np.inf, -task.margins.approach)
-            rows.append((rate, limit))
+        rate = ca.jtimes(value, mode.x, mode.field) + ca.jtimes(value, mode.u, input_rate)
+        limit = Limit(f"rate of guard {name!r}", f"{unit}/s", -np.inf, -task.margins.approach)
+        rows.append((rate, limit))
     return rows
 
 

@@ -9,7 +9,7 @@ between the touches: their contacts still press and their inputs stay inside the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -86,18 +86,17 @@ def _order(
         impact = impact_map(system.robot, system.contacts, modes)
         jump = ca.Function("jump", [impact.x], [impact.after, impact.impulses, impact.rates])
         x, impulses, rates = jump(x)
-    for i in (i for i, mode in enumerate(modes) if mode != "open"):
+    closed = [i for i, mode in enumerate(modes) if mode != "open"]
+    for i in closed:
         rows += cone_limits(task, impulses, i, "N s", margins.impulse, modes[i])
     if waiting:
         forces = _field(task, modes)[1](x, u)
-        for i in (i for i, mode in enumerate(modes) if mode != "open"):
+        for i in closed:
             rows += cone_limits(task, forces, i, "N", margins.force, modes[i])
         for i in waiting:
             limit = Limit(f"approach of {system.contacts[i].name!r}", "m/s", margins.approach)
             rows.append((-rates[i], limit))
-    limits = tuple(
-        Limit(limit.name + where, limit.unit, limit.lower, limit.upper) for _, limit in rows
-    )
+    limits = tuple(_named(limit, where) for _, limit in rows)
     return Order(names, modes, x, ca.vertcat(*(value for value, _ in rows)), limits)
 
 
@@ -108,41 +107,53 @@ def _closed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[str
     return tuple(contact_modes(final)[j] if j == i else mode for j, mode in enumerate(modes))
 
 
-def continued(
-    task: Task,
-    modes: tuple[str, ...],
-    x: Expression,
-    inputs: Any,
-    length: float,
-    where: str,
-) -> tuple[Expression, tuple[Limit, ...]]:
-    """Values (n, steps) and limits (n) of an arc that goes on for `length` s, negative for back.
+@dataclass(frozen=True, eq=False)
+class Continued:
+    """An arc that goes on past its event.
 
-    modes: of the contacts. x (nx, 1): where it goes on from. inputs: u (nu, 1) at the distance
-    from there, s.
+    modes: of the contacts. state (nx, 1): where it goes on from. inputs: u (nu, 1) at a distance
+    from there, s. length: s, negative for back in time. where: for messages.
     """
-    field, forces = _field(task, modes)
-    h = length / _STEPS
-    symbol = ca.SX.sym("forces", forces.size1_out(0)), ca.SX.sym("u", task.system.robot.nu)
-    rows = list(torque_limits(task, symbol[1]))
-    for i in (i for i, mode in enumerate(modes) if mode != "open"):
-        rows += cone_limits(task, symbol[0], i, "N", 0.0, modes[i])
-    limits = tuple(
-        Limit(f"{limit.name} {where}", limit.unit, limit.lower, limit.upper) for _, limit in rows
-    )
-    if not rows:
-        return ca.MX(0, _STEPS), ()
-    all_rows = ca.Function("rows", list(symbol), [ca.vertcat(*(value for value, _ in rows))])
-    columns = []
-    for n in range(_STEPS):
-        u = [inputs((n + part) * h) for part in (0.0, 0.5, 1.0)]
-        a = field(x, u[0])
-        b = field(x + 0.5 * h * a, u[1])
-        c = field(x + 0.5 * h * b, u[1])
-        d = field(x + h * c, u[2])
-        x = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
-        columns.append(all_rows(forces(x, u[2]), u[2]))
-    return ca.horzcat(*columns), limits
+
+    modes: tuple[str, ...]
+    state: Expression
+    inputs: Callable[[float], Expression]
+    length: float
+    where: str
+
+    def values(self, task: Task) -> tuple[Expression, tuple[Limit, ...]]:
+        """Values (n, steps) of forces and inputs on the way, and their limits (n)."""
+        field, forces = _field(task, self.modes)
+        rows = self._rows(task, forces.size1_out(0))
+        if rows is None:
+            return ca.MX(0, _STEPS), ()
+        values, limits = rows
+        h, x, columns = self.length / _STEPS, self.state, []
+        for n in range(_STEPS):
+            u = [self.inputs((n + part) * h) for part in (0.0, 0.5, 1.0)]
+            a = field(x, u[0])
+            b = field(x + 0.5 * h * a, u[1])
+            c = field(x + 0.5 * h * b, u[1])
+            d = field(x + h * c, u[2])
+            x = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
+            columns.append(values(forces(x, u[2]), u[2]))
+        return ca.horzcat(*columns), limits
+
+    def _rows(self, task: Task, count: int) -> tuple[Any, tuple[Limit, ...]] | None:
+        """A function of forces (count, 1) and inputs, and its limits; None without any."""
+        forces, u = ca.SX.sym("forces", count), ca.SX.sym("u", task.system.robot.nu)
+        rows = torque_limits(task, u)
+        for i, mode in enumerate(self.modes):
+            if mode != "open":
+                rows += cone_limits(task, forces, i, "N", 0.0, mode)
+        if not rows:
+            return None
+        function = ca.Function("rows", [forces, u], [ca.vertcat(*(value for value, _ in rows))])
+        return function, tuple(_named(limit, f" {self.where}") for _, limit in rows)
+
+
+def _named(limit: Limit, suffix: str) -> Limit:
+    return Limit(limit.name + suffix, limit.unit, limit.lower, limit.upper)
 
 
 def _field(task: Task, modes: tuple[str, ...]) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from hybridctl.control.trajectory.functions import (
     length_unit,
     phase_functions,
 )
-from hybridctl.control.trajectory.orders import closing_contacts, continued, orders, sizes
+from hybridctl.control.trajectory.orders import Continued, closing_contacts, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.mechanics.phase import contact_modes
 
@@ -197,9 +197,10 @@ def _phase(
         blocks.append(_inside(task, k, v, f))
     if f.open:
         blocks.append(_clearance(task, k, v, f, at))
-    last = v.inputs @ ca.DM(input_basis(np.ones(1), task.degree))
     if f.end_limits:
-        blocks.append(Block(f.end(v.knots[:, -1], last), f.end_limits, k, np.ones(1)))
+        rate = v.inputs @ ca.DM(2.0 * np.arange(task.degree + 1) ** 2) / v.duration  # T_n'(1) = n^2
+        values = f.end(v.knots[:, -1], _input_at(v, 1.0), rate)
+        blocks.append(Block(values, f.end_limits, k, np.ones(1)))
     spent = f.cost.map(len(at))(v.points, u) @ ca.DM(np.tile(weights.ravel(), phase.intervals))
     return blocks, length * spent
 
@@ -226,21 +227,31 @@ def _events_apart(
     """What holds where the events at the end of phase k come one by one, early or late."""
     if not task.phases[k].ends:
         return []
-    v, spread, at_end = variables[k], task.spread, np.ones(1)
-    x, ahead = v.knots[:, -1], lambda distance: _input_at(v, 1.0 + distance / v.duration)
-    blocks, arcs = [], [(contact_modes(task.phases[k].mode), x, ahead, spread, "late")]
+    spread, v, blocks = task.spread, variables[k], list[Block]()
+
+    def ahead(distance: float) -> Expression:
+        return _input_at(v, 1.0 + distance / v.duration)
+
+    x, modes = v.knots[:, -1], contact_modes(task.phases[k].mode)
+    arcs = [Continued(modes, x, ahead, spread, "late")]
     for order in orders(task, k, x, ahead(0.0)):
         values = order.values - ca.DM(sizes(order.limits)) * margin
-        blocks.append(Block(values, order.limits, k, at_end))
-        between = f"after {' then '.join(order.contacts)}"
+        blocks.append(Block(values, order.limits, k, np.ones(1)))
         if len(order.contacts) < len(closing_contacts(task, k)):
-            arcs += [(order.modes, order.state, ahead, s, between) for s in (spread, -spread)]
+            between = f"after {' then '.join(order.contacts)}"
+            arcs += [
+                Continued(order.modes, order.state, ahead, length, between)
+                for length in (spread, -spread)
+            ]
     if k + 1 < len(variables):
         w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
-        back = lambda distance: _input_at(w, distance / w.duration)  # noqa: E731
-        arcs.append((modes, w.knots[:, 0], back, -spread, "early"))
-    for modes, begin, inputs, length, where in arcs if spread else ():
-        values, limits = continued(task, modes, begin, inputs, length, where)
+
+        def back(distance: float) -> Expression:
+            return _input_at(w, distance / w.duration)
+
+        arcs.append(Continued(modes, w.knots[:, 0], back, -spread, "early"))
+    for arc in arcs if spread else ():
+        values, limits = arc.values(task)
         if limits:
             blocks.append(Block(values, limits, k, np.ones(values.shape[1])))
     return blocks
@@ -283,7 +294,7 @@ def _boundary(
         off = first - ca.DM(np.asarray(task.start, dtype=np.float64))
         limits = tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in names)
         blocks.append(Block(off, limits))
-    elif task.symmetry is None:
+    elif task.symmetry is None and functions.held_limits:
         blocks.append(Block(functions.held(first), functions.held_limits, 0))
     if task.symmetry is not None:
         blocks += _closing(task, first, last)
