@@ -32,6 +32,7 @@ HOME = {
     "casadi": {
         "compiled.py",
         "control/trajectory/functions.py",
+        "control/trajectory/orders.py",
         "control/trajectory/solve.py",
         "control/trajectory/transcription.py",
         "symbolic.py",

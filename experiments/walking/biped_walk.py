@@ -3,8 +3,9 @@
 The claims: a gait is found from a crude guess and closes on simulation to 1e-8; it is unstable
 under its feedforward, and stable under hybrid LQR that knows the saltation matrix, tracked by
 reference spreading; the same design with the Jacobian of the reset alone may not be. From random
-starts in mid-step it walks on. `full` puts five controllers, tuned with the same budget, through
-pushes and steps up and down, and looks for gaits at several speeds.
+starts in mid-step it walks on. `full` puts six controllers, tuned with the same budget, through
+pushes, steps up and down, slopes, a torso of another mass and late detection, and looks for gaits
+at several speeds.
 
 A slip, or a foot that lets go without the other one taking over, counts as a fall.
 """
@@ -33,6 +34,24 @@ SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback
 
 _SHOWN = 3  # steps of the animation
 _BRIEF = 6  # steps of trials in tuning
+_BRIEF_KINDS = ("push", "up", "down")
+_GRIDS = {
+    "push": "pushes",
+    "up": "heights",
+    "down": "heights",
+    "tilt": "tilts",
+    "mass": "masses",
+    "late": "delays",
+}
+_SIZES = {"weights": 3}
+_COLUMNS = {  # of the table of limits: title, and how many of its unit there are in one of ours
+    "push": ("push [N s]", 1.0),
+    "up": ("up [cm]", 100.0),
+    "down": ("down [cm]", 100.0),
+    "tilt": ("slope [%]", 100.0),
+    "mass": ("torso [%]", 100.0),
+    "late": ("late [ms]", 1000.0),
+}
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,10 @@ class Config:
     greatest, N m. weights: of coordinates in 1/rad^2, velocities in s^2/rad^2 and torques in
     1/(N m)^2. extension: of the reference before and after touchdowns, s. starts, seed, scatter: of
     random starts, with standard deviations in rad and m, rad/s and m/s. steps: to walk.
-    full: all controllers and speeds. budget: how many weights are tried for each controller.
-    pushes: N s. heights: m. speeds: m/s.
+    full: all controllers and speeds, from `full_starts`. budget: how many weights are tried for
+    each controller. What is survived is looked for on grids: pushes in N s, heights of steps up and
+    down in m, tilts of gravity against the ground in rad, masses as relative errors of the torso's,
+    delays of the detection of touchdowns in s. speeds: of further gaits, m/s.
     """
 
     speed: float = 0.7
@@ -58,28 +79,47 @@ class Config:
     scatter: tuple[float, float] = (0.01, 0.05)
     steps: int = 50
     full: bool = False
+    full_starts: int = 20
     budget: int = 5
-    pushes: tuple[float, ...] = (2.0, 4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0)
-    heights: tuple[float, ...] = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04)
+    pushes: tuple[float, ...] = (4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0)
+    heights: tuple[float, ...] = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
+    tilts: tuple[float, ...] = (0.01, 0.02, 0.04, 0.06)
+    masses: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
+    delays: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02, 0.05)
     speeds: tuple[float, ...] = (0.5, 0.7, 0.9)
 
     def __post_init__(self) -> None:
         for name in ("speed", "clearance", "friction", "torque", "extension"):
             number(name, getattr(self, name), above=0.0)
-        for name, size in (("weights", 3), ("pushes", None), ("heights", None), ("speeds", None)):
-            for k, value in enumerate(vector(name, getattr(self, name), size)):
+        for name in ("weights", *_GRIDS.values(), "speeds"):
+            for k, value in enumerate(vector(name, getattr(self, name), _SIZES.get(name))):
                 number(f"{name}[{k}]", value, above=0.0)
         for k, value in enumerate(vector("scatter", self.scatter, 2)):
             number(f"scatter[{k}]", value, at_least=0.0)
-        for name in ("starts", "steps", "budget"):
+        for name in ("starts", "full_starts", "steps", "budget"):
             count(name, getattr(self, name))
         count("seed", self.seed, at_least=0)
+
+    @property
+    def walks(self) -> int:
+        """How many random starts there are."""
+        return self.full_starts if self.full else self.starts
 
 
 def quick(config: Config) -> Config:
     """Few steps from one start."""
     return replace(
-        config, starts=1, steps=2, budget=1, pushes=(4.0,), heights=(0.01,), speeds=(config.speed,)
+        config,
+        starts=1,
+        full_starts=1,
+        steps=2,
+        budget=1,
+        pushes=(4.0,),
+        heights=(0.01,),
+        tilts=(0.01,),
+        masses=(0.05,),
+        delays=(0.002,),
+        speeds=(config.speed,),
     )
 
 
@@ -124,7 +164,7 @@ def walked(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
     random = np.random.default_rng(config.seed)
     return [
         walk(gait, policy, scattered(gait, random, config.scatter), config.steps)
-        for _ in range(config.starts)
+        for _ in range(config.walks)
     ]
 
 
@@ -170,12 +210,15 @@ def everything(config: Config, gait: Gait, folder: RunFolder, console: Console) 
     random = np.random.default_rng(config.seed + 1)
     tried = candidates(Weights(*config.weights), config.budget, random)
     whole = Trials(
-        config.pushes, config.heights, config.starts, config.scatter, config.steps, config.seed
+        {kind: getattr(config, name) for kind, name in _GRIDS.items()},
+        config.full_starts,
+        config.scatter,
+        config.steps,
+        config.seed,
     )
     brief = replace(
         whole,
-        pushes=config.pushes[::2],
-        heights=config.heights[::2],
+        sizes={kind: whole.sizes[kind][1::2] for kind in _BRIEF_KINDS},
         starts=1,
         steps=min(_BRIEF, config.steps),
         seed=config.seed + 1,
@@ -191,25 +234,28 @@ def everything(config: Config, gait: Gait, folder: RunFolder, console: Console) 
             tick=begin("controllers"),
         )
     print_limits(console, found, config)
-    figures.draw_limits(folder / "figures/limits.png", found)
+    figures.draw_limits(folder / "figures/limits.png", found, _COLUMNS)
     return {
         "gaits": gaits,
-        "largest_push": {each.controller: each.push for each in found},
-        "step_height": {each.controller: 100.0 * min(each.up, each.down) for each in found},
-        "step_up": {each.controller: 100.0 * each.up for each in found},
-        "step_down": {each.controller: 100.0 * each.down for each in found},
-        "controllers": {each.controller: _plain(each) for each in found},
+        "largest_push": {each.controller: each.limits["push"] for each in found},
+        "step_height": {
+            each.controller: 100.0 * min(each.limits["up"], each.limits["down"]) for each in found
+        },
+        "controllers": {each.controller: controller_record(each) for each in found},
     }
 
 
-def _plain(each: Survived) -> dict[str, Any]:
+def controller_record(each: Survived) -> dict[str, Any]:
+    """A controller as it stands in summary.json; limits in the units of the table."""
     w = each.weights
     return {
         "weights": (w.coordinates, w.velocities, w.torques),
         "score": each.score,
         "contraction": each.contraction,
+        "is_stable": each.is_stable,
         "steps_walked": each.walked,
-        "survived_beyond_the_limit": each.holes,
+        "limits": {title: factor * each.limits[kind] for kind, (title, factor) in _COLUMNS.items()},
+        "survived_beyond_the_limit": dict(each.holes),
     }
 
 
@@ -270,27 +316,19 @@ def print_walks(console: Console, gait: Gait, walks: Sequence[Walk], steps: int)
 
 
 def print_limits(console: Console, found: Sequence[Survived], config: Config) -> None:
-    """What controllers survive."""
+    """What controllers survive; * where more was survived beyond the first that was not."""
     rows = [
         (
             each.controller + ("" if each.is_stable else " (unstable)"),
             f"{sum(n >= config.steps for n in each.walked)} of {len(each.walked)}",
-            f"{each.push:g}",
-            f"{100.0 * each.up:g}",
-            f"{100.0 * each.down:g}",
+            *(
+                f"{factor * each.limits[kind]:.3g}" + ("*" if each.holes[kind] else "")
+                for kind, (_, factor) in _COLUMNS.items()
+            ),
             f"{each.contraction:.2f}",
-            str(each.holes),
         )
         for each in found
     ]
-    columns = [
-        "controller",
-        "starts",
-        "push [N s]",
-        "up [cm]",
-        "down [cm]",
-        "error per step",
-        "beyond",
-    ]
+    columns = ["controller", "starts", *(title for title, _ in _COLUMNS.values()), "error per step"]
     title = f"Survived for {config.steps} steps, each controller tuned over {config.budget} weights"
     console.print(table(title, columns, rows))

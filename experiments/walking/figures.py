@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,8 @@ from hybridctl.checks import Array
 from hybridctl.files import atomic
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, animation, series
+
+Columns = Mapping[str, tuple[str, float]]
 
 GROUND = "#555555"
 LEGS = (TRACKING, REFERENCE)
@@ -97,26 +99,22 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
         figure.savefig(temporary, dpi=130)
 
 
-def draw_limits(path: Path, found: Sequence[Survived]) -> None:
-    """Largest pushes and steps of each controller; unstable ones are hatched."""
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+def draw_limits(path: Path, found: Sequence[Survived], columns: Columns) -> None:
+    """The largest of what each controller survives; unstable ones are hatched.
+
+    columns: by kind of trial, its title and the factor to the unit there.
+    """
+    figure = Figure(figsize=(9.5, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2)
+    panels = figure.subplots(2, 3).ravel()
     places = np.arange(len(found))
     names = [each.controller for each in found]
     hatches = ["" if each.is_stable else "///" for each in found]
-    pushes = [each.push for each in found]
-    panels[0].bar(places, pushes, color=TRACKING, hatch=hatches, edgecolor="white")
-    panels[0].set_ylabel("largest push, both ways [N s]")
-    for side, way, color in ((-0.2, "up", TRACKING), (0.2, "down", BASELINE)):
-        heights = [100.0 * getattr(each, way) for each in found]
-        panels[1].bar(
-            places + side, heights, 0.38, color=color, label=way, hatch=hatches, edgecolor="white"
-        )
-    panels[1].set_ylabel("largest step [cm]")
-    panels[1].legend(fontsize=8)
-    for axes in panels:
-        axes.set_xticks(places, names, fontsize=8)
+    for axes, (kind, (title, factor)) in zip(panels, columns.items(), strict=True):
+        sizes = [factor * each.limits[kind] for each in found]
+        axes.bar(places, sizes, color=TRACKING, hatch=hatches, edgecolor="white")
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(places, names, fontsize=7)
         axes.grid(alpha=0.3, axis="y")
     figure.suptitle("What controllers survive, tuned with the same budget (hatched: unstable)")
     with atomic(path) as temporary:

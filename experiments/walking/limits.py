@@ -2,45 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.walk import Walk, over_a_step, pushed, scattered, walk
+from hybridctl.experiments.walking.walk import Late, Walk, over_a_step, pushed, scattered, walk
+from hybridctl.robots import five_link
 
-from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
+from hybridctl.mechanics.system import ContactSystem
 
 _MEASURED = 4  # steps
 _SPREAD = 1.0  # of the logarithms (base 10) of weights that are tried
+_BOTH, _ONE = (1.0, -1.0), (1.0,)
+_SIGNS = {"push": _BOTH, "up": _ONE, "down": _ONE, "tilt": _BOTH, "mass": _BOTH, "late": _ONE}
 
 
 @dataclass(frozen=True)
 class Trials:
     """What a controller is put through.
 
-    pushes: N s at the hip, each forwards and backwards. heights: m, each up and down. starts: how
-    many, of this scatter. steps: that have to be walked.
+    sizes: of kinds of trials, ascending. push: at the hip in mid-step, N s; tilt: of gravity
+    against the ground's normal, rad; mass: relative error of the torso's mass and inertia; these
+    three in both directions. up, down: steps of the ground, m; late: how late touchdowns are known,
+    s.
+    starts: how many, of this scatter. steps: that have to be walked.
     """
 
-    pushes: tuple[float, ...]
-    heights: tuple[float, ...]
+    sizes: Mapping[str, tuple[float, ...]]
     starts: int
     scatter: tuple[float, float]
     steps: int
     seed: int
+
+    def walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> Walk:
+        """One trial; the sign of the size is its direction."""
+        if kind == "push":
+            return walk(gait, policy, pushed(gait, size), self.steps)
+        if kind in ("up", "down"):
+            return over_a_step(gait, policy, size if kind == "up" else -size, self.steps)
+        if kind == "late":
+            return walk(gait, Late(policy, size), gait.middle, self.steps)
+        torso, tilt = (1.0 + size, 0.0) if kind == "mass" else (1.0, size)
+        walker = _other_walker(gait.friction, torso, tilt)
+        return walk(gait, policy, gait.middle, self.steps, walker)
+
+    def started(self, gait: Gait, policy: Policy) -> list[Walk]:
+        """From random starts."""
+        random = np.random.default_rng(self.seed)
+        return [
+            walk(gait, policy, scattered(gait, random, self.scatter), self.steps)
+            for _ in range(self.starts)
+        ]
+
+
+@lru_cache(maxsize=32)
+def _other_walker(friction: float, torso: float, tilt: float) -> ContactSystem:
+    return five_link.system(friction, torso=torso, tilt=tilt)
 
 
 @dataclass(frozen=True)
 class Survived:
     """What a controller survived.
 
-    push: the largest such that it and all smaller ones on the grid were survived in both
-    directions, N s; up, down: likewise of steps, m. holes: how many larger ones were survived
+    limits: by kind, the largest size such that it and all smaller ones on the grid were survived,
+    in both directions where there are two. holes: by kind, how many larger ones were survived
     beyond the first that was not, so that the limit is not a sharp one. walked: of each start.
     contraction: of the error from one touchdown to the next, measured; NaN after a fall.
     """
@@ -48,10 +79,8 @@ class Survived:
     controller: str
     weights: Weights
     score: int
-    push: float
-    up: float
-    down: float
-    holes: int
+    limits: Mapping[str, float]
+    holes: Mapping[str, int]
     walked: tuple[int, ...]
     contraction: float
 
@@ -119,38 +148,28 @@ def designed(gait: Gait, weights: Weights, jumps: str) -> PeriodicLqr | None:
 
 def score(gait: Gait, policy: Policy, trials: Trials) -> int:
     """Steps walked in all trials together."""
-    walks = [walk(gait, policy, pushed(gait, p), trials.steps) for p in _both(trials.pushes)]
-    walks += [over_a_step(gait, policy, h, trials.steps) for h in _both(trials.heights)]
-    walks += _from_starts(gait, policy, trials)
+    walks = trials.started(gait, policy)
+    for kind, sizes in trials.sizes.items():
+        for size in sizes:
+            walks += [trials.walked(gait, policy, kind, sign * size) for sign in _SIGNS[kind]]
     return sum(each.steps for each in walks)
 
 
 def survived(
     gait: Gait, name: str, policy: Policy, weights: Weights, score: int, trials: Trials
 ) -> Survived:
-    """The largest pushes and steps, and how the starts went."""
-
-    def passes(each: Walk) -> bool:
-        return each.steps >= trials.steps
-
-    pushes = [
-        all(passes(walk(gait, policy, pushed(gait, p), trials.steps)) for p in (size, -size))
-        for size in trials.pushes
-    ]
-    ways = [
-        [passes(over_a_step(gait, policy, sign * h, trials.steps)) for h in trials.heights]
-        for sign in (1.0, -1.0)
-    ]
-    starts = _from_starts(gait, policy, trials)
+    """The largest sizes of each kind, and how the starts went."""
+    passed = {
+        kind: [_passes(gait, policy, trials, kind, size) for size in sizes]
+        for kind, sizes in trials.sizes.items()
+    }
     return Survived(
         name,
         weights,
         score,
-        _largest(trials.pushes, pushes),
-        _largest(trials.heights, ways[0]),
-        _largest(trials.heights, ways[1]),
-        sum(_holes(part) for part in (pushes, *ways)),
-        tuple(each.steps for each in starts),
+        {kind: _largest(trials.sizes[kind], row) for kind, row in passed.items()},
+        {kind: _holes(row) for kind, row in passed.items()},
+        tuple(each.steps for each in trials.started(gait, policy)),
         contraction(gait, policy, trials.seed),
     )
 
@@ -168,16 +187,9 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
 
 
-def _from_starts(gait: Gait, policy: Policy, trials: Trials) -> list[Walk]:
-    random = np.random.default_rng(trials.seed)
-    return [
-        walk(gait, policy, scattered(gait, random, trials.scatter), trials.steps)
-        for _ in range(trials.starts)
-    ]
-
-
-def _both(sizes: Sequence[float]) -> Array:
-    return np.concatenate((sizes, np.negative(sizes)))
+def _passes(gait: Gait, policy: Policy, trials: Trials, kind: str, size: float) -> bool:
+    walks = (trials.walked(gait, policy, kind, sign * size) for sign in _SIGNS[kind])
+    return all(each.steps >= trials.steps for each in walks)
 
 
 def _largest(sizes: Sequence[float], passed: Sequence[bool]) -> float:

@@ -53,11 +53,16 @@ def is_fall(event: Event) -> bool:
     return event.mode_after not in _STANCES or event.mode_after == event.mode_before
 
 
-def walk(gait: Gait, policy: Policy, start: Array, steps: int) -> Walk:
-    """So many steps and half a one, from a state in mid-step of the left leg."""
+def walk(
+    gait: Gait, policy: Policy, start: Array, steps: int, walker: ContactSystem | None = None
+) -> Walk:
+    """So many steps and half a one, from a state in mid-step of the left leg.
+
+    walker: what walks, by default that of the gait.
+    """
     begin = 0.5 * gait.period
-    end = begin + steps * gait.period
-    return _walked(gait.walker, five_link.LEFT_STANCE, policy, start, (begin, end))
+    span = (begin, begin + steps * gait.period)
+    return _walked(walker or gait.walker, five_link.LEFT_STANCE, policy, start, span)
 
 
 def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
@@ -106,6 +111,34 @@ def scattered(gait: Gait, random: np.random.Generator, scatter: tuple[float, flo
     project = gait.walker.mode(five_link.LEFT_STANCE).project
     assert project is not None
     return project(off)
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """A policy that knows of events `delay` seconds late, and of the mode that they lead to."""
+
+    policy: Policy
+    delay: float
+
+    def law(self, history: History) -> InputLaw:
+        """The law of the policy after the events that it knows of."""
+        return self.policy.law(self._known(history))
+
+    def next_change(self, history: History) -> float:
+        """When it knows of the next event, or the policy wants to be asked again, s."""
+        known = [event.time + self.delay for event in self._unknown(history)]
+        return min([next_change(self.policy, self._known(history)), *known[:1]])
+
+    def _unknown(self, history: History) -> list[Event]:
+        now, events = history.time, history.events
+        return [event for event in events if event.guards and event.time + self.delay > now]
+
+    def _known(self, history: History) -> History:
+        unknown = self._unknown(history)
+        if not unknown:
+            return history
+        known = tuple(event for event in history.events if event.index < unknown[0].index)
+        return replace(history, mode=unknown[0].mode_before, events=known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,11 @@ and a tibia against its femur.
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
+
+from hybridctl.checks import number
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.exchange import exchange
 from hybridctl.mechanics.robot import Robot
@@ -31,11 +35,21 @@ ROTORS = dict.fromkeys(JOINTS, Rotor(inertia=3.32e-4, gear=50.0))
 LEFT_STANCE, RIGHT_STANCE = ("stick", "open"), ("open", "stick")
 
 
-def robot() -> Robot:
-    """The walker on a base that moves in the sagittal plane."""
-    return Robot.from_urdf(
-        Path(__file__).with_name("five_link.urdf"), root="sagittal", rotors=ROTORS
-    )
+def robot(torso: float = 1.0, tilt: float = 0.0) -> Robot:
+    """The walker on a base that moves in the sagittal plane.
+
+    torso: by which its mass and moment of inertia are multiplied. tilt: by which gravity leans
+    backwards, rad: walking uphill, as seen from the ground.
+    """
+    number("torso", torso, above=0.0)
+    tree = ElementTree.parse(Path(__file__).with_name("five_link.urdf"))
+    inertial = tree.find("link[@name='torso']/inertial")
+    for part in () if inertial is None else (inertial.find("mass"), inertial.find("inertia")):
+        for name, value in () if part is None else part.items():
+            part.set(name, f"{torso * float(value):.17g}")
+    gravity = 9.81 * np.array([-np.sin(tilt), 0.0, -np.cos(tilt)])
+    text = ElementTree.tostring(tree.getroot(), encoding="unicode")
+    return Robot.from_urdf(text, root="sagittal", rotors=ROTORS, gravity=gravity)
 
 
 def contacts(friction: float = 0.7, slope: float = 0.0, step: float = 0.0) -> list[Contact]:
@@ -50,9 +64,16 @@ def contacts(friction: float = 0.7, slope: float = 0.0, step: float = 0.0) -> li
     ]
 
 
-def system(friction: float = 0.7, slope: float = 0.0, step: float = 0.0) -> ContactSystem:
-    """The walker and its ground; impacts are plastic."""
-    return contact_system(robot(), contacts(friction, slope, step))
+def system(
+    friction: float = 0.7,
+    slope: float = 0.0,
+    step: float = 0.0,
+    *,
+    torso: float = 1.0,
+    tilt: float = 0.0,
+) -> ContactSystem:
+    """The walker and its ground; impacts are plastic. See `robot` and `contacts`."""
+    return contact_system(robot(torso, tilt), contacts(friction, slope, step))
 
 
 def exchange_legs(walker: ContactSystem) -> Symmetry:

@@ -4,11 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments.walking import biped_walk, controllers, limits
+from hybridctl.experiments.walking import biped_walk, cone, controllers, limits, phases
 from hybridctl.experiments.walking import walk as walks
 from rich.console import Console
 
+from hybridctl.control.detection import Detection
+from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import InputError
+from hybridctl.hybrid.policy import History
 from hybridctl.report import RunFolder, load_configuration
 
 CONFIG = biped_walk.quick(biped_walk.Config())
@@ -42,6 +45,42 @@ def test_every_controller_walks_from_the_orbit(gait, tracks, designs, name):
     assert found.steps == STEPS
     assert found.reason == ""
     assert found.errors(gait).max() < 1e-5
+
+
+def test_being_late_costs_nothing_where_the_phase_is_chosen_by_value(gait, tracks, designs):
+    """At a state of the orbit the reference of that state is found, whatever the clock says."""
+    policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
+    for now, shift in ((0.61, 0.05), (0.41, -0.03)):
+        law = policy.law(History(("stick", "open"), now + shift, gait.orbit(now)))
+        u = law(now + shift, gait.orbit(now))
+        np.testing.assert_allclose(u, gait.curve(0)(now), atol=1e-5)
+
+
+def test_a_late_policy_is_reference_spreading_with_detection(gait, tracks, designs):
+    """Two ways to know of touchdowns 5 ms late walk the same way."""
+    policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
+    late = ReferenceSpreading(
+        policy.reference, policy.gains, limits=policy.limits, detection=Detection(0.005)
+    )
+    ends = [
+        walks.walk(gait, each, gait.middle, 2).run.final_state
+        for each in (walks.Late(policy, 0.005), late)
+    ]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-5)
+    nominal = walks.walk(gait, policy, gait.middle, 2).run.final_state
+    assert np.abs(ends[0] - nominal).max() > 1e-3
+
+
+def test_values_are_those_of_the_other_foot_seen_through_the_exchange(gait, designs):
+    """V just before a touchdown is V just after it, taken through the jump: V- = G' V+ G."""
+    lqr = designs["saltation"]
+    values = phases.Values.of(lqr, gait.period, 0.1)
+    jump = gait.map.jumps[0].state
+    i, j = (int(np.abs(values.phases - s).argmin()) for s in (gait.period, 0.0))
+    before, after = lqr.period.values[0].end, lqr.period.values[1].start
+    np.testing.assert_allclose(jump.T @ after @ jump, before, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(values.left[i + 5], before, atol=1e-9 * np.abs(before).max())
+    np.testing.assert_allclose(values.right[j - 5], after, atol=1e-9 * np.abs(after).max())
 
 
 def test_errors_shrink_from_a_random_start(gait, tracks, designs):
@@ -86,7 +125,7 @@ def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
     for _ in range(50):
         a, b = random.normal(size=(3, 4)), 20.0 * random.uniform(size=3)
         wanted = 20.0 * random.normal(size=4)
-        u = controllers.nearest(wanted, a, b, 25.0)
+        u = cone.nearest(wanted, a, b, 25.0)
         assert (a @ u + b >= -1e-5).all()
         assert (np.abs(u) <= 25.0 + 1e-9).all()
         rows = np.vstack([a, np.eye(4), -np.eye(4)])
@@ -101,7 +140,7 @@ def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
 
 def test_cone_rows_are_the_forces_of_the_dynamics(gait):
     x, u = gait.middle, np.array([20.0, -10.0, 5.0, 8.0])
-    a, b = controllers.ConeModel(gait)(("stick", "open"), x)
+    a, b = cone.ConeModel(gait)(("stick", "open"), x)
     out = gait.walker.mode(("stick", "open")).outputs(0.0, x, u)
     normal, friction = out["normal_force"][0], out["friction_force"][0][0]
     expected = [normal - 5.0, 0.95 * 0.7 * normal - friction, 0.95 * 0.7 * normal + friction]

@@ -50,6 +50,20 @@ def test_its_energy_is_that_of_five_rods_and_four_rotors():
     assert potential == pytest.approx(expected_potential, rel=1e-12)
 
 
+def test_a_heavier_torso_and_tilted_gravity_are_those_of_the_model():
+    heavy = five_link.robot(torso=1.25)
+    assert heavy.weight == pytest.approx((1.25 * 12.0 + 2 * 6.8 + 2 * 3.2) * 9.81)
+    at_rest = np.zeros(7)
+    swung = at_rest.copy()
+    swung[2] = 2.0
+    light = five_link.robot()
+    spin = heavy.energy(Q, swung)[0] - light.energy(Q, swung)[0]
+    assert spin == pytest.approx(0.25 * 0.5 * (1.33 + 12.0 * 0.24**2) * 4.0, rel=1e-12)
+    falling = five_link.robot(tilt=0.1).free_acceleration(Q, at_rest, np.zeros(4))
+    expected = [-9.81 * np.sin(0.1), -9.81 * np.cos(0.1), *np.zeros(5)]
+    np.testing.assert_allclose(falling, expected, atol=1e-12)
+
+
 def test_exchanged_legs_take_motions_to_motions(walker):
     """S f(x, u) = f(S x, W u), in the mode of the other foot; impacts too."""
     symmetry, random = five_link.exchange_legs(walker), np.random.default_rng(0)

@@ -33,9 +33,9 @@ class PhaseFunctions:
     """Functions of phase k.
 
     field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
-    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. end: (x, u) -> values of
-    `end_limits`, where it ends. held: x -> what the mode holds at zero. jump: x -> state after the
-    end, None where it stays.
+    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. end: (x, u, du/dt) -> values
+    of `end_limits`, where it ends. held: x -> what the mode holds at zero. jump: x -> state after
+    the end, None where it stays.
     """
 
     field: Any
@@ -57,8 +57,9 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
     modes, dynamics = contact_modes(phase.mode), system.dynamics
     mode = mode_field(system.robot, system.contacts, modes, stabilization=dynamics.stabilization)
     x, u = mode.x, mode.u
-    inside = [*_forces(task, k, mode.forces), *_joints(task, x), *_torques(task, u)]
-    ends = [*_events(task, k, mode)]
+    inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
+    rate = ca.SX.sym("rate", u.numel())
+    ends = [*_events(task, k, mode, rate)]
     jump = None
     if task.closing(k):
         after = task.mode_after(k)
@@ -76,7 +77,7 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
         tuple(limit for _, limit in inside),
         ca.Function("gaps", [x], [gaps[[_gap_guard(task, k, i) for i in opened]]]),
         tuple(system.contacts[i].name for i in opened),
-        ca.Function("end", [x, u], [ca.vertcat(*(value for value, _ in ends))]),
+        ca.Function("end", [x, u, rate], [ca.vertcat(*(value for value, _ in ends))]),
         tuple(limit for _, limit in ends),
         ca.Function("held", [x], [held_rows(system.robot, system.contacts, modes, x)]),
         _held_limits(task, k),
@@ -100,12 +101,17 @@ def _gap_guard(task: Task, k: int, contact: int) -> int:
     return names.index(f"{task.system.contacts[contact].name} closes")
 
 
-def _cone(task: Task, forces: Expression, i: int, unit: str, least: float) -> list[Limited]:
-    """Normal force and friction cone of contact i, forces being those on all rows."""
+def cone_limits(
+    task: Task, forces: Expression, i: int, unit: str, least: float, mode: str
+) -> list[Limited]:
+    """Normal force and friction cone of contact i, forces being those on all rows.
+
+    unit: "N" of forces, "N s" of impulses. mode: of the contact; what slides is on its cone.
+    """
     contact, normal = task.system.contacts[i], forces[i]
     kind = "force" if unit == "N" else "impulse"
     rows: list[Limited] = [(normal, Limit(f"normal {kind} of {contact.name!r}", unit, least))]
-    tangents = task.system.dynamics.all.tangents[i].tolist()
+    tangents = task.system.dynamics.all.tangents[i].tolist() if mode == "stick" else []
     share = task.margins.friction * float(contact.static_friction or 0.0)
     name = f"friction cone of {contact.name!r} ({kind})"
     if len(tangents) == 1:
@@ -119,17 +125,21 @@ def _cone(task: Task, forces: Expression, i: int, unit: str, least: float) -> li
     return rows
 
 
-def _forces(task: Task, k: int, forces: Expression) -> list[Limited]:
-    """Of contacts that are closed in phase k; those that slide are on their cone."""
-    modes = contact_modes(task.phases[k].mode)
+def _forces(task: Task, k: int, mode: Any) -> list[Limited]:
+    """Of contacts that are closed in phase k, and the speeds of those that slide."""
+    phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
     rows: list[Limited] = []
-    for i in closed_contacts(task.phases[k].mode):
-        cone = _cone(task, forces, i, "N", task.margins.force)
-        rows += cone if modes[i] == "stick" else cone[:1]
+    for i in closed_contacts(phase.mode):
+        rows += cone_limits(task, mode.forces, i, "N", task.margins.force, modes[i])
     opening = {f"{contact.name} opens" for contact in task.system.contacts}
-    if opening & set(task.phases[k].ends):
+    if opening & set(phase.ends):
         rows = [(value, Limit(limit.name, limit.unit, 0.0)) for value, limit in rows]
-    return rows
+    names, slowest = task.system.outgoing(phase.mode).guards.names, task.margins.sliding
+    return rows + [
+        (mode.guards[j], Limit(f"guard {name!r}", "m/s", 0.0 if name in phase.ends else slowest))
+        for j, name in enumerate(names)
+        if name.endswith("sticks")
+    ]
 
 
 def _joints(task: Task, x: Expression) -> list[Limited]:
@@ -153,14 +163,15 @@ def length_unit(robot: Robot, joint: str) -> str:
     return "rad" if body.twist[3:].any() else "m"
 
 
-def _torques(task: Task, u: Expression) -> list[Limited]:
+def torque_limits(task: Task, u: Expression) -> list[Limited]:
+    """Of all inputs, without any where the task has none."""
     if not np.isfinite(task.torque):
         return []
     limits = [Limit(f"input {i}", "N m", -task.torque, task.torque) for i in range(u.numel())]
     return [(u[i], limit) for i, limit in enumerate(limits)]
 
 
-def _events(task: Task, k: int, mode: Any) -> list[Limited]:
+def _events(task: Task, k: int, mode: Any, input_rate: Expression) -> list[Limited]:
     """The guards that end a phase vanish, and fall."""
     system, phase = task.system, task.phases[k]
     names = system.outgoing(phase.mode).guards.names
@@ -169,10 +180,9 @@ def _events(task: Task, k: int, mode: Any) -> list[Limited]:
         value = mode.guards[names.index(name)]
         unit = "m" if name.endswith("closes") else "N" if "sticks" not in name else "m/s"
         rows.append((value, Limit(f"guard {name!r}", unit, 0.0, 0.0)))
-        if name.endswith("closes"):
-            rate = ca.jtimes(value, mode.x, mode.field)
-            limit = Limit(f"rate of guard {name!r}", "m/s", -np.inf, -task.margins.approach)
-            rows.append((rate, limit))
+        rate = ca.jtimes(value, mode.x, mode.field) + ca.jtimes(value, mode.u, input_rate)
+        limit = Limit(f"rate of guard {name!r}", f"{unit}/s", -np.inf, -task.margins.approach)
+        rows.append((rate, limit))
     return rows
 
 
@@ -182,8 +192,7 @@ def _impacts(task: Task, k: int, impulses: Expression, rates: Expression) -> lis
     modes = contact_modes(after)
     rows: list[Limited] = []
     for i in closed_contacts(after):
-        cone = _cone(task, impulses, i, "N s", task.margins.impulse)
-        rows += cone if modes[i] == "stick" else cone[:1]
+        rows += cone_limits(task, impulses, i, "N s", task.margins.impulse, modes[i])
     for i in set(closed_contacts(task.phases[k].mode)) - set(closed_contacts(after)):
         name = f"normal rate of {task.system.contacts[i].name!r} after the impact"
         rows.append((rates[i], Limit(name, "m/s", task.margins.release)))

@@ -72,13 +72,15 @@ class OptimalTrajectory:
     run: from the start to just after the last event, or to the end of the last phase. feedforward:
     its inputs, one curve for each phase, which go on beyond it. planned (k, nx): states before each
     event, and at the end, as the programme has them. mismatch: the largest entry by which
-    the simulated ones differ from them. cost, iterations, seconds: of the search.
+    the simulated ones differ from them. margin: of the orders of touch, see `Task.widen`. cost,
+    iterations, seconds: of the search.
     """
 
     run: HybridTrajectory
     feedforward: tuple[InputCurve, ...]
     planned: Array
     mismatch: float
+    margin: float
     cost: float
     iterations: int
     seconds: float
@@ -136,7 +138,14 @@ def _simulated(
             f"{tolerance:.3g}: more intervals or points of collocation are needed"
         )
     return OptimalTrajectory(
-        run, curves, planned, off, optimum.cost, optimum.iterations, optimum.seconds
+        run,
+        curves,
+        planned,
+        off,
+        float(optimum.variables[-1]),
+        optimum.cost,
+        optimum.iterations,
+        optimum.seconds,
     )
 
 

@@ -49,7 +49,8 @@ class Margins:
     forces and impulses. impulse: least normal impulse of a contact that an impact closes, N s.
     release: least normal rate of a contact that an impact opens, m/s. clearance: of open contacts,
     m: gaps are at least 4 s (1 - s) times this, s being the fraction of the phase that is over.
-    approach: least rate at which the guards that end a phase fall, in their unit per s.
+    approach: least rate at which the guards that end a phase fall, in their unit per s. sliding:
+    least speed of contacts that slide, m/s.
     """
 
     force: float = 10.0
@@ -58,6 +59,7 @@ class Margins:
     release: float = 0.01
     clearance: float = 0.0
     approach: float = 0.05
+    sliding: float = 0.01
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -104,6 +106,12 @@ class Task:
     on smoothly beyond its ends. running_cost: an expression L(x, u) whose integral is added to
     final_cost, an expression like the value of a `Condition`.
 
+    Contacts that close together may do so one by one in any order, inside the margins of impulses,
+    forces and approach. spread: by how much events may be early or late, s: so far arcs go on past
+    their events, and those between the touches, with contacts that press and inputs inside their
+    limits. widen: the weight of a common margin m >= 0, by which all orders of touch stay
+    (1 + m) times as far inside as the margins say; it is subtracted from the cost.
+
     Raises `InputError` for parts that do not fit together.
     """
 
@@ -119,6 +127,8 @@ class Task:
     degree: int = 7
     running_cost: Callable[[Expression, Expression], Expression] = squared_input
     final_cost: Callable[[Expression, Expression, Expression], Expression] | None = None
+    spread: float = 0.0
+    widen: float = 0.0
 
     def __post_init__(self) -> None:
         instance("system", self.system, ContactSystem)
@@ -141,6 +151,8 @@ class Task:
         if self.symmetry is not None:
             self.symmetry.check(self.system.space)
         count("degree", self.degree, at_least=0)
+        number("spread", self.spread, at_least=0.0)
+        number("widen", self.widen, at_least=0.0)
 
     def _check_phase(self, k: int, phase: Phase) -> None:
         guards = self.system.outgoing(phase.mode).guards.names

@@ -22,7 +22,9 @@ from hybridctl.control.trajectory.functions import (
     length_unit,
     phase_functions,
 )
+from hybridctl.control.trajectory.orders import Continued, closing_contacts, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
+from hybridctl.mechanics.phase import contact_modes
 
 Expression = Any
 Guess = Callable[[int, float], Array]
@@ -72,17 +74,22 @@ class PhaseVariables:
 
 @dataclass(frozen=True, eq=False)
 class Programme:
-    """The variables of all phases, the cost, and the blocks of constraints."""
+    """The variables of all phases, the common margin, the cost, and the blocks of constraints.
+
+    margin: of the orders of touch (1, 1), see `Task.widen`.
+    """
 
     task: Task
     variables: tuple[PhaseVariables, ...]
+    margin: Expression
     cost: Expression
     blocks: tuple[Block, ...]
 
     @property
     def column(self) -> Expression:
         """All variables (n, 1)."""
-        return ca.vertcat(*(column for phase in self.variables for column in phase.all))
+        columns = [column for phase in self.variables for column in phase.all]
+        return ca.vertcat(*columns, self.margin)
 
     @property
     def constraints(self) -> Expression:
@@ -96,12 +103,14 @@ class Programme:
         return low, high
 
     def box(self) -> tuple[Array, Array]:
-        """Bounds of the variables (n,): durations alone have some."""
+        """Bounds of the variables (n,): durations and the margin alone have some."""
         low, high = [], []
         for phase, v in zip(self.task.phases, self.variables, strict=True):
             free = np.full(sum(part.numel() for part in v.all) - 1, np.inf)
             low.append(np.append(-free, phase.duration[0]))
             high.append(np.append(free, phase.duration[1]))
+        low.append(np.zeros(1))
+        high.append(np.array([np.inf if self.task.widen else 0.0]))
         return np.concatenate(low), np.concatenate(high)
 
     def start(self, guess: Guess) -> Array:
@@ -111,7 +120,7 @@ class Programme:
             fractions = np.linspace(0.0, 1.0, phase.intervals + 1), point_fractions(phase)
             parts += [np.array([guess(k, s) for s in group]).ravel() for group in fractions]
             parts += [np.zeros(v.inputs.numel()), np.array([0.5 * sum(phase.duration)])]
-        return np.concatenate(parts)
+        return np.concatenate([*parts, np.zeros(1)])
 
 
 def point_fractions(phase: Phase) -> Array:
@@ -140,12 +149,16 @@ def transcribe(task: Task) -> Programme:
     for k in range(1, len(task.phases)):
         gap = variables[k].knots[:, 0] - ends[k - 1]
         blocks.append(Block(gap, tuple(Limit(n, u, 0.0, 0.0) for n, u in names), k, hard=True))
+    margin = ca.MX.sym("margin")
+    for k in range(len(task.phases)):
+        blocks += _events_apart(task, k, variables, margin)
+    cost -= task.widen * margin
     total = sum(v.duration for v in variables)
     first = variables[0].knots[:, 0]
     blocks += _boundary(task, functions[0], first, ends[-1], total)
     if task.final_cost is not None:
         cost += task.final_cost(first, ends[-1], total)
-    return Programme(task, variables, cost, tuple(blocks))
+    return Programme(task, variables, margin, cost, tuple(blocks))
 
 
 def _variables(task: Task, k: int) -> PhaseVariables:
@@ -184,9 +197,10 @@ def _phase(
         blocks.append(_inside(task, k, v, f))
     if f.open:
         blocks.append(_clearance(task, k, v, f, at))
-    last = v.inputs @ ca.DM(input_basis(np.ones(1), task.degree))
     if f.end_limits:
-        blocks.append(Block(f.end(v.knots[:, -1], last), f.end_limits, k, np.ones(1)))
+        rate = v.inputs @ ca.DM(2.0 * np.arange(task.degree + 1) ** 2) / v.duration  # T_n'(1) = n^2
+        values = f.end(v.knots[:, -1], _input_at(v, 1.0), rate)
+        blocks.append(Block(values, f.end_limits, k, np.ones(1)))
     spent = f.cost.map(len(at))(v.points, u) @ ca.DM(np.tile(weights.ravel(), phase.intervals))
     return blocks, length * spent
 
@@ -205,6 +219,51 @@ def _clearance(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions, at: Arr
     lower = np.tile(4.0 * task.margins.clearance * at * (1.0 - at), (len(f.open), 1))
     limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
     return Block(f.gaps.map(len(at))(v.points), limits, k, at, lower)
+
+
+def _events_apart(
+    task: Task, k: int, variables: tuple[PhaseVariables, ...], margin: Expression
+) -> list[Block]:
+    """What holds where the events at the end of phase k come one by one, early or late."""
+    if not task.phases[k].ends:
+        return []
+    spread, v, blocks = task.spread, variables[k], list[Block]()
+
+    def ahead(distance: float) -> Expression:
+        return _input_at(v, 1.0 + distance / v.duration)
+
+    x, modes = v.knots[:, -1], contact_modes(task.phases[k].mode)
+    arcs = [Continued(modes, x, ahead, spread, "late")]
+    for order in orders(task, k, x, ahead(0.0)):
+        values = order.values - ca.DM(sizes(order.limits)) * margin
+        blocks.append(Block(values, order.limits, k, np.ones(1)))
+        if len(order.contacts) < len(closing_contacts(task, k)):
+            between = f"after {' then '.join(order.contacts)}"
+            arcs += [
+                Continued(order.modes, order.state, ahead, length, between)
+                for length in (spread, -spread)
+            ]
+    if k + 1 < len(variables):
+        w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
+
+        def back(distance: float) -> Expression:
+            return _input_at(w, distance / w.duration)
+
+        arcs.append(Continued(modes, w.knots[:, 0], back, -spread, "early"))
+    for arc in arcs if spread else ():
+        values, limits = arc.values(task)
+        if limits:
+            blocks.append(Block(values, limits, k, np.ones(values.shape[1])))
+    return blocks
+
+
+def _input_at(v: PhaseVariables, fraction: Expression) -> Expression:
+    """The input (nu, 1) at a fraction of the phase, which may lie beyond it."""
+    s = 2.0 * fraction - 1.0
+    basis = [1.0, s]
+    while len(basis) < v.inputs.shape[1]:
+        basis.append(2.0 * s * basis[-1] - basis[-2])
+    return v.inputs @ ca.vertcat(*basis[: v.inputs.shape[1]])
 
 
 def _after(v: PhaseVariables, f: PhaseFunctions) -> Expression:
@@ -235,7 +294,7 @@ def _boundary(
         off = first - ca.DM(np.asarray(task.start, dtype=np.float64))
         limits = tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in names)
         blocks.append(Block(off, limits))
-    elif task.symmetry is None:
+    elif task.symmetry is None and functions.held_limits:
         blocks.append(Block(functions.held(first), functions.held_limits, 0))
     if task.symmetry is not None:
         blocks += _closing(task, first, last)

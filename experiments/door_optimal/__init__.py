@@ -1,0 +1,1 @@
+"""The door experiment on a reference found by optimisation, and a comparison with equal tuning."""

@@ -1,0 +1,159 @@
+r"""The same motion tracked by several controllers, each tuned by the same means and budget.
+
+Gains are those of a mass on a spring: joint i of the arm has :math:`K_p = \omega^2 m_i` and
+:math:`K_v = 2 \zeta \omega m_i`, m_i being its entry of the mass matrix at the impact, with one
+pair of frequency and damping before the impact and one after it. These four numbers are sought for
+the least mean plus 95th percentile of the error, with a limit of the peak input that is the same
+for all. The error is that of `tuning.ensemble.outcome`: against the arc of the state's own event
+count, from the end of the impact on, whatever error is fed back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.tuning.door import Perturbations, draw
+from hybridctl.robots import rrr_door
+
+from hybridctl.checks import Array
+from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
+from hybridctl.control.detection import Detection
+from hybridctl.control.gains import GainSchedule
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.tuning.ensemble import Controller, Ensemble, Outcome, Statistics, outcome
+from hybridctl.control.tuning.search import tune
+from hybridctl.hybrid.policy import DisturbedPolicy, Policy
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+
+CONTROLLERS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")
+_BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
+_STEP = 0.5  # of their logarithms, first
+_TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What is tracked: a plant and its reference, with the window of baselines and the delay, s."""
+
+    plant: HybridSystem
+    reference: Reference
+    window: float
+    delay: float
+
+    def policy(self, name: str, gains: GainSchedule) -> Policy:
+        """One of `CONTROLLERS`."""
+        reference, window = self.reference, self.window
+        if name == "conventional":
+            return ClockTracking(reference, gains)
+        if name == "nearest arc":
+            return NearestTracking(reference, gains, window=window)
+        if name == "impact-invariant":
+            return ImpactInvariantTracking(self.plant, reference, gains, window=window)
+        delay = self.delay if name.endswith("late") else 0.0
+        return ReferenceSpreading(reference, gains, detection=Detection(delay))
+
+    def run(self, name: str, gains: GainSchedule, start: Array, bias: Array) -> HybridTrajectory:
+        """From a start that is off by so much (8,), with an error of the torques (3,)."""
+        nominal = self.reference.nominal
+        return simulate(
+            self.plant,
+            nominal.arcs[0].mode,
+            nominal(0.0) + start,
+            (0.0, nominal.end),
+            DisturbedPolicy(self.policy(name, gains), lambda t, x: bias),
+            rtol=_TOLERANCE,
+            atol=_TOLERANCE,
+            on_zeno="rest",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StageTrial:
+    """Member after member of a stage, under one controller: perturbed starts and torques."""
+
+    stage: Stage
+    name: str
+    perturbations: Perturbations
+    seed: int
+
+    def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
+        """Simulate a member; which controller is used is the trial's own choice."""
+        drawn = draw(self.perturbations, rrr_door.Parameters(), self.seed, member)
+        run = self.stage.run(self.name, gains, drawn.start, drawn.bias)
+        return outcome(self.stage.reference, run)
+
+
+@dataclass(frozen=True, eq=False)
+class SpringGains:
+    """Gains by logarithms of frequency (rad/s) and damping ratio, before and after the impact.
+
+    masses (3,): of the arm's joints, kg m^2.
+    """
+
+    reference: Reference
+    masses: Array
+
+    @staticmethod
+    def of(plant: Any, reference: Reference) -> SpringGains:
+        """With the masses at the impact."""
+        q = reference.events[0].state_before[:4]
+        return SpringGains(reference, np.diag(plant.robot.mass_matrix(q))[:3].copy())
+
+    def schedule(self, parameters: Array) -> GainSchedule:
+        """The gains; phantom arcs have those of before the impact."""
+        pairs = np.exp(parameters).reshape(2, 2).tolist()
+        before, after = (self._gain(*pair) for pair in pairs)
+        arcs = [before, *[after] * (len(self.reference.arcs) - 1)]
+        return GainSchedule.constant(arcs, dict.fromkeys(self.reference.phantoms, before))
+
+    def _gain(self, frequency: float, damping: float) -> Array:
+        idle = np.zeros((3, 1))
+        spring, damper = frequency**2 * self.masses, 2.0 * damping * frequency * self.masses
+        return np.hstack([np.diag(spring), idle, np.diag(damper), idle])
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What each controller gets: members of the ensemble and evaluations of the search.
+
+    peak_input: N m. judged: members that the search has not seen. start: frequency in rad/s and
+    damping ratio to begin with, before the impact and after it.
+    """
+
+    training: int
+    evaluations: int
+    judged: int
+    peak_input: float
+    start: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """A controller with the gains that the search found, and what unseen runs say of them."""
+
+    name: str
+    parameters: Array
+    gains: GainSchedule
+    statistics: Statistics
+
+
+def tuned(stage: Stage, name: str, perturbations: Perturbations, seed: int, b: Budget) -> Tuned:
+    """One controller, tuned and judged."""
+    structure = SpringGains.of(stage.plant, stage.reference)
+    trial = StageTrial(stage, name, perturbations, seed)
+    found = tune(
+        structure,
+        np.log(b.start),
+        ensemble=Ensemble(trial, range(b.judged, b.judged + b.training)),
+        peak_input=b.peak_input,
+        evaluations=b.evaluations,
+        step=_STEP,
+        bounds=_BOUNDS,
+    )
+    judged = Ensemble(trial, range(b.judged))(found.gains)
+    return Tuned(name, np.exp(found.best.parameters), found.gains, judged)

@@ -1,0 +1,189 @@
+"""Contacts that close together may close one by one: closed forms of a plate, and the door."""
+
+import casadi as ca
+import numpy as np
+import pytest
+
+import hybridctl as hc
+from hybridctl.control.feasibility import feasibility
+from hybridctl.control.trajectory.functions import phase_functions
+from hybridctl.control.trajectory.optimise import optimise
+from hybridctl.control.trajectory.orders import Continued, orders
+from hybridctl.control.trajectory.task import Margins, Phase, Task
+from hybridctl.control.trajectory.transcription import transcribe
+from hybridctl.errors import InfeasibleReferenceError, InputError
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+
+MASS, INERTIA, HALF = 2.0, 0.3, 0.5
+OPEN, CLOSED, BOTH = ("open", "open"), ("closed", "closed"), ("left closes", "right closes")
+SPEED, TIME = 0.6, 0.5
+
+
+def plate():
+    """A plate that is lifted and tilted by two motors, above a floor."""
+    urdf = f"""<robot name="plate"><link name="rail"/><link name="cart"><inertial>
+      <mass value="1e-9"/><inertia ixx="0" iyy="1e-12" izz="0" ixy="0" ixz="0" iyz="0"/></inertial>
+      </link><link name="plate"><inertial><mass value="{MASS}"/>
+      <inertia ixx="1" iyy="{INERTIA}" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+      <joint name="z" type="prismatic"><parent link="rail"/><child link="cart"/>
+      <axis xyz="0 0 1"/><limit lower="-9" upper="9" effort="1" velocity="1"/></joint>
+      <joint name="tilt" type="revolute"><parent link="cart"/><child link="plate"/>
+      <axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>"""
+    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    corners = [
+        Contact(name, "plate", floor, offset=(x, 0.0, 0.0))
+        for name, x in (("left", -HALF), ("right", HALF))
+    ]
+    return contact_system(Robot.from_urdf(urdf), corners)
+
+
+def landing(**options) -> Task:
+    """From 0.2 m to the floor, flat, and half as long on it."""
+    given = {
+        "system": plate(),
+        "phases": [
+            Phase(OPEN, BOTH, (TIME, TIME + 1e-9), 3),
+            Phase(CLOSED, (), (0.5 * TIME, 0.5 * TIME + 1e-9), 2),
+        ],
+        "start": [0.2, 0.0, 0.0, 0.0],
+        "margins": Margins(force=1.0, impulse=0.1, approach=0.05),
+        "torque": 60.0,
+    }
+    return Task(**(given | options))
+
+
+def guess(k, s):
+    return np.array([0.2 * (1.0 - s) * (k == 0), 0.0, -SPEED * (k == 0), 0.0])
+
+
+def values(task, x, u):
+    """Values of each order of touch by their limits' names."""
+    state, inputs = ca.MX.sym("x", 4), ca.MX.sym("u", 2)
+    found = {}
+    for order in orders(task, 0, state, inputs):
+        f = ca.Function("f", [state, inputs], [order.state, order.values])
+        after, row = (np.array(part).ravel() for part in f(x, u))
+        names = [limit.name for limit in order.limits]
+        found[order.contacts] = after, dict(zip(names, row, strict=True))
+    return found
+
+
+def test_orders_of_a_plate_have_their_closed_form():
+    """One corner stops: L (1/m + h^2/I) = c; the other goes on with the rest of its speed."""
+    found = values(landing(), [0.0, 0.0, -SPEED, 0.0], [0.0, 0.0])
+    assert set(found) == {("left",), ("right",), ("left", "right"), ("right", "left")}
+    alone = SPEED / (1.0 / MASS + HALF**2 / INERTIA)
+    rate = SPEED - alone * (1.0 / MASS - HALF**2 / INERTIA)
+    for first, other in (("left", "right"), ("right", "left")):
+        after, row = found[first,]
+        assert row[f"normal impulse of '{first}' after {first}"] == pytest.approx(alone)
+        assert row[f"approach of '{other}' after {first}"] == pytest.approx(rate)
+        weight = MASS * 9.81 / (1.0 + MASS * HALF**2 / INERTIA)
+        assert row[f"normal force of '{first}' after {first}"] == pytest.approx(weight)
+        assert after[2] == pytest.approx(-0.5 * rate)
+        after, row = found[first, other]
+        np.testing.assert_allclose(after, 0.0, atol=1e-12)
+
+
+def test_an_order_in_which_a_contact_would_pull_is_refused_by_name():
+    """Tilting so fast that the left corner rises: it cannot be the first to touch."""
+    found = values(landing(), [0.0, 0.0, -SPEED, 2.0 * SPEED / HALF], [0.0, 0.0])
+    assert found["left",][1]["normal impulse of 'left' after left"] < 0.0
+    rates = {"tilt": (3.0, 9.0)}
+    with pytest.raises(InfeasibleReferenceError, match="cannot be done"):
+        optimise(landing(start=None, rate_limits=rates), guess)
+
+
+def test_a_common_margin_multiplies_what_is_asked_and_is_as_large_as_it_can():
+    """Flat landings have all orders alike; the motors' limit sets how fast, and so how hard."""
+    found = optimise(landing(widen=100.0), guess)
+    event = found.run.events[0]
+    x, u = event.state_before, event.input_before
+    least = np.inf
+    for _, row in values(landing(), x, u).values():
+        for name, value in row.items():
+            asked = 0.1 if "impulse" in name else 1.0 if "force" in name else 0.05
+            least = min(least, value / asked)
+    assert found.margin > 1.0
+    assert least == pytest.approx(1.0 + found.margin, rel=1e-5)
+    assert optimise(landing(), guess).margin == pytest.approx(0.0, abs=1e-7)
+
+
+def test_with_a_spread_arcs_and_phantom_arcs_stay_feasible_past_the_event():
+    """Simulated continuations: forces press, and motors stay inside their limits."""
+    spread = 0.1
+    task = landing(spread=spread, margins=Margins(force=0.5, impulse=0.1, approach=0.05))
+    found = optimise(task, guess)
+    plant, curves = task.system, found.feedforward
+    reference = hc.extend(
+        plant, found.run, before=spread, after=spread, feedforward=curves, rtol=1e-9, atol=1e-9
+    )
+    assert feasibility(plant, reference).failures == ()
+    event = found.run.events[0].time
+    times = np.linspace(event - spread, event + spread, 21)
+    arcs = [(reference.arcs[1], CLOSED, times[:11])]
+    arcs += [(p.arc, p.mode, times) for p in reference.phantoms.values()]
+    for arc, mode, span in arcs:
+        for t in span.tolist():
+            x, u = arc.state_and_input(t)
+            assert np.abs(u).max() <= 60.0 + 1e-6
+            forces = plant.mode(mode).outputs(t, x, u)["normal_force"]
+            assert all(f >= -1e-3 for f, m in zip(forces, mode, strict=True) if m == "closed")
+
+
+def test_a_continued_arc_is_that_of_its_field():
+    """Runge and Kutta's three steps over 0.05 s against the simulated phantom arc."""
+    task = landing(torque=np.inf)
+    u, state = np.array([5.0, -1.0]), ca.MX.sym("x", 4)
+    arc = Continued(("closed", "open"), state, lambda distance: ca.DM(u), 0.05, "late")
+    rows, limits = arc.values(task)
+    assert [limit.name for limit in limits] == ["normal force of 'left' late"]
+    mode = task.system.mode(("closed", "open"))
+    start = mode.project(np.array([0.0, -0.1, 0.3, -0.6]))  # the other corner rises
+    forces = np.array(ca.Function("f", [state], [rows])(start)).ravel()
+    run = hc.simulate(task.system, mode.key, start, (0.0, 0.05), lambda t, x: u)
+    times = (0.05 / 3.0, 0.1 / 3.0, 0.05)
+    exact = [mode.outputs(t, run(t), u)["normal_force"][0] for t in times]
+    assert not run.events
+    np.testing.assert_allclose(forces, exact, rtol=1e-6)
+
+
+def test_every_constraint_has_the_derivative_that_differences_see():
+    """Along random directions; h = 1e-6 leaves 1e-9 of rounding, 1e-12 of truncation."""
+    programme = transcribe(landing(spread=0.05, widen=1.0))
+    w = programme.column
+    both = ca.vertcat(programme.constraints, programme.cost)
+    f, slopes = ca.Function("g", [w], [both]), ca.Function("d", [w], [ca.jacobian(both, w)])
+    random, h = np.random.default_rng(0), 1e-6
+    point = programme.start(guess) + 0.05 * random.normal(size=w.numel())
+    exact = slopes(point).sparse()
+    for direction in random.normal(size=(2, w.numel())):
+        ends = [np.array(f(point + s * h * direction)).ravel() for s in (1.0, -1.0)]
+        scale = np.maximum(np.abs(exact) @ np.abs(direction), 1.0)
+        off = (ends[0] - ends[1]) / (2.0 * h) - exact @ direction
+        assert np.abs(off / scale).max() < 1e-7
+
+
+def test_what_slides_keeps_sliding():
+    """The speed of a sliding contact is a limit of its phase."""
+    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    urdf = """<robot name="puck"><link name="rail"/><link name="a"><inertial><mass value="1e-9"/>
+      <inertia ixx="0" iyy="0" izz="0" ixy="0" ixz="0" iyz="0"/></inertial></link><link name="puck">
+      <inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/>
+      </inertial></link><joint name="x" type="prismatic"><parent link="rail"/><child link="a"/>
+      <axis xyz="1 0 0"/><limit lower="-9" upper="9" effort="1" velocity="1"/></joint>
+      <joint name="z" type="prismatic"><parent link="a"/><child link="puck"/>
+      <axis xyz="0 0 1"/><limit lower="-9" upper="9" effort="1" velocity="1"/></joint></robot>"""
+    puck = contact_system(Robot.from_urdf(urdf), [Contact("foot", "puck", floor, friction=0.3)])
+    slides = Phase(("slip+",), (), (0.3, 0.4), 2)
+    f = phase_functions(Task(puck, [slides], margins=Margins(sliding=0.2)), 0)
+    row = [limit.name for limit in f.inside_limits].index("guard 'foot sticks'")
+    assert f.inside_limits[row].lower == 0.2
+    speed = np.array(f.inside([0.0, 0.0, 0.7, 0.0], [0.0, 0.0])).ravel()[row]
+    assert speed == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("change", [{"spread": -0.1}, {"widen": -1.0}])
+def test_tasks_that_make_no_sense_are_refused(change):
+    with pytest.raises(InputError):
+        landing(**change)
