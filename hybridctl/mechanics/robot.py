@@ -47,6 +47,7 @@ class Robot:
     k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
+    `source` is the URDF it was built from, a path or its text, or None.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Robot:
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
+        self.source: str | os.PathLike[str] | None = None
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
@@ -118,7 +120,7 @@ class Robot:
             model = _on_sagittal_base(model)
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
-        return Robot(
+        robot = Robot(
             model,
             actuated=actuated,
             stiffness=stiffness,
@@ -127,6 +129,8 @@ class Robot:
             rotors=rotors,
             gravity=gravity,
         )
+        robot.source = urdf
+        return robot
 
     def __repr__(self) -> str:
         return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
