@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import click
 
-from hybridctl import __version__, plugins
+from hybridctl import plugins
 from hybridctl.errors import HybridctlError
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
@@ -35,9 +36,25 @@ _MODEL = click.option(
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="hybridctl")
-def cli() -> None:
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, asked: _print_versions(context) if asked else None,
+    help="Print the version, and those of the libraries beneath.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What the library's log shows, on standard error.",
+)
+def cli(log_level: str) -> None:
     """Simulation, control and estimation for robots that hit, stick and slip."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("hybridctl").setLevel(log_level.upper())
 
 
 @cli.command("list")
@@ -414,6 +431,15 @@ def identify_parameters(
     options["workers"] = 1 if workers is None else workers
     request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
     identify.run(request, out, Transcript(), overwrite=overwrite)
+
+
+def _print_versions(context: click.Context) -> None:
+    from hybridctl.report import versions
+
+    found = versions()
+    click.echo(f"hybridctl {found.pop('hybridctl')}")
+    click.echo("\n".join(f"  {name} {version}" for name, version in found.items()))
+    context.exit()
 
 
 def _echo_settings(configuration: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -26,6 +27,7 @@ from hybridctl.errors import InputError
 R = TypeVar("R")
 T = TypeVar("T")
 ATTEMPTS = 3
+_LOG = logging.getLogger(__name__)
 
 
 class Here(Executor):
@@ -70,6 +72,7 @@ class Processes(Executor):
                 self._own.pool = None
                 if attempt == ATTEMPTS:
                     raise
+                _LOG.warning("a worker died; its call is made again, attempt %d", attempt + 1)
         raise AssertionError("unreachable")
 
     def _pool(self) -> ProcessPoolExecutor:

@@ -16,7 +16,7 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance, member, vector
+from hybridctl.checks import Array, instance, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
@@ -169,6 +169,17 @@ class Robot:
     def neutral(self) -> Array:
         """The neutral configuration (nq,)."""
         return np.array(pin.neutral(self._model))
+
+    def posture(self, joints: Mapping[str, float]) -> Array:
+        """The neutral configuration (nq,) with joints of one degree of freedom at these values.
+
+        Raises `UnknownNameError` for a name that is no joint, `InputError` for another joint.
+        """
+        q, indices = self.neutral(), self._joint_indices()
+        for name, value in joints.items():
+            self.velocity_index(name)
+            q[indices[name][0]] = number(name, value)  # type: ignore[index]
+        return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
         """The configuration reached from q along dq (nv,)."""

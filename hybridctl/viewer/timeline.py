@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from hybridctl.hybrid.mode import ModeKey
@@ -11,8 +12,8 @@ from hybridctl.page.motion import mode_text
 TONES = ("#dddddd", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00")
 
 
-def timeline_html(run: HybridTrajectory, t: float) -> str:
-    """The modes of a run over time, a row for each contact, and a mark at t."""
+def timeline_html(run: HybridTrajectory, t: float, contacts: Sequence[str] = ()) -> str:
+    """The modes of a run over time, a row for each contact (named below it), and a mark at t."""
     sizes = {len(_words(arc.mode)) for arc in run.arcs}
     keys = [_words(arc.mode) if len(sizes) == 1 else (mode_text(arc.mode),) for arc in run.arcs]
     known = dict.fromkeys(word for key in keys for word in key)
@@ -26,9 +27,12 @@ def timeline_html(run: HybridTrajectory, t: float) -> str:
     )
     left = f"left:{100.0 * (t - run.start) / span:.2f}%"
     mark = f'<div style="position:absolute;{left};top:0;bottom:0;border-left:2px solid"></div>'
+    rows_are = f"<div>rows: {escape(', '.join(contacts))}</div>" if contacts else ""
     now = f"<div>t = {t:.4f} s: {escape(mode_text(run.arc(t).mode))}</div>"
     strips = f'<div style="position:relative">{rows}{mark}</div>'
-    return f'<div style="margin:0 1em;font-size:85%">{strips}<div>{legend}</div>{now}</div>'
+    return (
+        f'<div style="margin:0 1em;font-size:85%">{strips}<div>{legend}</div>{rows_are}{now}</div>'
+    )
 
 
 def _words(mode: ModeKey) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from hybridctl.checks import Array, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane, Sphere
 from hybridctl.mechanics.system import ContactSystem
@@ -97,6 +97,7 @@ class View:
         self._forces = _Forces(scene, run, self.system)
         self._controls = _Controls(self)
         self.seek(run.start)
+        self._look(figure)
 
     @property
     def timeline(self) -> Any:
@@ -136,6 +137,15 @@ class View:
         """End the server."""
         self._controls.stopped = True
         self.server.stop()
+
+    def _look(self, figure: Figure) -> None:
+        """Put the camera where all links are seen at the start."""
+        places = np.array([p[:3, 3] for p in figure.link_poses(self.run(self.run.start)).values()])
+        centre = places.mean(axis=0)
+        far = 3.0 * max(float(np.linalg.norm(places - centre, axis=1).max()), 0.2)
+        camera = self.server.initial_camera
+        camera.position = centre + far * np.array([0.7, -0.7, 0.3])
+        camera.look_at = centre
 
     def __enter__(self) -> View:
         return self
@@ -236,6 +246,7 @@ class _Controls:
 
     def __init__(self, shown: View) -> None:
         self._view, run, gui = shown, shown.run, shown.server.gui
+        self._contacts = [c.name for c in shown.system.contacts] if shown.system else []
         self.stopped = False
         self._playing = threading.Event()
         step = (run.end - run.start) / 10_000
@@ -245,13 +256,13 @@ class _Controls:
         play.on_click(lambda _: self._toggle())
         self._speed = gui.add_dropdown("speed", tuple(SPEEDS), initial_value="1/4")
         for event in run.guard_events[:12]:
-            button = gui.add_button(f"{event.time:.4f} s: {', '.join(event.guards)}")
+            button = gui.add_button(_event_label(event))
             button.on_click(lambda _, t=event.time: shown.seek(t))
-        self.timeline = gui.add_html(timeline_html(run, run.start))
+        self.timeline = gui.add_html("")
 
     def show(self, t: float) -> None:
         self._slider.value = t
-        self.timeline.content = timeline_html(self._view.run, t)
+        self.timeline.content = timeline_html(self._view.run, t, self._contacts)
 
     def _moved(self, event: Any) -> None:
         if event.client is not None:  # by hand, not by `show`
@@ -272,6 +283,11 @@ class _Controls:
             time.sleep(_FRAME)
             self._view.seek(min(self._view.time + SPEEDS[self._speed.value] * _FRAME, end))
         self._playing.clear()
+
+
+def _event_label(event: Event) -> str:
+    more = f" and {len(event.guards) - 1} more" if len(event.guards) > 1 else ""
+    return f"{event.time:.4f} s: {event.guards[0]}{more}"
 
 
 def _draw_shape(scene: Any, name: str, shape: Shape, color: tuple[int, int, int] | None) -> None:
