@@ -49,4 +49,4 @@ def test_notebooks_execute(name, tmp_path):
     where = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=where).execute()
     printed = [cell.outputs for cell in notebook.cells if cell.cell_type == "code" and cell.outputs]
-    assert len(printed) > 3
+    assert len(printed) >= 3

@@ -153,14 +153,9 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 def shown(config: Config) -> dict[str, tuple[Parameters, HybridTrajectory]]:
     """Drops to look at, by what they show: until a while after the landing."""
     longer = replace(config, after=0.3)
-    known = variants(config)
-    return {
-        f"{name}, pitch {config.reach:g} rad": (
-            known[name].parameters,
-            known[name].drop(longer, config.reach),
-        )
-        for name in ("by feet", "rigid")
-    }
+    rigid = variants(config)["rigid"]
+    pitches = {"level": 0.0, "left foot first": config.reach, "right foot first": -config.reach}
+    return {name: (rigid.parameters, rigid.drop(longer, pitch)) for name, pitch in pitches.items()}
 
 
 def variants(config: Config) -> dict[str, Variant]:
