@@ -21,16 +21,16 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "block": "landing_snapshots",
     "cube-drop": "snapshots",
     "rrr-door": "snapshots",
-    "saltation": "states",
-    "bderivative": "flow",
-    "biped": "errors_at_impact",
+    "saltation": "flow",
+    "bderivative": "balls",
+    "biped": "flow",
     "contact-law": "solutions",
-    "lqr": "block",
+    "lqr": "costs",
     "ilqr": "convergence",
     "biped-walk": "gait",
     "zeno-ball": "ball",
-    "double-pendulum-stop": "errors",
-    "relay": "limits",
+    "double-pendulum-stop": "elastic",
+    "relay": "motion",
     "filter-study": "nees_ball",
     "cube-filter": "",
     "icub-base": "",
@@ -58,7 +58,7 @@ def draw(name: str) -> None:
         picture.thumbnail((WIDTH, WIDTH))
         target = HERE / f"figures/{name}.png"
         target.parent.mkdir(exist_ok=True)
-        picture.quantize(128).save(target, optimize=True)
+        picture.save(target, optimize=True)
 
 
 def write_page() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hybridctl import plugins
+from hybridctl.commands.options import asked, print_versions
 from hybridctl.errors import HybridctlError
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
@@ -41,7 +42,7 @@ _MODEL = click.option(
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=lambda context, _, asked: _print_versions(context) if asked else None,
+    callback=lambda context, _, wanted: print_versions(context) if wanted else None,
     help="Print the version, and those of the libraries beneath.",
 )
 @click.option(
@@ -109,7 +110,7 @@ def simulate(
 
     module = experiment_module("experiments", experiment)
     switches = [f"{name}=true" for name in _switches(module.Config, context.args)]
-    options = _options(module.Config, experiment, gains=gains, workers=workers, dask=dask)
+    options = asked(module.Config, experiment, gains=gains, workers=workers, dask=dask)
     configuration = load_configuration(module.Config, config, (*settings, *options, *switches))
     if quick:
         configuration = module.quick(configuration)
@@ -209,7 +210,7 @@ def tune(
     from hybridctl.report import RunFolder, load_configuration
 
     tuning = experiment_module("tunings", experiment)
-    options = _options(tuning.Config, experiment, seed=seed, workers=workers, dask=dask)
+    options = asked(tuning.Config, experiment, seed=seed, workers=workers, dask=dask)
     switches = [f"{name}=true" for name in _switches(tuning.Config, context.args)]
     configuration = load_configuration(tuning.Config, config, (*settings, *options, *switches))
     if quick:
@@ -408,6 +409,7 @@ def filter_log(
 )
 @_OVERWRITE
 @_SET
+@_OPEN
 def identify_parameters(
     logs: tuple[Path, ...],
     model: str,
@@ -417,6 +419,7 @@ def identify_parameters(
     workers: int | None,
     out: Path | None,
     overwrite: bool,
+    look: bool,
     **options: Any,
 ) -> None:
     """Find parameters of a model by the likelihood of its filter on logs, with standard errors.
@@ -430,16 +433,7 @@ def identify_parameters(
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
     options["workers"] = 1 if workers is None else workers
     request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
-    identify.run(request, out, Transcript(), overwrite=overwrite)
-
-
-def _print_versions(context: click.Context) -> None:
-    from hybridctl.report import versions
-
-    found = versions()
-    click.echo(f"hybridctl {found.pop('hybridctl')}")
-    click.echo("\n".join(f"  {name} {version}" for name, version in found.items()))
-    context.exit()
+    identify.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 
 def _echo_settings(configuration: Any) -> None:
@@ -448,19 +442,6 @@ def _echo_settings(configuration: Any) -> None:
     import json
 
     click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
-
-
-def _options(kind: type, experiment: str, **given: object) -> list[str]:
-    """The options that were given, as settings `key=value`."""
-    import dataclasses
-    import json
-
-    known = {f.name for f in dataclasses.fields(kind)}
-    asked = {name: value for name, value in given.items() if value is not None}
-    for name in asked:
-        if name not in known:
-            raise click.UsageError(f"{experiment} has no {name}, so --{name} does not apply")
-    return [f"{name}={json.dumps(value)}" for name, value in asked.items()]
 
 
 def _switches(kind: type, arguments: list[str]) -> list[str]:

@@ -25,6 +25,7 @@ from hybridctl.estimation.identify import (
 )
 from hybridctl.estimation.record import Record
 from hybridctl.models import find_model
+from hybridctl.page.build import finish
 from hybridctl.report import RunFolder, table
 from hybridctl.workers import crew
 
@@ -78,7 +79,12 @@ class ModelAt:
 
 
 def run(
-    request: Request, out: Path | None, console: Console, *, overwrite: bool = False
+    request: Request,
+    out: Path | None,
+    console: Console,
+    *,
+    overwrite: bool = False,
+    look: bool = False,
 ) -> dict[str, Any]:
     """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
     make = ModelAt(request.model, request.assignments, request.parameters)
@@ -109,7 +115,8 @@ def run(
     summary = summarize(found, profiles, len(fitted), len(judged))
     folder.write_json("summary.json", summary)
     print_result(console, found, profiles)
-    console.print(f"results in {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    names = ", ".join(request.parameters)
+    finish(folder, console, f"{names} of {request.model} by likelihood", look=look)
     return summary
 
 

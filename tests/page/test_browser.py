@@ -23,30 +23,36 @@ pytestmark = [
 PLAYED = ("slope", "block", "cube-drop", "rrr-door", "biped", "double-pendulum-stop")
 
 
-@contextmanager
-def tab_of(page):
-    """A page in a browser without a network, which must not complain or ask for anything."""
+@pytest.fixture(scope="module")
+def browser():
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
-        context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
-        tab = context.new_page()
-        tab.complaints, tab.requests = [], []
-        tab.on("console", lambda message: tab.complaints.append(message.text))
-        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
-        tab.on("request", lambda request: tab.requests.append(request.url))
-        tab.clock.install(time=0)
-        tab.goto(f"{page.as_uri()}#t=0.1")
-        tab.clock.pause_at(60.0)  # from here on it runs as it is told
-        yield tab
-        assert tab.complaints == []
-        assert {url.split(":")[0] for url in tab.requests} <= {"file", "data"}
-        browser.close()
+        started = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@contextmanager
+def tab_of(browser, page):
+    """A page in a browser without a network, which must not complain or ask for anything."""
+    context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
+    tab = context.new_page()
+    complaints, requests = [], []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.clock.install(time=0)
+    tab.goto(f"{page.as_uri()}#t=0.1")
+    tab.clock.pause_at(60.0)  # from here on it runs as it is told
+    yield tab
+    assert complaints == []
+    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
+    context.close()
 
 
 @pytest.fixture(scope="module")
-def opened(page):
+def opened(browser, page):
     """The page of a ball that bounces and stops."""
-    with tab_of(page) as tab:
+    with tab_of(browser, page) as tab:
         yield tab
 
 
@@ -131,11 +137,11 @@ def test_it_goes_slower_around_an_event(opened, run):
 
 
 @pytest.mark.parametrize("name", PLAYED)
-def test_pages_of_experiments_play(name, tmp_path):
+def test_pages_of_experiments_play(name, browser, tmp_path):
     """Opened, played, slower around events; what moves has the colour of its legend."""
     module, folder = plugins.load("experiments", name), RunFolder(name, tmp_path)
     module.run(module.quick(module.Config()), folder, Console(quiet=True))
-    with tab_of(write_page(folder, [], summary=module.SUMMARY)) as tab:
+    with tab_of(browser, write_page(folder, [], summary=module.SUMMARY)) as tab:
         legend = (
             tab.locator(".scene")
             .first.locator(".swatch")
