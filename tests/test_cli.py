@@ -63,7 +63,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_file(name, tmp_path, monkeypat
 
     monkeypatch.setattr(np, name, full)
     code, said = ended(monkeypatch, capsys, *SLOPE, tmp_path / "run")
-    assert (code, said) == (1, "error: No space left on device\n")
+    assert (code, said.splitlines()[-1]) == (1, "error: No space left on device")
     assert left(tmp_path) == ["config.json"]
 
 
