@@ -170,6 +170,7 @@ _HOME = {
     "smooth": "hybridctl.estimation.smoother",
     "tracking_error": "hybridctl.control.tracking",
     "tune": "hybridctl.control.tuning.search",
+    "view": "hybridctl.viewer.view",
     "write_log": "hybridctl.logs",
 }
 _MODULES = ("mechanics", "symbolic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import click
 
-from hybridctl import __version__, plugins
+from hybridctl import plugins
+from hybridctl.commands.options import asked, print_versions
 from hybridctl.errors import HybridctlError
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
@@ -27,15 +29,33 @@ _SEGMENT = click.option(
     "--segment", type=int, help="Which of several recordings in a row (see --mapping)."
 )
 
+_WORKERS = click.option("--workers", type=int, help="Processes; 0 for one on each processor.")
+_DASK = click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster to work on.")
 _MODEL = click.option(
     "--model", required=True, help="A name that `list` shows, FILE.py:FUNCTION, or ROBOT.yaml."
 )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="hybridctl")
-def cli() -> None:
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, wanted: print_versions(context) if wanted else None,
+    help="Print the version, and those of the libraries beneath.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What the library's log shows, on standard error.",
+)
+def cli(log_level: str) -> None:
     """Simulation, control and estimation for robots that hit, stick and slip."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("hybridctl").setLevel(log_level.upper())
 
 
 @cli.command("list")
@@ -58,6 +78,8 @@ def list_experiments() -> None:
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
+@_WORKERS
+@_DASK
 @_OPEN
 @_SHOW
 @click.pass_context
@@ -70,6 +92,8 @@ def simulate(
     settings: tuple[str, ...],
     gains: str | None,
     quick: bool,
+    workers: int | None,
+    dask: str | None,
     look: bool,
     show: bool,
 ) -> None:
@@ -79,9 +103,6 @@ def simulate(
     A setting that is true or false can be switched on by its name, as in
     `simulate rrr-door --friction --release`.
     """
-    import dataclasses
-    import json
-
     from hybridctl.models import experiment_module
     from hybridctl.page.build import finish
     from hybridctl.page.transcript import Transcript
@@ -89,17 +110,15 @@ def simulate(
 
     module = experiment_module("experiments", experiment)
     switches = [f"{name}=true" for name in _switches(module.Config, context.args)]
-    if gains is not None:
-        if "gains" not in {f.name for f in dataclasses.fields(module.Config)}:
-            raise click.UsageError(f"{experiment} has no gains, so --gains does not apply")
-        switches.append(f"gains={json.dumps(gains)}")
-    configuration = load_configuration(module.Config, config, (*settings, *switches))
+    options = asked(module.Config, experiment, gains=gains, workers=workers, dask=dask)
+    configuration = load_configuration(module.Config, config, (*settings, *options, *switches))
     if quick:
         configuration = module.quick(configuration)
     if show:
         _echo_settings(configuration)
         return
-    folder = RunFolder(Path(experiment).stem, out, overwrite=overwrite)
+    resumes = getattr(module, "RECORD", None)
+    folder = RunFolder(Path(experiment).stem, out, overwrite=overwrite, resumes=resumes)
     console = Transcript()
     module.run(configuration, folder, console)
     finish(folder, console, getattr(module, "SUMMARY", ""), module.__doc__, look=look)
@@ -160,7 +179,8 @@ def validate(
 @_CONFIG
 @_SET
 @click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
-@click.option("--workers", type=int, help="Processes, as `--set workers=WORKERS`.")
+@_WORKERS
+@_DASK
 @click.option("--quick", is_flag=True, help="Few runs, no search on them.")
 @_OPEN
 @_SHOW
@@ -174,6 +194,7 @@ def tune(
     settings: tuple[str, ...],
     seed: int | None,
     workers: int | None,
+    dask: str | None,
     quick: bool,
     look: bool,
     show: bool,
@@ -189,8 +210,7 @@ def tune(
     from hybridctl.report import RunFolder, load_configuration
 
     tuning = experiment_module("tunings", experiment)
-    given = {"seed": seed, "workers": workers}
-    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    options = asked(tuning.Config, experiment, seed=seed, workers=workers, dask=dask)
     switches = [f"{name}=true" for name in _switches(tuning.Config, context.args)]
     configuration = load_configuration(tuning.Config, config, (*settings, *options, *switches))
     if quick:
@@ -214,8 +234,8 @@ def tune(
     help="A setting with n values from a to b, or KEY=v,w,...; may be repeated.",
 )
 @click.option("--seeds", type=int, help="Run each combination with that many seeds.")
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
-@click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster that runs the units.")
+@_WORKERS
+@_DASK
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -230,7 +250,7 @@ def sweep(
     experiment: str,
     vary: tuple[str, ...],
     seeds: int | None,
-    workers: int,
+    workers: int | None,
     dask: str | None,
     out: Path | None,
     overwrite: bool,
@@ -250,13 +270,13 @@ def sweep(
     from hybridctl.report import RunFolder, load_configuration
     from hybridctl.sweep.plan import plan
     from hybridctl.sweep.run import PLAN, print_outcome, run, write_table
-    from hybridctl.sweep.workers import crew
+    from hybridctl.workers import crew
 
     module = experiment_module("experiments", experiment)
     base = load_configuration(module.Config, config, settings)
     units = plan(experiment, module.quick(base) if quick else base, vary, seeds)
     console = Transcript()
-    with crew(workers, dask) as found:
+    with crew(1 if workers is None else workers, dask) as found:
         folder = RunFolder(f"sweep-{Path(experiment).stem}", out, overwrite=overwrite, resumes=PLAN)
         folder.write_configuration(base, seed=None)
         rows = run(units, folder, found, click.echo)
@@ -380,7 +400,8 @@ def filter_log(
 @click.option("--until", type=float, help="How much of each log, in s.")
 @click.option("--profile", "profiles", default="", help="Parameters whose profile is wanted.")
 @click.option("--max-evaluations", type=int, default=60, show_default=True)
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@_WORKERS
+@_DASK
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -388,14 +409,17 @@ def filter_log(
 )
 @_OVERWRITE
 @_SET
+@_OPEN
 def identify_parameters(
     logs: tuple[Path, ...],
     model: str,
     parameters: str,
     profiles: str,
     settings: tuple[str, ...],
+    workers: int | None,
     out: Path | None,
     overwrite: bool,
+    look: bool,
     **options: Any,
 ) -> None:
     """Find parameters of a model by the likelihood of its filter on logs, with standard errors.
@@ -407,8 +431,9 @@ def identify_parameters(
     from hybridctl.page.transcript import Transcript
 
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
+    options["workers"] = 1 if workers is None else workers
     request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
-    identify.run(request, out, Transcript(), overwrite=overwrite)
+    identify.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 
 def _echo_settings(configuration: Any) -> None:

@@ -1,11 +1,13 @@
 """Filter models by name: announced by a package, a function in a Python file, or a robot in YAML.
 
+As the command line takes them::
+
     ball                    what a package has announced, see `plugins`
     my_robot.py:make        a function in a file
     robot.yaml              a robot, see `robot_file`
 
 A function takes no argument, or a frozen dataclass of settings that extends `FilterSettings` and
-has defaults, and returns a `FilterModel`:
+has defaults, and returns a `FilterModel`::
 
     @dataclass(frozen=True)
     class Settings(FilterSettings):

@@ -31,7 +31,7 @@ from hybridctl.hybrid.trajectory import Event
 C = TypeVar("C")
 
 CONFIGURATION = "config.json"
-_PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "matplotlib")
+_PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "clarabel", "matplotlib")
 
 
 class RunFolder:
@@ -249,7 +249,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 @contextmanager
 def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
-    """A progress bar over simulated time; `begin(title)` starts a line and returns its tick."""
+    """Progress over simulated time; `begin(title)` starts a line and returns its tick.
+
+    A bar in a terminal; elsewhere a line for each tenth, on standard error.
+    """
+    if not console.is_terminal:
+        yield lambda title: _tenths(console, title, start, end)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
 
@@ -258,6 +264,19 @@ def progress(console: Console, start: float, end: float) -> Iterator[Callable[[s
             return lambda t: bar.update(task, completed=t - start)
 
         yield begin
+
+
+def _tenths(console: Console, title: str, start: float, end: float) -> Tick:
+    told = 0
+
+    def tick(t: float) -> None:
+        nonlocal told
+        tenths = int(10.0 * (t - start) / (end - start) + 1e-9)
+        if tenths > told and not console.quiet:
+            told = tenths
+            print(f"{title}: {10 * tenths} %", file=sys.stderr, flush=True)
+
+    return tick
 
 
 Tick = Callable[[float], None]

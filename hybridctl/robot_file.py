@@ -1,5 +1,7 @@
 """A robot with contacts, encoders and noise in a YAML file, as a model for filters.
 
+Such as::
+
     urdf: leg.urdf                # beside this file, or an absolute path
     root: sagittal                # fixed (default), floating or sagittal
     gravity: [0, 0, -9.81]        # m/s^2

@@ -1,6 +1,6 @@
 r"""Hybrid systems from CasADi expressions, with exact Jacobians.
 
-A bouncing ball with restitution 0.8, as expressions in its own symbols:
+A bouncing ball with restitution 0.8, as expressions in its own symbols::
 
     y, v = casadi.SX.sym("y"), casadi.SX.sym("v")
     system = symbolic.hybrid_system(

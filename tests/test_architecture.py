@@ -13,7 +13,7 @@ PACKAGE = Path(hybridctl.__file__).parent
 LAYERS = [
     {"errors"},
     {"checks"},
-    {"files", "spaces", "plugins"},
+    {"files", "spaces", "plugins", "workers"},
     {"compiled"},
     {"hybrid"},
     {"sensitivity", "whole_step"},
@@ -21,7 +21,7 @@ LAYERS = [
     {"control", "estimation"},
     {"plots", "logs", "report", "robot_file"},
     {"models", "page"},
-    {"commands"},
+    {"commands", "viewer"},
     {"experiments", "robots"},
     {"sweep"},
     {"cli"},

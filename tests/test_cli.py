@@ -1,14 +1,19 @@
 """The command line ends with one line and an exit code, whatever goes wrong."""
 
 import errno
+import io
+import logging
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+import hybridctl
 from hybridctl import cli
+from hybridctl.report import progress
 
 
 def ended(monkeypatch, capsys, *arguments):
@@ -58,7 +63,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_file(name, tmp_path, monkeypat
 
     monkeypatch.setattr(np, name, full)
     code, said = ended(monkeypatch, capsys, *SLOPE, tmp_path / "run")
-    assert (code, said) == (1, "error: No space left on device\n")
+    assert (code, said.splitlines()[-1]) == (1, "error: No space left on device")
     assert left(tmp_path) == ["config.json"]
 
 
@@ -107,3 +112,36 @@ def test_bad_arguments_end_with_one_line(arguments, words, tmp_path, monkeypatch
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert words in said
+
+
+def test_the_version_comes_with_those_of_the_libraries(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hybridctl", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert caught.value.code == 0
+    assert lines[0] == f"hybridctl {hybridctl.__version__}"
+    assert f"  numpy {np.__version__}" in lines
+    assert {line.split()[0] for line in lines} >= {"python", "pin", "casadi", "scipy"}
+
+
+def test_warnings_of_the_library_are_told_and_lower_levels_on_request(monkeypatch, caplog, capsys):
+    logger = logging.getLogger("hybridctl.viewer.shapes")
+    for level, told in ((("--log-level", "info"), True), ((), False)):
+        caplog.clear()
+        assert ended(monkeypatch, capsys, *level, "list")[0] == 0
+        logger.info("a mesh is read")
+        assert ("a mesh is read" in caplog.text) is told
+        logger.warning("a mesh is not found")
+        assert "a mesh is not found" in caplog.text
+
+
+def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys):
+    with progress(Console(file=io.StringIO()), 1.0, 3.0) as begin:
+        tick = begin("runs")
+        for t in (1.0, 1.2, 1.3, 2.0, 3.0):
+            tick(t)
+    assert capsys.readouterr().err == "runs: 10 %\nruns: 50 %\nruns: 100 %\n"
+    with progress(Console(quiet=True), 0.0, 1.0) as begin:
+        begin("quiet")(1.0)
+    assert capsys.readouterr().err == ""

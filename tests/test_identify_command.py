@@ -48,6 +48,7 @@ def test_a_parameter_is_found_judged_and_kept(logs):
     low, high = (summary["profiles"]["restitution"][k] for k in ("low", "high"))
     assert low < found["value"] < high
     assert "restitution" in text
+    assert "<caption>Parameters</caption>" in (logs / "out/index.html").read_text()
     again = identify("--held-out", "b.csv", "--out", "out", "--profile", "restitution")
     assert "log-likelihood" in again
     assert not again.startswith("1: ")  # nothing was evaluated anew

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.control.tuning.ensemble import process_pool
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.hybrid.laws import HeldInput
+from hybridctl.workers import crew
 
 TIMES = (0.0, 0.8)
 START = [1.0, 0.0]
@@ -96,15 +96,15 @@ def lqr(linearized):
 
 
 def test_systems_simulate_alike_in_a_pool_of_fresh_processes(system, nominal):
-    with process_pool(2) as pool:
-        futures = [pool.submit(hc.simulate, system, "air", START, TIMES) for _ in range(2)]
+    with crew(2) as two:
+        futures = [two.pool.submit(hc.simulate, system, "air", START, TIMES) for _ in range(2)]
         for future in futures:
             assert_same_run(future.result(), nominal)
 
 
 def test_errors_of_a_run_come_back_from_a_pool(system):
-    with process_pool(2) as pool:
-        future = pool.submit(hc.simulate, system, "air", START, (0.0, 5.0), max_events=1)
+    with crew(2) as two:
+        future = two.pool.submit(hc.simulate, system, "air", START, (0.0, 5.0), max_events=1)
         with pytest.raises(hc.errors.EventLimitError, match="max_events = 1"):
             future.result()
 

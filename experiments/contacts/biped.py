@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.contacts.biped_figures import draw_flow
+from hybridctl.experiments.contacts.biped_figures import draw_flow, write_drops
 from hybridctl.robots import biped
 from hybridctl.robots.biped import AIR, Parameters
 from rich.console import Console
@@ -146,7 +146,16 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         return summary
     with console.status("drawing figures"):
         draw_flow(folder / "figures/flow.png", results)
+        write_drops(folder, shown(config))
     return summary
+
+
+def shown(config: Config) -> dict[str, tuple[Parameters, HybridTrajectory]]:
+    """Drops to look at, by what they show: until a while after the landing."""
+    longer = replace(config, after=0.3)
+    rigid = variants(config)["rigid"]
+    pitches = {"level": 0.0, "left foot first": config.reach, "right foot first": -config.reach}
+    return {name: (rigid.parameters, rigid.drop(longer, pitch)) for name, pitch in pitches.items()}
 
 
 def variants(config: Config) -> dict[str, Variant]:

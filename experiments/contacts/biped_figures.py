@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,38 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from hybridctl.checks import Array
+from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import REFERENCE, TRACKING, save_figure
+from hybridctl.report import RunFolder
 
 if TYPE_CHECKING:
     from hybridctl.experiments.contacts.biped import Result
+    from hybridctl.robots.biped import Parameters
+
+    from hybridctl.hybrid.trajectory import HybridTrajectory
 
 SHOWN = ((4, "velocity upwards [m/s]"), (2, "pitch [rad]"), (5, "rate of the pitch [rad/s]"))
 TANGENT = 0.6  # of the reach, on either side
+
+
+def write_drops(
+    folder: RunFolder, drops: Mapping[str, tuple[Parameters, HybridTrajectory]]
+) -> None:
+    """The motion of drops, each a scene by its title, for the page."""
+    scenes = []
+    for title, (parameters, run) in drops.items():
+        ground = np.array([(x, -parameters.curvature * x**2) for x in np.linspace(-0.7, 0.7, 41)])
+        mover = Mover("biped", run, partial(_outline, parameters))
+        scenes.append(Scene(title, [mover], [ground]))
+    write_motion(folder, scenes)
+
+
+def _outline(p: Parameters, x: Array) -> list[Array]:
+    """Both limbs, from the body to their feet."""
+    sides = ((-1.0, x[2] + p.spread), (1.0, x[2] - p.spread))
+    feet = [x[:2] + s * p.length * np.array([np.cos(a), np.sin(a)]) for s, a in sides]
+    return [np.array([feet[0], x[:2], feet[1]])]
 
 
 def draw_flow(path: Path, results: Mapping[str, Result]) -> None:

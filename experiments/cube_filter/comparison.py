@@ -55,9 +55,9 @@ from hybridctl.robots import cube
 from rich.console import Console
 
 from hybridctl.checks import count, member, number
-from hybridctl.control.tuning.ensemble import process_pool
 from hybridctl.errors import InputError
 from hybridctl.report import RunFolder, Tick, progress
+from hybridctl.workers import crew
 
 SUMMARY = "Kalman filters on recorded tosses of a cube, with and without noise of impacts"
 
@@ -81,7 +81,7 @@ class Config:
     was stopped: its levels are taken as they are, without a search. window: s in which the filters
     consider that an event is still to come. gate: probability with which a right pose passes, None
     takes all; patience: how many it rejects in a row until the poses are believed. workers:
-    processes.
+    processes; dask: the scheduler of a cluster instead.
     """
 
     data: str | None = None
@@ -105,6 +105,7 @@ class Config:
     gate: float | None = 0.9999
     patience: int | None = 3
     workers: int = 2
+    dask: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "levels_from"):
@@ -170,7 +171,8 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         console.print(f"no recordings given (data=FILE; they are from {ORIGIN}): tosses simulated")
     training, held, calibration = prepare(config)
     trace, outcomes, summary = Trace(folder), dict[Case, Outcome](), dict[str, Any]()
-    with progress(console, 0.0, 1.0) as begin, process_pool(config.workers) as executor:
+    with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
+        executor = workers.others
         for case in cases(config):
             levels, fit = start(config, case, outcomes), None
             if case in earlier:

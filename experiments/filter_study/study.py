@@ -15,18 +15,20 @@ the salted filter leaves its band.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache
-from os import cpu_count
 from typing import Any
 
+import msgspec
 import numpy as np
 from hybridctl.experiments.filter_study import figures
 from rich.console import Console
 
+from hybridctl import __version__
 from hybridctl.checks import count, member, vector
+from hybridctl.control.tuning.record import Record
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -37,7 +39,9 @@ from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.models import find_model
 from hybridctl.report import RunFolder, progress, table
+from hybridctl.workers import crew
 
+RECORD = "runs.jsonl"
 SUMMARY = "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs"
 
 DIVERGED = 10.0  # NEES per degree of freedom at the end
@@ -70,7 +74,7 @@ class Config:
 
     particle_runs: the first of the runs, in which the particle filter takes part too; where a model
     takes all particles at once, it does so in all of them.
-    workers: processes, 0 for one on each processor.
+    workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
     runs: int = 300
@@ -80,6 +84,7 @@ class Config:
     models: tuple[str, ...] = tuple(SETUPS)
     seed: int = 0
     workers: int = 0
+    dask: str | None = None
 
     def __post_init__(self) -> None:
         count("runs", self.runs, at_least=2)
@@ -128,7 +133,12 @@ def quick(config: Config) -> Config:
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the study; returns what it writes to summary.json."""
+    """Run the study; returns what it writes to summary.json.
+
+    Every trial is kept in `RECORD`, so that an interrupted study goes on where it was.
+    """
+    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
+    record = Record(folder / RECORD, {"version": __version__, "settings": settings})
     folder.write_configuration(config, seed=config.seed)
     trials = [
         Trial(model, scale, config.seed + k, filters(config, model, scale, k))
@@ -136,7 +146,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         for scale in (1.0, *config.scales)
         for k in range(config.runs if scale == 1.0 else config.sweep)
     ]
-    found = dict(zip(trials, outcomes(trials, config.workers, console), strict=True))
+    found = dict(zip(trials, outcomes(config, trials, record, console), strict=True))
     summary: dict[str, Any] = {"runs": config.runs, "sweep_runs": config.sweep, "models": {}}
     for model in config.models:
         own = {scale: _of(found, model, scale) for scale in (1.0, *config.scales)}
@@ -179,18 +189,23 @@ def _of(
     return results
 
 
-def outcomes(trials: Sequence[Trial], workers: int, console: Console) -> list[tuple[Outcome, ...]]:
-    """All trials, in their order, on several processes."""
-    results = []
+def outcomes(
+    config: Config, trials: Sequence[Trial], record: Record, console: Console
+) -> list[tuple[Outcome, ...]]:
+    """All trials, in their order; those that the record has are not made again."""
+    keys = {trial: json.dumps(astuple(trial)) for trial in trials}
+    missing = [trial for trial, key in keys.items() if record.get(key) is None]
     with (
-        ProcessPoolExecutor(workers or cpu_count() or 1) as pool,
+        crew(config.workers, config.dask) as workers,
         progress(console, 0.0, float(len(trials))) as begin,
     ):
         tick = begin("runs")
-        for k, result in enumerate(pool.map(attempt, trials, chunksize=4)):
-            results.append(result)
-            tick(float(k + 1))
-    return results
+        for trial, made in workers.finished(attempt, missing):
+            content = json.dumps([asdict(outcome) for outcome in made.result()])
+            record.put(keys[trial], (content,))
+            tick(float(len(record)))
+    stored = [json.loads((record.get(keys[trial]) or ("[]",))[0]) for trial in trials]
+    return [msgspec.convert(found, tuple[Outcome, ...]) for found in stored]
 
 
 def attempt(trial: Trial) -> tuple[Outcome, ...]:

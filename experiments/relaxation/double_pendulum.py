@@ -24,6 +24,7 @@ from hybridctl.experiments.relaxation.figures import (
     draw_printed,
     draw_reference,
     draw_variations,
+    write_pendulum,
 )
 from numpy.typing import NDArray
 from rich.console import Console
@@ -321,4 +322,5 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         draw_reference(folder / "figures/reference.png", at_rest(config.start), reference(config))
         draw_variations(folder / "figures/variations.png", sizes, remainders)
         draw_printed(folder / "figures/printed.png", plastic[0], printed)
+        write_pendulum(folder, {f"restitution {c:g}": exact for c, (exact, *_) in cases.items()})
     return summary

@@ -11,7 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
+from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import BANDS, REFERENCE, TRACKING, save_figure
+from hybridctl.report import RunFolder
 
 if TYPE_CHECKING:
     from hybridctl.experiments.relaxation.double_pendulum import Relaxation
@@ -39,6 +41,20 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     """One legend for panels that show the same things, outside of them."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+
+
+def write_pendulum(folder: RunFolder, runs: Mapping[str, HybridTrajectory]) -> None:
+    """The motion of double pendulums with links of 1 m, each a scene, for the page."""
+    scenes = [Scene(title, [Mover("links", run, _links)]) for title, run in runs.items()]
+    write_motion(folder, scenes)
+
+
+def _links(x: Array) -> list[Array]:
+    """Both links, hanging where both angles are zero."""
+    first, second = x[0], x[0] + x[2]
+    elbow = np.array([np.sin(first), -np.cos(first)])
+    tip = elbow + np.array([np.sin(second), -np.cos(second)])
+    return [np.array([np.zeros(2), elbow, tip])]
 
 
 def draw_errors(

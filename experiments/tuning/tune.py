@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from os import cpu_count
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from hybridctl import __version__
 from hybridctl.checks import Array, count, number, vector
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
-from hybridctl.control.tuning.ensemble import Ensemble, Statistics, process_pool
+from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.record import Record
 from hybridctl.control.tuning.search import Tuning, Validation, tune
@@ -43,6 +42,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
 SHAPE = (3, 8)
@@ -62,7 +62,8 @@ class Config:
     peak_margin: what is kept off the peak input of the gains before, relative. gains_between:
     bounds. rank: this many random gains (up to `rank_range` times more or less than before) are
     predicted and simulated (`rank_members` runs), to compare their order; 0 for none.
-    tolerance: of simulations. workers: processes, 0 for one on each processor.
+    tolerance: of simulations. workers: processes, 0 for one on each processor;
+    dask: the scheduler of a cluster instead.
     """
 
     friction: bool = False
@@ -83,6 +84,7 @@ class Config:
     rank_range: float = 4.0
     tolerance: float = 1e-6
     workers: int = 0
+    dask: str | None = None
     perturbations: Perturbations = field(default_factory=Perturbations)
     door: rrr_door.Config = field(default_factory=rrr_door.Config)
 
@@ -163,7 +165,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     completed with what is there, and ends the same. Raises `InputError` for a folder of a run
     with other settings.
     """
-    settings = {k: v for k, v in asdict(config).items() if k != "workers"}
+    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
     record = Record(folder / RECORD, {"version": __version__, "settings": settings})
     folder.write_configuration(config, seed=config.seed)
     with console.status("linearizing"):
@@ -172,13 +174,15 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     total = (len(config.input_weights) + 3 + config.evaluations) * config.training
     total += (config.finalists + 2) * config.validation
     total += 3 * config.members + config.rank * config.rank_members
-    workers = config.workers or cpu_count() or 1
-    with process_pool(workers) as pool, progress(console, 0.0, float(total)) as begin:
+    with (
+        crew(config.workers, config.dask) as workers,
+        progress(console, 0.0, float(total)) as begin,
+    ):
         tick, done = begin("simulated runs"), itertools.count(1)
 
         def ensemble(first: int, size: int) -> Ensemble:
             members = range(first, first + size)
-            return Ensemble(trial, members, pool, record, lambda: tick(float(next(done))))
+            return Ensemble(trial, members, workers.others, record, lambda: tick(float(next(done))))
 
         judged = ensemble(0, config.members)
         hand_set = rrr_door.schedule(config.experiment, study.reference)

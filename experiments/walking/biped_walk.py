@@ -145,6 +145,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         figures.draw_errors(folder / "figures/errors.png", gait, walks, largest)
         if walks[0].run is not None:
             figures.animate(folder / "figures/walk.gif", gait, walks[0].run, _SHOWN)
+            figures.write_walk(folder, gait, walks[0].run)
     return summary
 
 

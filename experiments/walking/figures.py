@@ -15,7 +15,9 @@ from matplotlib.figure import Figure
 from hybridctl.checks import Array
 from hybridctl.files import atomic
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, animation, series
+from hybridctl.report import RunFolder
 
 Columns = Mapping[str, tuple[str, float]]
 
@@ -141,8 +143,21 @@ def animate(path: Path, gait: Gait, run: HybridTrajectory, steps: int) -> None:
     )
 
 
+def write_walk(folder: RunFolder, gait: Gait, run: HybridTrajectory) -> None:
+    """The motion of a walk with its forces, for the page."""
+    mover = Mover("walker", run, lambda x: [line for _, line in _limbs(x)], system=gait.walker)
+    ends = [run(t)[0] for t in (run.start, run.end)]
+    ground = np.array([[min(ends) - 0.5, 0.0], [max(ends) + 0.5, 0.0]])
+    scene = Scene(f"Walking at {gait.speed:g} m/s", [mover], [ground], ("x", "z"))
+    write_motion(folder, [scene])
+
+
 def _poses(x: Array, time: float) -> list[Pose]:
-    """Both legs, the left one behind, and the torso."""
+    return [Pose([line], time, color) for color, line in _limbs(x)]
+
+
+def _limbs(x: Array) -> list[tuple[str, Array]]:
+    """Both legs, the left one behind, and the torso, with their colours."""
     hip = np.array([x[0], x[1]])
     torso = hip + 0.63 * np.array([np.sin(x[2]), np.cos(x[2])])
     legs = []
@@ -150,5 +165,5 @@ def _poses(x: Array, time: float) -> list[Pose]:
         femur, tibia = x[2] + x[i], x[2] + x[i] + x[i + 1]
         knee = hip - 0.4 * np.array([np.sin(femur), np.cos(femur)])
         foot = knee - 0.4 * np.array([np.sin(tibia), np.cos(tibia)])
-        legs.append(Pose([np.array([hip, knee, foot])], time, color))
-    return [*legs, Pose([np.array([hip, torso])], time, "black")]
+        legs.append((color, np.array([hip, knee, foot])))
+    return [*legs, ("black", np.array([hip, torso]))]

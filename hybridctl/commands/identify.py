@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,9 @@ from hybridctl.estimation.identify import (
 )
 from hybridctl.estimation.record import Record
 from hybridctl.models import find_model
+from hybridctl.page.build import finish
 from hybridctl.report import RunFolder, table
+from hybridctl.workers import crew
 
 STATE = "evaluations.json"
 FACTOR = 10.0  # by which a parameter may end above or below where it starts
@@ -55,6 +55,7 @@ class Request:
     assignments: tuple[str, ...] = ()
     max_evaluations: int = 60
     workers: int = 1
+    dask: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,12 @@ class ModelAt:
 
 
 def run(
-    request: Request, out: Path | None, console: Console, *, overwrite: bool = False
+    request: Request,
+    out: Path | None,
+    console: Console,
+    *,
+    overwrite: bool = False,
+    look: bool = False,
 ) -> dict[str, Any]:
     """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
     make = ModelAt(request.model, request.assignments, request.parameters)
@@ -92,17 +98,25 @@ def run(
     name = f"identify-{find_model(request.model).name}"
     folder = RunFolder(name, out, overwrite=overwrite, resumes=STATE)
     folder.write_configuration(settings, seed=None)
-    with _pool(request.workers) as executor:
+    with crew(request.workers, request.dask) as workers:
         state = _State(folder, console, request)
         problem = Problem(
-            make, request.parameters, bounds, fitted, settings, executor, state.read(), state.add
+            make,
+            request.parameters,
+            bounds,
+            fitted,
+            settings,
+            workers.others,
+            state.read(),
+            state.add,
         )
         found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
         profiles = [profile(problem, found, one) for one in request.profiles]
     summary = summarize(found, profiles, len(fitted), len(judged))
     folder.write_json("summary.json", summary)
     print_result(console, found, profiles)
-    console.print(f"results in {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    names = ", ".join(request.parameters)
+    finish(folder, console, f"{names} of {request.model} by likelihood", look=look)
     return summary
 
 
@@ -146,15 +160,6 @@ class _State:
         values = ", ".join(f"{n} {v:.5g}" for n, v in zip(self.names, one.values, strict=True))
         line = f"{len(self.done)}: log-likelihood {one.log_likelihood:.2f} at {values}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[Executor | None]:
-    if workers < 2:
-        yield None
-        return
-    with ProcessPoolExecutor(workers) as executor:
-        yield executor
 
 
 def _start(make: ModelAt) -> Array:

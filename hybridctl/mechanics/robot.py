@@ -16,7 +16,7 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance, member, vector
+from hybridctl.checks import Array, instance, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
@@ -48,6 +48,7 @@ class Robot:
     k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
+    `source` is the URDF it was built from, a path or its text, or None.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Robot:
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
+        self.source: str | os.PathLike[str] | None = None
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
@@ -119,7 +121,7 @@ class Robot:
             model = _on_sagittal_base(model)
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
-        return Robot(
+        robot = Robot(
             model,
             actuated=actuated,
             stiffness=stiffness,
@@ -128,6 +130,8 @@ class Robot:
             rotors=rotors,
             gravity=gravity,
         )
+        robot.source = urdf
+        return robot
 
     def __repr__(self) -> str:
         return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
@@ -166,6 +170,17 @@ class Robot:
     def neutral(self) -> Array:
         """The neutral configuration (nq,)."""
         return np.array(pin.neutral(self._model))
+
+    def posture(self, joints: Mapping[str, float]) -> Array:
+        """The neutral configuration (nq,) with joints of one degree of freedom at these values.
+
+        Raises `UnknownNameError` for a name that is no joint, `InputError` for another joint.
+        """
+        q, indices = self.neutral(), self._joint_indices()
+        for name, value in joints.items():
+            self.velocity_index(name)
+            q[indices[name][0]] = number(name, value)  # type: ignore[index]
+        return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
         """The configuration reached from q along dq (nv,)."""

@@ -88,11 +88,13 @@ def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
         "events": [(event.time, ", ".join(event.guards)) for event in mover.run.guard_events],
     }
     if isinstance(mover.system, ContactSystem):
-        record |= _contact_forces(mover.system, states, columns)
+        both = [contact_forces(mover.system, arc, t) for t, arc, _ in states]
+        places, forces = (np.array(column)[..., columns] for column in zip(*both, strict=True))
+        record |= {"places": packed(places), "forces": packed(forces)}
         record["impulses"] = [
-            impulse
+            impulse | {part: impulse[part][columns] for part in ("place", "value")}
             for event in mover.run.guard_events
-            for impulse in _impulses(mover.system, event, columns)
+            for impulse in event_impulses(mover.system, event)
         ]
     return record
 
@@ -110,22 +112,22 @@ def mode_text(mode: object) -> str:
     return " ".join(map(str, mode)) if isinstance(mode, tuple) else str(mode)
 
 
-def _contact_forces(
-    system: ContactSystem, states: Sequence[tuple[float, Arc, Array]], columns: list[int]
-) -> dict[str, Any]:
-    contacts, nq = system.dynamics.all, system.robot.nq
-    both = []
-    for t, arc, x in states:
-        outputs = system.mode(arc.mode).outputs
-        assert outputs is not None
-        forces = outputs(t, x, arc.input(t))
-        both.append(contacts.in_world(x[:nq], forces["normal_force"], forces["friction_force"]))
-    places, values = (np.array(column)[..., columns] for column in zip(*both, strict=True))
-    return {"places": packed(places), "forces": packed(values)}
+def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:
+    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc."""
+    x, outputs = arc(t), system.mode(arc.mode).outputs
+    assert outputs is not None
+    forces = outputs(t, x, arc.input(t))
+    return system.dynamics.all.in_world(
+        x[: system.robot.nq], forces["normal_force"], forces["friction_force"]
+    )
 
 
-def _impulses(system: ContactSystem, event: Event, columns: list[int]) -> list[dict[str, Any]]:
-    """The impulses of an event, with friction where its reset reports that."""
+def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
+    """The impulses of an event, with friction where its reset reports that.
+
+    For each contact that takes part: time in s, contact, place (3,) in m, value (3,) in N s, and
+    its size.
+    """
     if not np.any(event.impulses):
         return []
     impact = event.report
@@ -138,8 +140,8 @@ def _impulses(system: ContactSystem, event: Event, columns: list[int]) -> list[d
         {
             "time": event.time,
             "contact": system.contacts[i].name,
-            "place": places[i, columns],
-            "value": values[i, columns],
+            "place": places[i],
+            "value": values[i],
             "size": float(np.linalg.norm(values[i])),
         }
         for i in np.flatnonzero(event.impulses).tolist()

@@ -6,7 +6,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,7 @@ from hybridctl.files import atomic
 from hybridctl.models import experiment_module
 from hybridctl.report import RunFolder, build_configuration, plain, table
 from hybridctl.sweep.plan import Unit
-from hybridctl.sweep.workers import Crew
+from hybridctl.workers import Crew
 
 PLAN = "sweep.json"
 DONE, FAILED, LOST = "done", "failed", "lost"
@@ -62,7 +62,7 @@ def run(
     rows = {key: _read(path) for key, path in files.items() if path.is_file()}
     if rows:
         say(f"{len(rows)} of {len(units)} units have results already")
-    for unit, future in _finished(job, [unit for unit in units if unit.key not in rows], workers):
+    for unit, future in workers.finished(job, [u for u in units if u.key not in rows]):
         row = _outcome(future)
         rows[unit.key] = row
         if row["status"] != LOST:
@@ -70,20 +70,6 @@ def run(
         note = f": {row['message']}" if row["message"] else ""
         say(f"[{len(rows)}/{len(units)}] {unit.label}: {row['status']}{note}")
     return [_row(unit, rows[unit.key]) for unit in units]
-
-
-def _finished(
-    job: Callable[[Unit], Row], units: Sequence[Unit], workers: Crew
-) -> Iterator[tuple[Unit, Future[Row]]]:
-    """Units as they end; few are handed out ahead, so that there may be a million."""
-    waiting: dict[Future[Row], Unit] = {}
-    for unit in units:
-        waiting[workers.pool.submit(job, unit)] = unit
-        if len(waiting) >= workers.ahead:
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                yield waiting.pop(future), future
-    for future in as_completed(list(waiting)):
-        yield waiting[future], future
 
 
 def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:

@@ -11,12 +11,13 @@ import hybridctl as hc
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.continuous import hybrid_lqr
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome, process_pool
+from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.record import Record
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains, LqrWeights
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.workers import crew
 
 STRUCTURE = EntryGains.diagonal((1, 2), (0, 1))
 START = STRUCTURE.parameters([[[1.0, 1.0]], [[1.0, 1.0]]])
@@ -90,10 +91,10 @@ def test_tuning_reduces_the_error_within_the_limit(reference_tuning):
 
 
 def test_two_processes_and_threads_give_the_same_answer(reference_tuning):
-    with process_pool(2) as pool, ThreadPoolExecutor(3) as threads:
+    with crew(2) as two, ThreadPoolExecutor(3) as threads:
         gains = reference_tuning.gains
         here = Ensemble(Trial(), range(5))(gains)
-        for executor in (pool, threads):
+        for executor in (two.pool, threads):
             there = Ensemble(Trial(), range(5), executor)(gains)
             np.testing.assert_array_equal(here.errors, there.errors)
             np.testing.assert_array_equal(here.peaks, there.peaks)

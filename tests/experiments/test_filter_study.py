@@ -1,6 +1,7 @@
 """The study of filters on synthetic runs: its arithmetic, and a quick run of it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,6 +35,34 @@ def test_all_filters_are_in_the_table(summary):
     # before the impact all Kalman filters are the same one
     first = [filters[n]["nees"][0]["nees_per_degree"] for n in ("salted", "reset_jacobian")]
     assert first[0] == first[1]
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
+    """It makes the trials that are missing, and ends with the numbers of one that was not."""
+    config = study.Config(models=("ball",), runs=3, sweep=2, particle_runs=0, scales=(8.0,))
+    made = []
+
+    def attempt(trial):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(trial)
+        return (study.Outcome((4.0 + trial.seed,) * 4, (4,) * 4, (True,) * 4, nis=(2.0, 2)),) * 4
+
+    folder = RunFolder("study", tmp_path, draws=False)
+    one = replace(config, workers=1)
+    monkeypatch.setattr(study, "filters", lambda *arguments: study.FILTERS[:4])
+    monkeypatch.setattr(study, "attempt", attempt)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(one, folder, Console(quiet=True))
+    made.insert(0, None)
+    summary = study.run(one, folder, Console(quiet=True))
+    assert len(made) == 6
+    nees = [
+        row["nees_per_degree"] for row in summary["models"]["ball"]["filters"]["salted"]["nees"]
+    ]
+    assert nees == [1.25] * 4
+    with pytest.raises(InputError, match="other settings"):
+        study.run(replace(one, seed=1), folder, Console(quiet=True))
 
 
 def test_averages_leave_out_runs_in_another_mode_and_count_failures():

@@ -238,3 +238,14 @@ def test_a_base_that_moves_freely_has_no_motor_however_the_model_was_made():
     assert np.array_equal(robot.actuation, np.eye(7)[:, 6:])
     assert Robot.from_urdf(PAIR, root="floating").nu == Robot.from_urdf(PAIR).nu
     assert Robot(model, actuated=["floating_base", "hip"]).nu == 7
+
+
+def test_a_posture_is_neutral_but_for_the_joints_named():
+    robot = all_joints()
+    q = robot.posture({"hinge": 0.4})
+    changed = np.flatnonzero(q != robot.neutral())
+    assert (changed.tolist(), q[changed].tolist()) == ([robot.nq - 1], [0.4])
+    with pytest.raises(UnknownNameError, match="hinge"):
+        robot.posture({"hing": 0.4})
+    with pytest.raises(InputError, match="one degree of freedom"):
+        robot.posture({"fly": 0.4})

@@ -1,45 +1,68 @@
-"""The page in a real browser: it opens without a network, plays, and zooms."""
+"""Pages in a real browser: they open without a network, play, and zoom."""
 
 import io
 import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
+
+from hybridctl import plugins
+from hybridctl.page.build import write_page
+from hybridctl.report import RunFolder
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FOUND = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(FOUND is None, reason="no Chromium is installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(FOUND is None, reason=f"no browser is installed, looked for {BROWSERS}"),
+]
+PLAYED = ("slope", "block", "cube-drop", "rrr-door", "biped", "double-pendulum-stop")
 
 
 @pytest.fixture(scope="module")
-def opened(page):
-    """The page in a browser without a network, with what it complained of and asked for."""
+def browser():
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
-        context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
-        tab = context.new_page()
-        tab.complaints, tab.requests = [], []
-        tab.on("console", lambda message: tab.complaints.append(message.text))
-        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
-        tab.on("request", lambda request: tab.requests.append(request.url))
-        tab.clock.install(time=0)
-        tab.goto(f"{page.as_uri()}#t=0.1")
-        tab.clock.pause_at(60.0)  # from here on it runs as it is told
+        started = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@contextmanager
+def tab_of(browser, page):
+    """A page in a browser without a network, which must not complain or ask for anything."""
+    context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
+    tab = context.new_page()
+    complaints, requests = [], []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.clock.install(time=0)
+    tab.goto(f"{page.as_uri()}#t=0.1")
+    tab.clock.pause_at(60.0)  # from here on it runs as it is told
+    yield tab
+    assert complaints == []
+    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, page):
+    """The page of a ball that bounces and stops."""
+    with tab_of(browser, page) as tab:
         yield tab
-        assert tab.complaints == []
-        assert {url.split(":")[0] for url in tab.requests} <= {"file", "data"}
-        browser.close()
 
 
 def time_of(tab):
-    return float(tab.locator(".scene").get_attribute("data-time"))
+    return float(tab.locator(".scene").first.get_attribute("data-time"))
 
 
 def pixels(tab):
-    """What the canvas shows, (height, width, 3)."""
-    picture = Image.open(io.BytesIO(tab.locator("canvas").screenshot()))
+    """What the first canvas shows, (height, width, 3)."""
+    picture = Image.open(io.BytesIO(tab.locator("canvas").first.screenshot()))
     return np.asarray(picture.convert("RGB")).astype(int)
 
 
@@ -50,9 +73,9 @@ def inked(picture):
 def played(tab, milliseconds):
     """How far the motion gets in a time of the browser's clock, s."""
     before = time_of(tab)
-    tab.get_by_role("button", name="play").click()
+    tab.get_by_role("button", name="play").first.click()
     tab.clock.run_for(milliseconds)
-    tab.get_by_role("button", name="pause").click()
+    tab.get_by_role("button", name="pause").first.click()
     return time_of(tab) - before
 
 
@@ -111,3 +134,32 @@ def test_it_goes_slower_around_an_event(opened, run):
     event.click()
     opened.get_by_role("checkbox", name="slower").uncheck()
     assert slow < 0.5 * played(opened, 200)
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_pages_of_experiments_play(name, browser, tmp_path):
+    """Opened, played, slower around events; what moves has the colour of its legend."""
+    module, folder = plugins.load("experiments", name), RunFolder(name, tmp_path)
+    module.run(module.quick(module.Config()), folder, Console(quiet=True))
+    with tab_of(browser, write_page(folder, [], summary=module.SUMMARY)) as tab:
+        legend = (
+            tab.locator(".scene")
+            .first.locator(".swatch")
+            .evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+        )
+        start = pixels(tab)
+        tab.get_by_role("combobox", name="speed").first.select_option("1")
+        assert played(tab, 300) > 0.0
+        moved = pixels(tab)
+        assert np.count_nonzero(np.abs(moved - start).sum(axis=2) > 60) > 50
+        colors = [np.array([int(c) for c in tone.strip("rgb()").split(",")]) for tone in legend]
+        seen = [np.count_nonzero(np.abs(moved - color).sum(axis=2) < 30) for color in colors]
+        assert max(seen) > 50  # those that start together hide each other
+        event = tab.locator(".scene").first.locator("button", has_text="event").first
+        event.click()
+        slow = played(tab, 100)
+        event.click()
+        tab.get_by_role("checkbox", name="slower").first.uncheck()
+        assert slow < played(tab, 100)
+        for label in tab.locator(".panel .label").all_text_contents():
+            assert label.strip()

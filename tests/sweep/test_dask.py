@@ -1,4 +1,4 @@
-"""A sweep on a Dask cluster of processes, one of which is killed in the middle."""
+"""Work on a Dask cluster of processes, one of which is killed in the middle."""
 
 import logging
 
@@ -7,7 +7,7 @@ from sweep.jobs import square_but_die_once, units
 
 from hybridctl.report import RunFolder
 from hybridctl.sweep.run import run
-from hybridctl.sweep.workers import crew
+from hybridctl.workers import crew
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 
@@ -34,3 +34,13 @@ def test_a_killed_worker_of_a_cluster_costs_its_unit_only(address, tmp_path):
     assert (tmp_path / "marks/died").exists()
     assert [row["square"] for row in rows] == [k * k / 7.0 for k in range(12)]
     assert [row["status"] for row in rows] == ["done"] * 12
+
+
+@pytest.mark.slow
+def test_whoever_takes_an_executor_does_not_notice(address, tmp_path):
+    """Ensembles submit calls, likelihoods map them: both go on where a worker dies."""
+    planned = units(6, folder=str(tmp_path))
+    with crew(1, address) as workers:
+        rows = list(workers.others.map(square_but_die_once, planned))
+    assert (tmp_path / "died").exists()
+    assert [row["values"]["square"] for row in rows] == [k * k / 7.0 for k in range(6)]

@@ -12,7 +12,7 @@ from hybridctl.errors import InputError
 from hybridctl.report import RunFolder
 from hybridctl.sweep.plan import plan
 from hybridctl.sweep.run import PLAN, numbers, run, work, write_table
-from hybridctl.sweep.workers import Crew, Here, Processes, crew
+from hybridctl.workers import Crew, Here, Processes, crew
 
 
 def silent(line):
@@ -140,7 +140,7 @@ def test_processes_are_ended(tmp_path):
 
 
 def test_numbers_of_workers_and_missing_schedulers_are_refused():
-    with pytest.raises(InputError, match="workers"), crew(0):
+    with pytest.raises(InputError, match="workers"), crew(-1):
         pass
     pytest.importorskip("distributed", reason="distributed is not installed")
     with (

@@ -10,15 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Literal, Protocol
 
 import numpy as np
 
-from hybridctl.checks import Array, count
+from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
@@ -137,19 +135,6 @@ class Ensemble:
     def _advance(self) -> None:
         if self.advance is not None:
             self.advance()
-
-
-@contextmanager
-def process_pool(workers: int) -> Iterator[Executor | None]:
-    """An executor of new processes, or None (this process) for one worker."""
-    if count("workers", workers) == 1:
-        yield None
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        try:
-            yield pool
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def outcome(reference: Reference, run: HybridTrajectory, *, period: float = 2e-3) -> Outcome:

@@ -1,21 +1,33 @@
-"""Executors of a sweep: this process, processes that may die, a Dask cluster."""
+"""Executors for work in many parts: this process, processes that may die, a Dask cluster."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import get_context
+from os import cpu_count
 from typing import Any, NamedTuple, TypeVar
 
 from hybridctl.checks import count
 from hybridctl.errors import InputError
 
 R = TypeVar("R")
+T = TypeVar("T")
 ATTEMPTS = 3
+_LOG = logging.getLogger(__name__)
 
 
 class Here(Executor):
@@ -60,6 +72,7 @@ class Processes(Executor):
                 self._own.pool = None
                 if attempt == ATTEMPTS:
                     raise
+                _LOG.warning("a worker died; its call is made again, attempt %d", attempt + 1)
         raise AssertionError("unreachable")
 
     def _pool(self) -> ProcessPoolExecutor:
@@ -77,24 +90,43 @@ class Crew(NamedTuple):
     pool: Executor
     ahead: int = 1
 
+    @property
+    def others(self) -> Executor | None:
+        """The executor, or None where it is this process."""
+        return None if isinstance(self.pool, Here) else self.pool
+
+    def finished(self, fn: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, Future[R]]]:
+        """Each item with its call, as they end; few are handed out ahead of what has ended."""
+        waiting: dict[Future[R], T] = {}
+        for item in items:
+            waiting[self.pool.submit(fn, item)] = item
+            if len(waiting) >= self.ahead:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future
+        for future in as_completed(list(waiting)):
+            yield waiting[future], future
+
 
 @contextmanager
-def crew(workers: int, dask: str | None = None) -> Iterator[Crew]:
+def crew(workers: int = 1, dask: str | None = None) -> Iterator[Crew]:
     """This process for one worker, as many processes for more, or the Dask cluster at an address.
 
-    Raises `InputError` where Dask is asked for and not installed, or does not answer.
+    workers: 0 for one on each processor. Raises `InputError` where Dask is asked for and not
+    installed, or does not answer.
     """
     if dask is not None:
         with _cluster(dask) as client:
             yield Crew(client.get_executor(pure=False), 4 * max(sum(client.nthreads().values()), 1))
-    elif count("workers", workers) == 1:
+        return
+    workers = count("workers", workers, at_least=0) or cpu_count() or 1
+    if workers == 1:
         yield Crew(Here())
-    else:
-        pool = Processes(workers)
-        try:
-            yield Crew(pool, 2 * workers)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        return
+    pool = Processes(workers)
+    try:
+        yield Crew(pool, 2 * workers)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

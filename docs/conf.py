@@ -1,0 +1,42 @@
+"""Sphinx: MyST pages, executed notebooks, the API from docstrings."""
+
+from hybridctl import __version__
+
+project = "hybridctl"
+author = "The hybridctl authors"
+release = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+exclude_patterns = ["_build", "jupyter_execute"]
+html_theme = "furo"
+html_title = f"hybridctl {release}"
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+suppress_warnings = ["myst.header"]
+
+
+def bars_are_absolute_values(app, what, name, obj, options, lines):
+    """In docstrings |x| is the size of x, not a substitution."""
+    lines[:] = [
+        line if "math:" in line or "\\" in line else line.replace("|", r"\|") for line in lines
+    ]
+
+
+def setup(app):
+    """Connect what is above."""
+    app.connect("autodoc-process-docstring", bars_are_absolute_values)

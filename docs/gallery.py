@@ -1,0 +1,81 @@
+"""Runs the experiments and writes gallery.md with a figure of each: python docs/gallery.py [NAME].
+
+The figures are kept in the repository, small, so that the site builds in a minute.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from PIL import Image
+
+from hybridctl import plugins
+
+HERE = Path(__file__).parent
+WIDTH = 900  # pixels
+FIGURES = {  # of each experiment, in the order of the page; "" for the one that is kept by hand
+    "slope": "motion",
+    "block": "landing_snapshots",
+    "cube-drop": "snapshots",
+    "rrr-door": "snapshots",
+    "saltation": "flow",
+    "bderivative": "balls",
+    "biped": "flow",
+    "contact-law": "solutions",
+    "lqr": "costs",
+    "ilqr": "convergence",
+    "biped-walk": "gait",
+    "zeno-ball": "ball",
+    "double-pendulum-stop": "elastic",
+    "relay": "motion",
+    "filter-study": "nees_ball",
+    "cube-filter": "",
+    "icub-base": "",
+}
+KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
+
+
+def main(names: list[str]) -> None:
+    """Draw the experiments named, or all, and write the page."""
+    for name in names or [name for name, figure in FIGURES.items() if figure]:
+        draw(name)
+    write_page()
+
+
+def draw(name: str) -> None:
+    """Run an experiment in a folder that is thrown away, and keep a figure of it."""
+    with TemporaryDirectory() as scratch:
+        command = ["simulate", name, "--quick", "--out", f"{scratch}/run"]
+        subprocess.run([sys.executable, "-m", "hybridctl", *command], check=True)
+        source = Path(scratch, "run/figures", f"{FIGURES[name]}.png")
+        if not source.is_file():
+            found = sorted(path.name for path in source.parent.iterdir())
+            raise SystemExit(f"{name} has no figure {source.name}, but {found}")
+        picture = Image.open(source).convert("RGB")
+        picture.thumbnail((WIDTH, WIDTH))
+        target = HERE / f"figures/{name}.png"
+        target.parent.mkdir(exist_ok=True)
+        picture.save(target, optimize=True)
+
+
+def write_page() -> None:
+    """Write gallery.md: of each experiment its summary, its command and its figure."""
+    parts = [HEAD]
+    for name in FIGURES:
+        summary = plugins.load("experiments", name).SUMMARY
+        picture = KEPT.get(name, f"figures/{name}.png")
+        parts.append(f"## {name}\n\n{summary}\n\n![{name}]({picture})\n")
+    (HERE / "gallery.md").write_text("\n".join(parts))
+
+
+HEAD = """# Gallery
+
+Every experiment shows one claim. `hybridctl simulate NAME` runs it and leaves data, figures and a
+page on which the motion plays (`--open` shows it); most figures here are of `--quick` runs.
+"""
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

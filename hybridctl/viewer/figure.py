@@ -1,0 +1,89 @@
+"""Where the parts of a robot are at a state: its links, points, and how well those are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.contacts import WORLD, Contact
+from hybridctl.mechanics.motion import Frame
+from hybridctl.mechanics.robot import Robot
+
+_SIGMAS = 3.0
+_THINNEST = 1e-5  # m, of an ellipsoid that is drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Ellipsoid:
+    """Centre (3,) in m, half axes (3,) in m, and their directions as columns (3, 3)."""
+
+    centre: Array
+    half_axes: Array
+    axes: Array
+
+
+class Figure:
+    """A robot as it is drawn: `links` by name, and points, those of contacts or of all joints."""
+
+    def __init__(self, robot: Robot, contacts: Sequence[Contact] = ()) -> None:
+        self.robot = robot
+        self._frames: Mapping[str, Frame] = {n: robot.frame(n) for n in robot.link_names}
+        self._joints = range(len(robot.joint_names) + 1)
+        self._parents = [0, *(body.parent + 1 for body in robot.tree().bodies)]
+        self._points = [
+            (frame.joint, frame.position + frame.rotation @ np.asarray(contact.offset))
+            for contact in contacts
+            if (frame := robot.frame(contact.frame)).joint
+        ] or [(joint, np.zeros(3)) for joint in self._joints[1:]]
+
+    def link_poses(self, x: Array) -> dict[str, Array]:
+        """Transforms (4, 4) from the frame of each link to the world, at state x (nq + nv,)."""
+        joints = self._joint_poses(x)
+        return {name: joints[f.joint] @ _transform(f) for name, f in self._frames.items()}
+
+    def bones(self, x: Array) -> Array:
+        """Lines (n, 2, 3) between neighbouring joints, and from joints to points."""
+        poses = self._joint_poses(x)
+        places = poses[:, :3, 3]
+        between = [(places[p], places[j]) for j, p in enumerate(self._parents) if p]
+        ends = [(places[j], (poses[j] @ np.append(p, 1.0))[:3]) for j, p in self._points]
+        return np.array([*between, *ends])
+
+    def ellipsoids(self, x: Array, covariance: Array) -> list[Ellipsoid]:
+        r"""Three sigmas of the points at a mean x with a covariance (2 nv, 2 nv) of its tangent.
+
+        To first order: :math:`J P_{qq} J^T` with J the Jacobian of a point.
+        """
+        nq, nv = self.robot.nq, self.robot.nv
+        motion = self.robot.motion(x[:nq], np.zeros(nv), self._joints)
+        found = []
+        for joint, place in self._points:
+            point = (motion.poses[joint] @ np.append(place, 1.0))[:3]
+            columns = motion.jacobian * self.robot.supporting(joint)
+            jacobian = columns[:3] + np.cross(columns[3:].T, point).T
+            spread, axes = np.linalg.eigh(jacobian @ covariance[:nv, :nv] @ jacobian.T)
+            half_axes = np.maximum(_SIGMAS * np.sqrt(np.maximum(spread, 0.0)), _THINNEST)
+            axes[:, 0] *= np.sign(np.linalg.det(axes))
+            found.append(Ellipsoid(point, half_axes, axes))
+        return found
+
+    def _joint_poses(self, x: Array) -> Array:
+        return self.robot.poses(x[: self.robot.nq], self._joints)
+
+
+def world_surfaces(contacts: Sequence[Contact]) -> list[object]:
+    """The surfaces that are fixed in the world, each once."""
+    found: list[object] = []
+    for contact in contacts:
+        if contact.body == WORLD and contact.surface not in found:
+            found.append(contact.surface)
+    return found
+
+
+def _transform(frame: Frame) -> Array:
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
+    return pose

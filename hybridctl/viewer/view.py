@@ -1,0 +1,358 @@
+"""The viewer: a scene of viser that follows a run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array, instance, number
+from hybridctl.control.reference import Reference
+from hybridctl.errors import InputError
+from hybridctl.estimation.result import FilterResult
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane, Sphere
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.page.motion import contact_forces, event_impulses
+from hybridctl.viewer.figure import Figure, world_surfaces
+from hybridctl.viewer.shapes import Shape, shapes_of
+from hybridctl.viewer.timeline import timeline_html
+
+TRUTH, REFERENCE, ESTIMATE = (90, 90, 97), (230, 159, 0), (0, 114, 178)
+FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)
+SPEEDS = {"real time": 1.0, "1/4": 0.25, "1/10": 0.1, "1/50": 0.02}
+_FRAME = 1.0 / 30.0  # s between pictures
+_AFTER = 0.05  # s during which an impulse is shown
+_ARROW = 0.4  # m, the longest
+
+
+def view(
+    run: HybridTrajectory,
+    robot: Robot | ContactSystem,
+    *,
+    reference: HybridTrajectory | Reference | None = None,
+    estimate: FilterResult | None = None,
+    urdf: str | os.PathLike[str] | None = None,
+    packages: Sequence[str | os.PathLike[str]] = (),
+    port: int = 8080,
+) -> View:
+    """Show a run in the browser, in space; the address is that of the result.
+
+    robot: what moves; of a contact system the surfaces, forces and impulses are shown too.
+    reference: another motion of the same robot, drawn beside it. estimate: of the same robot, with
+    ellipsoids of three sigmas around its points. urdf: where the meshes are, by default the URDF
+    that the robot was built from; packages: folders for `package://`. port: on this machine, or the
+    next one that is free.
+
+    Needs `pip install "hybridctl[view]"`, and raises `InputError` without it, or for states that
+    are not those of the robot.
+    """
+    return View(run, robot, reference, estimate, urdf, packages, port)
+
+
+class View:
+    """A run that is shown: `seek` a time, `play`, `close`; in a notebook it shows itself.
+
+    `server` is viser's, to add things of your own. `figures`: what is drawn, by "robot",
+    "reference" and "estimate".
+    """
+
+    def __init__(
+        self,
+        run: HybridTrajectory,
+        robot: Robot | ContactSystem,
+        reference: HybridTrajectory | Reference | None,
+        estimate: FilterResult | None,
+        urdf: str | os.PathLike[str] | None,
+        packages: Sequence[str | os.PathLike[str]],
+        port: int,
+    ) -> None:
+        viser = _viser()
+        self.run = instance("run", run, HybridTrajectory)
+        self.system = robot if isinstance(robot, ContactSystem) else None
+        body = robot.robot if isinstance(robot, ContactSystem) else instance("robot", robot, Robot)
+        self._reference = reference.nominal if isinstance(reference, Reference) else reference
+        self._estimate = estimate
+        _check_sizes(body, run, self._reference, estimate)
+        contacts = () if self.system is None else self.system.contacts
+        figure, source = Figure(body, contacts), body.source if urdf is None else urdf
+        shapes = () if source is None else shapes_of(source, packages)
+        self.server = viser.ViserServer(host="127.0.0.1", port=port, verbose=False)
+        scene = self.server.scene
+        scene.set_up_direction("+z")
+        self.figures = {"robot": Drawn(scene, "robot", figure, shapes, None)}
+        if self._reference is not None:
+            self.figures["reference"] = Drawn(scene, "reference", figure, shapes, REFERENCE)
+        if estimate is not None:
+            self.figures["estimate"] = Drawn(scene, "estimate", figure, shapes, ESTIMATE)
+        for k, surface in enumerate(world_surfaces(contacts)):
+            _draw_surface(scene, f"/surfaces/{k}", surface)
+        self._forces = _Forces(scene, run, self.system)
+        self._controls = _Controls(self)
+        self.seek(run.start)
+        self._look(figure)
+
+    @property
+    def timeline(self) -> Any:
+        """The strip of modes."""
+        return self._controls.timeline
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        return f"http://127.0.0.1:{self.server.get_port()}"
+
+    def seek(self, t: float) -> None:
+        """Show the time t, in s, of the run."""
+        t = number("t", t, at_least=self.run.start, at_most=self.run.end)
+        self.time = t
+        with self.server.atomic():
+            self.figures["robot"].place(self.run(t))
+            if self._reference is not None:
+                known = min(max(t, self._reference.start), self._reference.end)
+                self.figures["reference"].place(self._reference(known))
+            if self._estimate is not None:
+                k = max(int(self._estimate.times.searchsorted(t, "right")) - 1, 0)
+                found = self._estimate.steps[k].estimate
+                self.figures["estimate"].place(found.mean, found.covariance)
+            self._forces.show(t)
+            self._controls.show(t)
+
+    def play(self, speed: float = 0.25) -> None:
+        """Play from the present time to the end, at a speed of 1 in real time; returns then."""
+        number("speed", speed, above=0.0)
+        begin, since = self.time, time.monotonic()
+        while self.time < self.run.end and not self._controls.stopped:
+            time.sleep(_FRAME)
+            self.seek(min(begin + speed * (time.monotonic() - since), self.run.end))
+
+    def close(self) -> None:
+        """End the server."""
+        self._controls.stopped = True
+        self.server.stop()
+
+    def _look(self, figure: Figure) -> None:
+        """Put the camera where all links are seen at the start."""
+        places = np.array([p[:3, 3] for p in figure.link_poses(self.run(self.run.start)).values()])
+        centre = places.mean(axis=0)
+        far = 3.0 * max(float(np.linalg.norm(places - centre, axis=1).max()), 0.2)
+        camera = self.server.initial_camera
+        camera.position = centre + far * np.array([0.7, -0.7, 0.3])
+        camera.look_at = centre
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _repr_html_(self) -> str:
+        return f'<iframe src="{self.address}" width="100%" height="600"></iframe>'
+
+
+class Drawn:
+    """A figure in the scene: a node for each link, below it its shapes; ellipsoids of points."""
+
+    def __init__(
+        self,
+        scene: Any,
+        name: str,
+        figure: Figure,
+        shapes: Sequence[Shape],
+        color: tuple[int, int, int] | None,
+    ) -> None:
+        self._scene, self._name, self._figure = scene, name, figure
+        known = set(figure.robot.link_names)
+        self.links = {
+            link: scene.add_frame(f"/{name}/{link}", show_axes=False)
+            for link in dict.fromkeys(s.link for s in shapes if s.link in known)
+        }
+        for k, shape in enumerate(s for s in shapes if s.link in known):
+            _draw_shape(scene, f"/{name}/{shape.link}/{k}", shape, color)
+        self.bones: Any = None
+        if not self.links:
+            lines = figure.bones(figure.robot.neutral())
+            tone = np.full(lines.shape, color or TRUTH, dtype=np.uint8)
+            self.bones = scene.add_line_segments(f"/{name}/bones", lines, tone, thickness=0.01)
+        self.ellipsoids: list[Any] = []
+
+    def place(self, x: Array, covariance: Array | None = None) -> None:
+        """Move it to a state (nq + nv,), with a covariance (2 nv, 2 nv) if there is one."""
+        poses = self._figure.link_poses(x)
+        for link, node in self.links.items():
+            node.wxyz, node.position = _placed(poses[link])
+        if self.bones is not None:
+            self.bones.points = self._figure.bones(x).astype(np.float32)
+        if covariance is None:
+            return
+        found = self._figure.ellipsoids(x, covariance)
+        while len(self.ellipsoids) < len(found):
+            path = f"/{self._name}/ellipsoid {len(self.ellipsoids)}"
+            made = self._scene.add_icosphere(
+                path, 1.0, ESTIMATE, opacity=0.3, scale=(1.0, 1.0, 1.0)
+            )
+            self.ellipsoids.append(made)
+        for node, one in zip(self.ellipsoids, found, strict=True):
+            node.wxyz, node.position = _quaternion(one.axes), one.centre
+            node.scale = tuple(map(float, one.half_axes))
+
+
+class _Forces:
+    """Arrows of contact forces, and of impulses for a moment after an event."""
+
+    def __init__(self, scene: Any, run: HybridTrajectory, system: ContactSystem | None) -> None:
+        self._scene, self._run, self._system = scene, run, system
+        if system is None:
+            return
+        self._impulses = [i for e in run.guard_events for i in event_impulses(system, e)]
+        self._largest = max((i["size"] for i in self._impulses), default=1.0)
+        self._weight = system.robot.weight
+
+    def show(self, t: float) -> None:
+        if self._system is None:
+            return
+        places, forces = contact_forces(self._system, self._run.arc(t), t)
+        tips = places + _ARROW * np.clip(forces / self._weight, -1.0, 1.0)
+        self._arrows("/forces", [np.array(pair) for pair in zip(places, tips, strict=True)], FORCE)
+        recent = [i for i in self._impulses if 0.0 <= t - i["time"] <= _AFTER]
+        pairs = [
+            np.array([i["place"], i["place"] + _ARROW * i["value"] / self._largest]) for i in recent
+        ]
+        self._arrows("/impulses", pairs, IMPULSE)
+
+    def _arrows(self, name: str, pairs: Sequence[Array], color: tuple[int, int, int]) -> None:
+        long = [pair for pair in pairs if np.linalg.norm(pair[1] - pair[0]) > 1e-3]
+        points = np.array(long or [np.zeros((2, 3))], dtype=np.float32)
+        self._scene.add_arrows(
+            name,
+            points,
+            color,
+            shaft_radius=0.006,
+            head_radius=0.015,
+            head_length=0.03,
+            visible=bool(long),
+        )
+
+
+class _Controls:
+    """Slider, play, speed, buttons of the events, and the modes as a time line."""
+
+    def __init__(self, shown: View) -> None:
+        self._view, run, gui = shown, shown.run, shown.server.gui
+        self._contacts = [c.name for c in shown.system.contacts] if shown.system else []
+        self.stopped = False
+        self._playing = threading.Event()
+        step = (run.end - run.start) / 10_000
+        self._slider = gui.add_slider("time [s]", run.start, run.end, step, run.start)
+        self._slider.on_update(self._moved)
+        play = gui.add_button("play / pause")
+        play.on_click(lambda _: self._toggle())
+        self._speed = gui.add_dropdown("speed", tuple(SPEEDS), initial_value="1/4")
+        for event in run.guard_events[:12]:
+            button = gui.add_button(_event_label(event))
+            button.on_click(lambda _, t=event.time: shown.seek(t))
+        self.timeline = gui.add_html("")
+
+    def show(self, t: float) -> None:
+        self._slider.value = t
+        self.timeline.content = timeline_html(self._view.run, t, self._contacts)
+
+    def _moved(self, event: Any) -> None:
+        if event.client is not None:  # by hand, not by `show`
+            self._view.seek(min(max(self._slider.value, self._view.run.start), self._view.run.end))
+
+    def _toggle(self) -> None:
+        if self._playing.is_set():
+            self._playing.clear()
+            return
+        if self._view.time >= self._view.run.end:
+            self._view.seek(self._view.run.start)
+        self._playing.set()
+        threading.Thread(target=self._play, daemon=True).start()
+
+    def _play(self) -> None:
+        end = self._view.run.end
+        while self._playing.is_set() and not self.stopped and self._view.time < end:
+            time.sleep(_FRAME)
+            self._view.seek(min(self._view.time + SPEEDS[self._speed.value] * _FRAME, end))
+        self._playing.clear()
+
+
+def _event_label(event: Event) -> str:
+    more = f" and {len(event.guards) - 1} more" if len(event.guards) > 1 else ""
+    return f"{event.time:.4f} s: {event.guards[0]}{more}"
+
+
+def _draw_shape(scene: Any, name: str, shape: Shape, color: tuple[int, int, int] | None) -> None:
+    wxyz, position = _placed(shape.pose)
+    placed = {"wxyz": wxyz, "position": position}
+    opacity = None if color is None else 0.4
+    own = TRUTH if shape.color is None else tuple(round(255 * c) for c in shape.color)
+    tone = color or own
+    if shape.kind == "box":
+        scene.add_box(name, tone, shape.size, opacity=opacity, **placed)
+    elif shape.kind == "sphere":
+        scene.add_icosphere(name, shape.size[0], tone, opacity=opacity, **placed)
+    elif shape.kind == "cylinder":
+        scene.add_cylinder(name, *shape.size, tone, opacity=opacity, **placed)
+    else:
+        mesh = import_module("trimesh").load(shape.file, force="mesh")
+        if color is None and shape.color is None:
+            scene.add_mesh_trimesh(name, mesh, scale=shape.size, **placed)
+            return
+        scene.add_mesh_simple(
+            name, mesh.vertices, mesh.faces, color=tone, opacity=opacity, scale=shape.size, **placed
+        )
+
+
+def _draw_surface(scene: Any, name: str, surface: object) -> None:
+    if isinstance(surface, Plane):
+        turn, _ = Rotation.align_vectors([surface.unit_normal], [(0.0, 0.0, 1.0)])
+        wxyz = np.roll(turn.as_quat(), 1)
+        scene.add_grid(name, 4.0, 4.0, wxyz=wxyz, position=surface.point, cell_size=0.1)
+    elif isinstance(surface, Sphere):
+        scene.add_icosphere(
+            name, surface.radius, (200, 200, 200), opacity=0.4, position=surface.center
+        )
+
+
+def _placed(pose: Array) -> tuple[Array, Array]:
+    return _quaternion(pose[:3, :3]), pose[:3, 3]
+
+
+def _quaternion(turn: Array) -> Array:
+    """w, x, y, z of a rotation matrix (3, 3)."""
+    return np.roll(Rotation.from_matrix(turn).as_quat(), 1)
+
+
+def _check_sizes(
+    robot: Robot,
+    run: HybridTrajectory,
+    reference: HybridTrajectory | None,
+    estimate: FilterResult | None,
+) -> None:
+    size = robot.nq + robot.nv
+    given = {"run": run.final_state}
+    if reference is not None:
+        given["reference"] = instance("reference", reference, HybridTrajectory).final_state
+    if estimate is not None:
+        given["estimate"] = instance("estimate", estimate, FilterResult).steps[-1].estimate.mean
+    for name, state in given.items():
+        if len(state) != size:
+            raise InputError(
+                f"{name} must have states of the robot, nq + nv = {size} numbers, got {len(state)}"
+            )
+
+
+def _viser() -> Any:
+    try:
+        return import_module("viser")
+    except ImportError as error:
+        raise InputError('the viewer needs `pip install "hybridctl[view]"`') from error
