@@ -58,45 +58,33 @@ def compiled_step(motion: Function, field: Value, guards: Value) -> CompiledStep
         return None
     if expanded.n_instructions() > _LARGEST:
         return None
-    return CompiledStep(
-        partial(_itself, expanded),
-        partial(whole_step, expanded),
-        partial(fed_step, expanded),
-        partial(varied_step, expanded, None),
-        field,
-        guards,
-    )
+    return CompiledStep(partial(made, motion=expanded, tangent=None), field, guards)
 
 
-def _itself(motion: Function) -> Function:
-    return motion
+def made(name: str, motion: Function, tangent: Function | None) -> Function:
+    """One of the functions of whole steps of a motion: see `CompiledStep`."""
+    if name == "motion":
+        return motion
+    if name in ("varied", "noisy"):
+        return varied_step(motion, tangent, name == "noisy")
+    return whole_step(motion) if name == "step" else fed_step(motion)
 
 
 class CompiledStep:
     """Whole steps of a field and its guards.
 
-    motion, step, fed, varied: make the function of which whole steps are, see `whole_step`, that
-    function, `fed_step`, and `varied_step` with noise or without, at first use. field, guards: the
+    make: makes a function at first use, by its name: "motion", of which whole steps are, "step",
+    "fed", "varied" and "noisy" (see `whole_step`, `fed_step` and `varied_step`). field, guards: the
     callables of the mode and its guard set that evaluate the same.
     """
 
-    def __init__(
-        self,
-        motion: Callable[[], Function],
-        step: Callable[[], Function],
-        fed: Callable[[], Function],
-        varied: Callable[[bool], Function],
-        field: Value,
-        guards: Value,
-    ) -> None:
-        self.field, self.guards = field, guards
-        self._make_motion, self._make_varied = motion, varied
-        self._make_step, self._make_fed = step, fed
+    def __init__(self, make: Callable[[str], Function], field: Value, guards: Value) -> None:
+        self.field, self.guards, self._make = field, guards, make
 
     @cached_property
     def motion(self) -> Function:
         """(t, x, u) -> rate (nx,) of the coordinates, guards (n,), whether they are sound."""
-        return self._make_motion()
+        return self._make("motion")
 
     @cached_property
     def _step(self) -> Compiled:
@@ -104,7 +92,7 @@ class CompiledStep:
 
     @cached_property
     def _fed(self) -> Compiled:
-        made = self._make_fed()
+        made = self._make("fed")
         nx, nu, n = made.size1_out(2), made.size1_out(3), made.size1_out(4)
         kinds = [(DEGREE + 1, size) for size in (nx, nu, n)]
         return Compiled(made, [(1,), (1,), *kinds, (n,)])
@@ -116,19 +104,19 @@ class CompiledStep:
     @cached_property
     def _step_made(self) -> tuple[Function, list[tuple[int, ...]]]:
         """The function, and the shapes of its results."""
-        made = self._make_step()
+        made = self._make("step")
         nx, n = made.size1_out(2), made.size1_out(3)
         return made, [(1,), (1,), (DEGREE + 1, nx), (DEGREE + 1, n), (n,)]
 
     @cached_property
     def _varied_made(self) -> tuple[Function, list[tuple[int, ...]]]:
         """The function, and the shapes of its results."""
-        made = self._make_varied(False)
+        made = self._make("varied")
         return made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)]
 
     @cached_property
     def _noisy(self) -> Compiled:
-        made = self._make_varied(True)
+        made = self._make("noisy")
         square = made.size_out(3)
         return Compiled(made, [(1,), (1,), (made.size1_out(2),), square, square])
 

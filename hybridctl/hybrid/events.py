@@ -152,7 +152,6 @@ class GuardWatch:
 
     def _start(self, t: float, values: Array) -> None:
         """Look at the guards (n,) at time t, the start of an arc."""
-        self._check_finite([t], values[None], self._guards.names)
         self._armed, self._floor, self._fell = [], [], []
         for g, allowed in zip(values.tolist(), self._tolerances, strict=True):
             self._armed.append(g > allowed)

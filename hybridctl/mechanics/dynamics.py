@@ -132,11 +132,6 @@ class ContactDynamics:
         """Sliding velocities v_t of all contacts (c, 2), in m/s, closed or not."""
         return np.asarray(self.tangent_jacobian(q) @ v)
 
-    def drift_acceleration(self, q: Array, v: Array) -> Array:
-        """Normal accelerations Jdot_n v of all contacts (c,) at zero acceleration, in m/s^2."""
-        motion = self.all.motion(self.robot.motion(q, v, self.all.joints), v)
-        return motion.drift[: len(self.contacts)]
-
     def _tangential(self, rows: Array) -> Array:
         """Values of all rows (r, ...) along the tangents of every contact (c, 2, ...)."""
         result = np.zeros((len(self.contacts), 2, *rows.shape[1:]))

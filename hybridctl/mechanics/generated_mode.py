@@ -37,7 +37,7 @@ class GeneratedMode:
     @cached_property
     def values(self) -> Compiled:
         """(t, x, u) -> rate (nq + nv,) of the coordinates, guards (n,), soundness (1,)."""
-        made = self.motion()
+        made = self._motion
         return Compiled(made, [(made.numel_out(0),), (made.numel_out(1),), (1,)])
 
     @cached_property
@@ -49,27 +49,17 @@ class GeneratedMode:
 
     def step(self, field: Value, guards: Value) -> CompiledStep:
         """Whole steps; field, guards: the callables of the mode and of its guard set."""
-        return CompiledStep(self.motion, self._step, self._fed, self._varied, field, guards)
+        return CompiledStep(self._made, field, guards)
 
-    def motion(self) -> Function:
-        """(t, x, u) -> rate of the coordinates, guards, soundness; x need not be normalised."""
-        return self._motion
+    def _made(self, name: str) -> Function:
+        if name == "motion":
+            return self._motion
+        return self._kept(name, lambda: whole_step.made(name, self._motion, self._tangent()))
 
     @cached_property
     def _motion(self) -> Function:
+        """(t, x, u) -> rate of the coordinates, guards, soundness; x need not be normalised."""
         return self._kept("motion", self._new_motion)
-
-    def _step(self) -> Function:
-        return self._kept("step", lambda: whole_step.whole_step(self._motion))
-
-    def _fed(self) -> Function:
-        return self._kept("fed", lambda: whole_step.fed_step(self._motion))
-
-    def _varied(self, noisy: bool) -> Function:
-        def build() -> Function:
-            return whole_step.varied_step(self._motion, self._tangent(), noisy)
-
-        return self._kept("noisy" if noisy else "varied", build)
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
         d = self._dynamics

@@ -41,17 +41,14 @@ class RowMotion(NamedTuple):
 class RowDerivatives(NamedTuple):
     """At given (q, v, a): the wrenches of the rows, and derivatives of rates and accelerations.
 
-    wrench (r, 6), wrench_q (r, 6, nv); rate (r,), rate_q and jacobian (r, nv); acceleration
-    (r,), acceleration_q and acceleration_v (r, nv); Jacobians of both bodies (r, 6, nv).
+    wrench (r, 6), wrench_q (r, 6, nv); rate_q and jacobian, acceleration_q and acceleration_v
+    (r, nv); Jacobians of both bodies (r, 6, nv).
     """
 
-    gap: Array
     wrench: Array
     wrench_q: Array
-    rate: Array
     rate_q: Array
     jacobian: Array
-    acceleration: Array
     acceleration_q: Array
     acceleration_v: Array
     jacobian_a: Array
@@ -233,13 +230,10 @@ class ContactSet:
         moment_rate_q = skew(p_rate) @ d_q - dx @ p_rate_q + px @ d_rate_q - skew(d_rate) @ p_q
         rate_q = np.concatenate((d_rate_q, moment_rate_q), axis=1)
         return RowDerivatives(
-            self._on_surfaces("distance", r),
             wrench,
             wrench_q,
-            _dot(wrench, velocity),
             _apply(velocity, wrench_q) + _apply(wrench, velocity_q),
             _apply(wrench, jacobian),
-            _dot(wrench, acceleration) + _dot(rate, velocity),
             _apply(acceleration, wrench_q)
             + _apply(wrench, k.acceleration_q[ia] - k.acceleration_q[ib])
             + _apply(velocity, rate_q)

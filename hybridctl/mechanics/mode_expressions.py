@@ -13,6 +13,8 @@ at a few configurations, once; `sound` says whether that holds at a state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -285,14 +287,14 @@ def _multipliers(
     divide = gauss if part.slides else cholesky
     rows, columns = independent.rows, independent.columns
     if len(rows) == g.shape[0]:
-        by_all, margin = divide(g)
-        return by_all(wanted), margin
-    by_block, margin = divide(g[rows, columns])
+        by_all, pivots = divide(g)
+        return by_all(wanted), _spread(pivots)
+    by_block, pivots = divide(g[rows, columns])
     right = by_block(g[rows, :])
     left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides else right.T
     coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
     missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
-    margin = ca.if_else(missed > RANK, -missed, margin)
+    margin = ca.if_else(missed > RANK, -missed, _spread(pivots))
 
     def of_least_norm(weights: Expression) -> Expression:
         weighted = right * ca.repmat(weights.T, len(rows), 1)
@@ -316,7 +318,7 @@ def _friction_weights(part: Part, even: Expression) -> Expression:
 
 
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
-    """How to divide by a symmetric positive matrix, and its least pivot relative to the largest.
+    """How to divide by a symmetric positive matrix, and its pivots (n, 1).
 
     Written as L^T D L, eliminated from the last row on, which for a mass matrix keeps the zeros
     between branches of the robot (Featherstone 2008, section 6.5).
@@ -341,31 +343,19 @@ def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
                 x[i, :] -= lower[i, j] * x[j, :]
         return x
 
-    return solve, _spread(ca.diag(lower))
+    return solve, ca.diag(lower)
 
 
 def _response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
     """p of `jamming`, from the independent rows: by Cauchy and Binet, det(R R') of these, as G."""
     if len(rows) == response.shape[0]:
-        return _determinant(response) / _determinant(even)
+        return _product(gauss(response)[1]) / _product(cholesky(even)[1])
     left, whole = response[list(rows), :], even[list(rows), :]
-    return ca.sqrt(_determinant(left @ left.T) / _determinant(whole @ whole.T))
-
-
-def _determinant(matrix: Expression) -> Expression:
-    """det of a square matrix, eliminated without pivoting."""
-    both = ca.SX(matrix)
-    for k in range(both.shape[0]):
-        for i in range(k + 1, both.shape[0]):
-            both[i, k + 1 :] -= both[i, k] / both[k, k] * both[k, k + 1 :]
-    result = ca.SX(1.0)
-    for k in range(both.shape[0]):
-        result *= both[k, k]
-    return result
+    return ca.sqrt(_product(cholesky(left @ left.T)[1]) / _product(cholesky(whole @ whole.T)[1]))
 
 
 def gauss(matrix: Expression) -> tuple[Solve, Expression]:
-    """How to divide by a square matrix without pivoting, and its least pivot by the largest."""
+    """How to divide by a square matrix without pivoting, and its pivots (n, 1)."""
     n = matrix.shape[0]
     both = ca.SX(matrix)
     for k in range(n):
@@ -385,9 +375,15 @@ def gauss(matrix: Expression) -> tuple[Solve, Expression]:
             x[k, :] /= both[k, k]
         return x
 
-    return solve, _spread(ca.diag(both))
+    return solve, ca.diag(both)
+
+
+def _product(pivots: Expression) -> Expression:
+    """The determinant of the matrix that has these pivots."""
+    return reduce(mul, ca.vertsplit(pivots))
 
 
 def _spread(pivots: Expression) -> Expression:
+    """The least pivot relative to the largest."""
     sizes = ca.fabs(pivots)
     return ca.mmin(sizes) / ca.mmax(sizes)

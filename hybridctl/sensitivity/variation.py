@@ -187,6 +187,8 @@ def _onwards(mode: Mode, arc: Arc, t: float, start: Array, rtol: float, atol: fl
 
 def _held(arc: Arc) -> bool:
     """Whether the input is constant on each step, to rounding."""
+    if not arc.inputs.size:
+        return True
     sizes = np.abs(arc.inputs)
     return bool((sizes[:, 1:] <= _ROUNDING * sizes[:, :1]).all())
 
