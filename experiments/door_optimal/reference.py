@@ -20,6 +20,7 @@ from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.system import ContactSystem, contact_system
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 VARIANTS = ("plain", "friction")
@@ -77,7 +78,7 @@ def published() -> tuple[HybridSystem, Reference]:
     return plant, build(plant, parameters, Design(), rtol=1e-9, atol=1e-9)
 
 
-def door_task(plant: HybridSystem, variant: str, wanted: Wanted, start: Array) -> Task:
+def door_task(plant: ContactSystem, variant: str, wanted: Wanted, start: Array) -> Task:
     """The task of a variant from a start (8,)."""
     member("variant", variant, VARIANTS)
     second = (1.0, 1.0 + _SLACK)
@@ -107,7 +108,8 @@ def find(variant: str, wanted: Wanted, known: Reference, noise: Array | None = N
     Raises what `optimise` raises.
     """
     friction = wanted.friction if variant == "friction" else 0.0
-    plant = rrr_door.system(rrr_door.Parameters(friction=friction))
+    parameters = rrr_door.Parameters(friction=friction)
+    plant = contact_system(rrr_door.robot(parameters), rrr_door.contacts(parameters))
     nominal = known.nominal
     states = [nominal(0.0), nominal(1.0, side="left"), nominal(1.0), nominal.final_state]
     ends = np.array(states) + (np.zeros((4, 8)) if noise is None else noise)
