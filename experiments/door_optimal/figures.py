@@ -17,6 +17,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING
 
 _FED_BACK: dict[str, ErrorKind] = {"spreading": "spread", "conventional": "conventional"}
+_BEFORE, _AFTER = 0.1, 0.3  # s, around the planned impact
 _COLORS = {"spreading": TRACKING, "conventional": BASELINE}
 
 
@@ -34,8 +35,10 @@ def draw_comparison(
     for name, run in runs.items():
         error = tracking_error(reference, run, _FED_BACK[name])
         left.plot(error.times, error.norms, color=_COLORS[name], lw=1.6, label=name)
-    for event in reference.events:
-        left.axvline(event.time, color=REFERENCE, ls=":", lw=1.0)
+    planned = reference.events[0].time
+    left.axvline(planned, color=REFERENCE, ls=":", lw=1.0)
+    left.set_xlim(planned - _BEFORE, planned + _AFTER)
+    left.set_yscale("log")
     left.set_xlabel("time [s]")
     left.set_ylabel("|error| that is fed back [rad, rad/s]")
     left.set_title("One perturbed run (dotted: planned impact)", fontsize=10)

@@ -1,7 +1,8 @@
 """References of the door by optimisation: both corners at once, with room for either to be first.
 
 The task is that of [RS] (5.22)-(5.27): from the published start at rest, both corners on the door
-at 1 s, and the door at the published angle, at rest, 1 s later. The optimum presses, in every order
+at 1 s, and the door at the published angle, at rest, 1 s later; with friction the corners slide all
+the way. The optimum presses, in every order
 of touch, as many times as hard as the margins ask as it can, and goes on doing so for a spread of
 event times.
 """
@@ -19,13 +20,12 @@ from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.system import ContactSystem, contact_system
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
-OPENS = ("corner_1 opens", "corner_2 opens")
-VARIANTS = ("plain", "friction", "release")
+VARIANTS = ("plain", "friction")
 _SLIDING = ("slip+", "slip+")
 _SLACK = 1e-9  # s, of durations that are given
-_LET_GO = 0.3  # s, of the motion after a release
 
 
 @dataclass(frozen=True)
@@ -78,25 +78,16 @@ def published() -> tuple[HybridSystem, Reference]:
     return plant, build(plant, parameters, Design(), rtol=1e-9, atol=1e-9)
 
 
-def door_task(plant: HybridSystem, variant: str, wanted: Wanted, start: Array) -> Task:
+def door_task(plant: ContactSystem, variant: str, wanted: Wanted, start: Array) -> Task:
     """The task of a variant from a start (8,)."""
     member("variant", variant, VARIANTS)
     second = (1.0, 1.0 + _SLACK)
     after = _SLIDING if variant == "friction" else CLOSED
-    phases = [
-        Phase(OPEN, CLOSE, second, wanted.intervals, 5),
-        Phase(after, OPENS if variant == "release" else (), second, 12, 5),
-    ]
+    phases = [Phase(OPEN, CLOSE, second, wanted.intervals, 5), Phase(after, (), second, 12, 5)]
     conditions = [
         Condition("hinge angle at the end", lambda a, b, t: b[3] - wanted.angle, unit="rad"),
         Condition("hinge speed at the end", lambda a, b, t: b[7], unit="rad/s"),
     ]
-    if variant == "release":
-        phases.append(Phase(OPEN, (), (_LET_GO, _LET_GO + _SLACK), 8, 5))
-        conditions = [
-            Condition("arm speeds at the end", lambda a, b, t, i=i: b[i], unit="rad/s")
-            for i in (4, 5, 6)
-        ]
     return Task(
         plant,
         phases,
@@ -117,20 +108,14 @@ def find(variant: str, wanted: Wanted, known: Reference, noise: Array | None = N
     Raises what `optimise` raises.
     """
     friction = wanted.friction if variant == "friction" else 0.0
-    plant = rrr_door.system(rrr_door.Parameters(friction=friction))
+    parameters = rrr_door.Parameters(friction=friction)
+    plant = contact_system(rrr_door.robot(parameters), rrr_door.contacts(parameters))
     nominal = known.nominal
     states = [nominal(0.0), nominal(1.0, side="left"), nominal(1.0), nominal.final_state]
     ends = np.array(states) + (np.zeros((4, 8)) if noise is None else noise)
 
     def guess(k: int, s: float) -> Array:
-        first, last = ends[2 * min(k, 1)], ends[2 * min(k, 1) + 1]
-        return np.asarray(last if k > 1 else (1.0 - s) * first + s * last)
+        return np.asarray((1.0 - s) * ends[2 * k] + s * ends[2 * k + 1])
 
-    return Found(
-        variant, plant, optimise(door_task(plant, variant, wanted, ends_start(known)), guess)
-    )
-
-
-def ends_start(known: Reference) -> Array:
-    """The published start (8,)."""
-    return np.asarray(known.nominal(0.0))
+    planned = door_task(plant, variant, wanted, nominal(0.0))
+    return Found(variant, plant, optimise(planned, guess))

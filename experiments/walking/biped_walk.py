@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.walking import figures
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
+from hybridctl.experiments.walking.filtered import STRATEGIES, Loop
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
 from hybridctl.experiments.walking.limits import Survived, Trials, candidates, compared
 from hybridctl.experiments.walking.walk import Walk, scattered, walk
@@ -65,7 +66,9 @@ class Config:
     full: all controllers and speeds, from `full_starts`. budget: how many weights are tried for
     each controller. What is survived is looked for on grids: pushes in N s, heights of steps up and
     down in m, tilts of gravity against the ground in rad, masses as relative errors of the torso's,
-    delays of the detection of touchdowns in s. speeds: of further gaits, m/s.
+    delays of the detection of touchdowns in s. speeds: of further gaits, m/s. levels: of noise of
+    the sensors, where a filter is in the loop, see `filtered.Loop`. filtered: walks, each of
+    `filtered_steps`, at each level.
     """
 
     speed: float = 0.7
@@ -87,16 +90,19 @@ class Config:
     masses: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
     delays: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02, 0.05)
     speeds: tuple[float, ...] = (0.5, 0.7, 0.9)
+    levels: tuple[float, ...] = (0.1, 0.3, 1.0)
+    filtered: int = 3
+    filtered_steps: int = 10
 
     def __post_init__(self) -> None:
         for name in ("speed", "clearance", "friction", "torque", "extension"):
             number(name, getattr(self, name), above=0.0)
-        for name in ("weights", *_GRIDS.values(), "speeds"):
+        for name in ("weights", *_GRIDS.values(), "speeds", "levels"):
             for k, value in enumerate(vector(name, getattr(self, name), _SIZES.get(name))):
                 number(f"{name}[{k}]", value, above=0.0)
         for k, value in enumerate(vector("scatter", self.scatter, 2)):
             number(f"scatter[{k}]", value, at_least=0.0)
-        for name in ("starts", "full_starts", "steps", "budget"):
+        for name in ("starts", "full_starts", "steps", "budget", "filtered", "filtered_steps"):
             count(name, getattr(self, name))
         count("seed", self.seed, at_least=0)
 
@@ -120,6 +126,9 @@ def quick(config: Config) -> Config:
         masses=(0.05,),
         delays=(0.002,),
         speeds=(config.speed,),
+        levels=(0.3,),
+        filtered=1,
+        filtered_steps=2,
     )
 
 
@@ -234,7 +243,10 @@ def everything(config: Config, gait: Gait, folder: RunFolder, console: Console) 
             extension=config.extension,
             tick=begin("controllers"),
         )
+    with console.status("walking on estimates"):
+        estimated = on_estimates(config, gait)
     print_limits(console, found, config)
+    print_estimated(console, estimated, config)
     figures.draw_limits(folder / "figures/limits.png", found, _COLUMNS)
     return {
         "gaits": gaits,
@@ -243,7 +255,30 @@ def everything(config: Config, gait: Gait, folder: RunFolder, console: Console) 
             each.controller: 100.0 * min(each.limits["up"], each.limits["down"]) for each in found
         },
         "controllers": {each.controller: controller_record(each) for each in found},
+        "on_estimates": estimated,
     }
+
+
+def on_estimates(config: Config, gait: Gait) -> list[dict[str, Any]]:
+    """Walks with a filter in the loop, one record for each level and kind of filter."""
+    lqr = design(gait, Weights(*config.weights))
+    tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
+    records = []
+    for level in config.levels:
+        for strategy in STRATEGIES:
+            loop = Loop(tracks, lqr, config.torque, level, strategy)
+            seeds = range(config.seed, config.seed + config.filtered)
+            walks = [loop.walked(config.filtered_steps, seed) for seed in seeds]
+            records.append(
+                {
+                    "level": level,
+                    "filter": strategy,
+                    "steps_walked": [each.steps for each in walks],
+                    "errors": [each.error for each in walks],
+                    "falls": [each.reason for each in walks],
+                }
+            )
+    return records
 
 
 def controller_record(each: Survived) -> dict[str, Any]:
@@ -333,3 +368,19 @@ def print_limits(console: Console, found: Sequence[Survived], config: Config) ->
     columns = ["controller", "starts", *(title for title, _ in _COLUMNS.values()), "error per step"]
     title = f"Survived for {config.steps} steps, each controller tuned over {config.budget} weights"
     console.print(table(title, columns, rows))
+
+
+def print_estimated(console: Console, records: Sequence[dict[str, Any]], config: Config) -> None:
+    """How far walks on estimates went."""
+    rows = [
+        (
+            f"{r['level']:g}",
+            r["filter"],
+            ", ".join(map(str, r["steps_walked"])),
+            ", ".join(f"{error:.3f}" for error in r["errors"]),
+        )
+        for r in records
+    ]
+    columns = ["noise", "filter", "steps", "error of the estimate"]
+    title = f"On estimates, of {config.filtered_steps} steps (noise 1: encoders 1 mrad, "
+    console.print(table(title + "inclination 2 mrad, its rate 10 mrad/s)", columns, rows))

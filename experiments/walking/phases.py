@@ -28,6 +28,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.mechanics.phase import contact_modes
 
 _PHASES = 96  # of a step that are compared
 _REFINED = 3  # steps of Gauss and Newton between them
@@ -103,7 +104,7 @@ class ByValue:
         late = history.time - self._nearest_time(k, history.state)
         arc, gain = self._reference.arcs[k], self._gains.arcs[k]
         law = later(arc, gain, late, self._limits)
-        if self._cone is None or "stick" not in history.mode:
+        if self._cone is None or "stick" not in contact_modes(history.mode):
             return law
         wanted = law(history.time, history.state)
         allowed = nearest(wanted, *self._cone(history.mode, history.state), self._limits[1, 0])

@@ -19,7 +19,8 @@ from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.system import ContactSystem
 
 TOLERANCE = 1e-7
-_STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
+_PATIENCE = 1.5  # of the time that the steps of the gait take
+STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +50,25 @@ class Walk:
 
 
 def is_fall(event: Event) -> bool:
-    """Whether a foot slips, or lets go without the other one taking over."""
-    return event.mode_after not in _STANCES or event.mode_after == event.mode_before
+    """Whether a foot slips, or lets go without the other one taking over.
+
+    New torques of a policy may make it slip as well, in an event without guards.
+    """
+    if event.mode_before not in STANCES or event.mode_after not in STANCES:
+        return True
+    return bool(event.guards) and event.mode_after == event.mode_before
 
 
 def walk(
     gait: Gait, policy: Policy, start: Array, steps: int, walker: ContactSystem | None = None
 ) -> Walk:
-    """So many steps and half a one, from a state in mid-step of the left leg.
+    """So many steps, from a state in mid-step of the left leg.
 
-    walker: what walks, by default that of the gait.
+    They may take half as long again as those of the gait. walker: what walks, by default that of
+    the gait.
     """
-    begin = 0.5 * gait.period
-    span = (begin, begin + steps * gait.period)
-    return _walked(walker or gait.walker, five_link.LEFT_STANCE, policy, start, span)
+    span = (0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period)
+    return _walked(walker or gait.walker, five_link.LEFT_STANCE, policy, start, span, steps)
 
 
 def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
@@ -71,8 +77,7 @@ def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
     The left foot leaves the old ground then, and meets the new one a quarter of a step later.
     """
     raised = five_link.system(gait.friction, step=height)
-    begin = 0.5 * gait.period
-    end = begin + steps * gait.period
+    begin, end = 0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period
     first = _walked(raised, five_link.LEFT_STANCE, policy, gait.middle, (begin, end), most=1)
     if first.reason or first.run is None or not first.steps:
         return first
@@ -88,7 +93,10 @@ def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
         return replace(leaving, steps=1, reason=leaving.reason or "both feet down")
     state = leaving.run.final_state.copy()
     state[1] -= height  # the ground is where it is, and zero again
-    rest = _walked(gait.walker, leaving.run.final_mode, Continued(policy, past), state, (now, end))
+    if steps == 1:
+        return replace(leaving, steps=1)
+    mode, after = leaving.run.final_mode, Continued(policy, past)
+    rest = _walked(gait.walker, mode, after, state, (now, end), steps - 1)
     return replace(rest, steps=rest.steps + 1)
 
 
@@ -172,10 +180,9 @@ def _walked(
     touchdowns: list[Event] = []
 
     def terminal(event: Event) -> bool:
-        if is_fall(event):
-            return True
-        touchdowns.append(event)
-        return len(touchdowns) == most
+        if not is_fall(event):
+            touchdowns.append(event)
+        return is_fall(event) or len(touchdowns) == most
 
     try:
         run = simulate(
@@ -183,6 +190,9 @@ def _walked(
         )
     except HybridctlError as error:
         return Walk(len(touchdowns), None, f"{type(error).__name__}: {error}")
-    fallen = bool(run.guard_events) and is_fall(run.guard_events[-1])
-    reason = f"{run.events[-1].guards[0]} at {run.end:.3f} s" if fallen else ""
-    return Walk(len(touchdowns), run, reason)
+    fall = next((event for event in run.events if is_fall(event)), None)
+    if fall is None:
+        return Walk(len(touchdowns), run)
+    walked = sum(event.time < fall.time for event in touchdowns)
+    what = fall.guards[0] if fall.guards else "slips under new torques"
+    return Walk(walked, run, f"{what} at {fall.time:.3f} s")

@@ -43,10 +43,10 @@ def robot(torso: float = 1.0, tilt: float = 0.0) -> Robot:
     """
     number("torso", torso, above=0.0)
     tree = ElementTree.parse(Path(__file__).with_name("five_link.urdf"))
-    inertial = tree.find("link[@name='torso']/inertial")
-    for part in () if inertial is None else (inertial.find("mass"), inertial.find("inertia")):
-        for name, value in () if part is None else part.items():
-            part.set(name, f"{torso * float(value):.17g}")
+    for path in ("mass", "inertia"):
+        for part in tree.iterfind(f"link[@name='torso']/inertial/{path}"):
+            for name, value in part.items():
+                part.set(name, f"{torso * float(value):.17g}")
     gravity = 9.81 * np.array([-np.sin(tilt), 0.0, -np.cos(tilt)])
     text = ElementTree.tostring(tree.getroot(), encoding="unicode")
     return Robot.from_urdf(text, root="sagittal", rotors=ROTORS, gravity=gravity)

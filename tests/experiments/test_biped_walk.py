@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments.walking import biped_walk, cone, controllers, limits, phases
+from hybridctl.experiments.walking import biped_walk, cone, controllers, filtered, limits, phases
 from hybridctl.experiments.walking import walk as walks
 from rich.console import Console
 
@@ -187,3 +187,17 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path, full):
 def test_settings_that_make_no_sense_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
         load_configuration(biped_walk.Config, None, [setting])
+
+
+@pytest.mark.slow
+def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_falls(gait, designs):
+    """At 0.3 mrad of encoders, 0.6 mrad of inclination and 3 mrad/s of its rate."""
+    lqr = designs["saltation"]
+    tracks = controllers.Tracks.of(gait, lqr, 6, CONFIG.extension)
+    walked = {}
+    for strategy in filtered.STRATEGIES:
+        loop = filtered.Loop(tracks, lqr, CONFIG.torque, 0.3, strategy)
+        walked[strategy] = loop.walked(5, seed=0)
+    assert (walked["saltation"].steps, walked["saltation"].reason) == (5, "")
+    assert walked["saltation"].error < 0.1
+    assert walked["reset_jacobian"].steps < 5

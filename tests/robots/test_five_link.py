@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from hybridctl.robots import five_link
 
+import hybridctl as hc
+from hybridctl.errors import AmbiguousEventError
 from hybridctl.mechanics.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.mode_expressions import mode_field
 
@@ -130,3 +132,39 @@ def _both_feet_down(walker) -> np.ndarray:
         gaps = walker.dynamics.gaps(q)
         q = q - np.linalg.pinv(walker.dynamics.gap_jacobian(q)) @ gaps
     return q
+
+
+def _dropped(walker, x):
+    return hc.simulate(walker, ("open", "open"), x, (0.0, 0.05), rtol=1e-12, atol=1e-12)
+
+
+def _above_the_ground(walker, pitch) -> np.ndarray:
+    """Legs apart, the lower foot 2 cm up, coming down."""
+    q = np.array([0.0, 0.0, pitch, -0.05, 0.3, -0.25, 0.3])
+    q[1] = 0.02 - walker.dynamics.gaps(q).min()
+    return np.array([*q, 0.0, -0.3, *np.zeros(5)])
+
+
+def test_both_feet_down_at_once_has_no_derivative_and_says_why():
+    """Level, both stick; foot after foot, the second landing lifts the first."""
+    walker = five_link.system(friction=0.9)
+    run = _dropped(walker, _above_the_ground(walker, 0.0))
+    (event,) = run.events
+    assert event.guards == ("left closes", "right closes")
+    assert event.mode_after == ("stick", "stick")
+    assert (event.impulses > 0.0).all()
+    with pytest.raises(AmbiguousEventError, match=r"order matters.*\('stick', 'open'\)"):
+        hc.linearize(walker, run)
+
+
+@pytest.mark.parametrize("pitch", [0.02, -0.02])
+def test_a_tilted_landing_has_the_derivative_of_differences(pitch):
+    """h = 1e-6: truncation 1e-10, rounding 1e-14 / h = 1e-8, times entries of some 10."""
+    walker = five_link.system(friction=0.9)
+    x, random, h = _above_the_ground(walker, pitch), np.random.default_rng(0), 1e-6
+    run = _dropped(walker, x)
+    assert len(run.events) == 1
+    exact = hc.linearize(walker, run).state_transition
+    for way in random.normal(size=(2, 14)):
+        ends = [_dropped(walker, x + s * h * way).final_state for s in (1.0, -1.0)]
+        np.testing.assert_allclose((ends[0] - ends[1]) / (2.0 * h), exact @ way, atol=1e-6)

@@ -1,0 +1,109 @@
+"""The door by optimisation: its reference, its controllers, and what the experiment leaves."""
+
+import json
+
+import numpy as np
+import pytest
+from hybridctl.experiments.door_optimal import door_optimal
+from hybridctl.experiments.door_optimal.comparison import CONTROLLERS, SpringGains, Stage
+from hybridctl.experiments.door_optimal.reference import Wanted, find, published
+from rich.console import Console
+
+from hybridctl.control.feasibility import feasibility
+from hybridctl.control.tuning.ensemble import outcome
+from hybridctl.errors import HybridctlError, InputError
+from hybridctl.report import RunFolder, load_configuration
+
+START = np.log((5.0, 1.0, 5.0, 1.0))
+
+
+@pytest.fixture(scope="module")
+def known():
+    return published()
+
+
+def test_spring_gains_have_the_frequency_and_damping_of_one_joint(known):
+    plant, reference = known
+    structure = SpringGains.of(plant, reference)
+    schedule = structure.schedule(np.log((4.0, 0.5, 3.0, 1.0)))
+    first = schedule.arcs[0](0.0)
+    mass = plant.robot.mass_matrix(reference.events[0].state_before[:4])[1, 1]
+    assert first[1, 1] == pytest.approx(16.0 * mass)
+    assert first[1, 5] == pytest.approx(4.0 * mass)
+    assert np.count_nonzero(first) == 6
+    for curve in schedule.phantoms.values():
+        np.testing.assert_array_equal(curve(0.0), first)
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_every_controller_stays_on_the_reference(known, name):
+    """From its start and without errors, up to the tolerance of simulations and late detection."""
+    plant, reference = known
+    stage = Stage(plant, reference, window=0.02, delay=1e-4)
+    gains = SpringGains.of(plant, reference).schedule(START)
+    found = outcome(reference, stage.run(name, gains, np.zeros(8), np.zeros(3)))
+    assert found.error < (1e-2 if name.endswith("late") else 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["plain", "friction"])
+def test_the_optimum_presses_more_in_either_order_than_the_published_reference(known, variant):
+    wanted = Wanted()
+    found = find(variant, wanted, known[1])
+    optimum = found.optimum
+    assert optimum.mismatch < 1e-6, "violation after simulation"
+    assert optimum.margin > 2.0
+    assert optimum.run.events[0].time == pytest.approx(1.0, abs=1e-6)
+    assert len(optimum.run.events) == 1
+    if variant == "plain":
+        reports = [
+            feasibility(plant, reference)
+            for plant, reference in ((found.plant, found.extended(wanted.spread)), known)
+        ]
+        assert reports[0].failures == ()
+        ours, theirs = (report.events[0] for report in reports)
+        assert ours.least_impulse > 3.0 * theirs.least_impulse
+        assert min(ours.phantom_margin.values()) > 3.0 * min(theirs.phantom_margin.values())
+        asked = (1.0 + optimum.margin) * (1.0 - 1e-4)
+        assert min(ours.phantom_margin.values()) >= asked * wanted.force
+        assert ours.least_impulse >= asked * wanted.impulse
+
+
+@pytest.mark.slow
+def test_eight_of_ten_random_guesses_reach_one_optimum(known):
+    """States at the ends of both arcs moved by 0.1 rad and rad/s (standard deviation)."""
+    random, costs = np.random.default_rng(1), []
+    for _ in range(10):
+        try:
+            noise = 0.1 * random.normal(size=(4, 8))
+            costs.append(find("plain", Wanted(), known[1], noise).optimum.cost)
+        except HybridctlError:
+            costs.append(np.inf)
+    best = min(costs)
+    assert sum(cost <= best + 1e-6 * abs(best) for cost in costs) >= 8, costs
+
+
+@pytest.mark.slow
+def test_the_experiment_leaves_a_complete_folder(tmp_path):
+    config = door_optimal.quick(door_optimal.Config())
+    folder = RunFolder("door-optimal", tmp_path)
+    summary = door_optimal.run(config, folder, Console(quiet=True))
+    stored = json.loads((folder / "summary.json").read_text())
+    assert stored.keys() == summary.keys()
+    assert set(stored["controllers"]["optimal"]) == set(CONTROLLERS)
+    assert stored["references"]["plain"]["margin"] > 3.0
+    assert (folder / "figures/optimal.png").stat().st_size > 10000
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('variants=["other"]', "variant"),
+        ('references=["other"]', "reference"),
+        ("peak_input=0", "peak_input must be greater"),
+        ("start=[1, 2]", "must have 4 entries"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, message):
+    with pytest.raises(InputError, match=message):
+        load_configuration(door_optimal.Config, None, [setting])
