@@ -59,6 +59,36 @@ def test_a_parameter_is_found_judged_and_kept(logs):
         identify("--out", "out", "--until", "0.4")
 
 
+MODEL = """
+from dataclasses import dataclass
+
+from hybridctl.robots.filter_models import BallSettings, ball_model
+
+@dataclass(frozen=True)
+class Settings(BallSettings):
+    slope: float = 0.0
+    restitution: float = 0.65
+    warm_up: int = 3
+
+def make(settings: Settings):
+    return ball_model(settings)
+"""
+
+
+def test_a_model_in_a_python_file_is_fitted_as_well(logs):
+    """The same drops as in the robot's YAML, by the names of that model's channel."""
+    (logs / "my_ball.py").write_text(MODEL)
+    mapping = (logs / "map.yaml").read_text().replace("rails", "position")
+    (logs / "ball.yaml").write_text(mapping)
+    call = ["identify", "a.csv", "--model", "my_ball.py:make", "--mapping", "ball.yaml"]
+    done = CliRunner().invoke(
+        cli, [*call, "--parameters", "restitution", "--out", "out"], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads((logs / "out/summary.json").read_text())["parameters"]["restitution"]
+    assert abs(found["value"] - 0.7) < 3.0 * found["standard_error"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

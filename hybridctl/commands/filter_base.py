@@ -128,6 +128,7 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
     ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
     where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
     _say(console, f"the root ends at {where} after {final['time']:.2f} s")
+    _say(console, judgement.verdict)
     for flag in summary["flags"]:
         _say(console, f"flag: {flag}")
 
