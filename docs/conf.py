@@ -26,6 +26,7 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Array": "Array"}
 napoleon_google_docstring = True
 suppress_warnings = ["myst.header"]
 

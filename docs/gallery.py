@@ -67,7 +67,8 @@ def write_page() -> None:
     for name in FIGURES:
         summary = plugins.load("experiments", name).SUMMARY
         picture = KEPT.get(name, f"figures/{name}.png")
-        parts.append(f"## {name}\n\n{summary}\n\n![{name}]({picture})\n")
+        image = f"\n![{name}]({picture})\n" if (HERE / picture).is_file() else ""
+        parts.append(f"## {name}\n\n{summary}\n{image}")
     (HERE / "gallery.md").write_text("\n".join(parts))
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import logging
 import re
 import sys
@@ -145,3 +146,15 @@ def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys):
     with progress(Console(quiet=True), 0.0, 1.0) as begin:
         begin("quiet")(1.0)
     assert capsys.readouterr().err == ""
+
+
+def test_workers_are_refused_where_there_is_nothing_to_share(monkeypatch, capsys, tmp_path):
+    code, said = ended(monkeypatch, capsys, "simulate", "slope", "--workers", "2")
+    assert code == 2
+    assert "slope has no workers, so --workers does not apply" in said
+    options = ("--settings", "--workers", "2", "--dask", "tcp://here")
+    monkeypatch.setattr(sys, "argv", ["hybridctl", "simulate", "filter-study", *options])
+    with pytest.raises(SystemExit):
+        cli.main()
+    settings = json.loads(capsys.readouterr().out)
+    assert (settings["workers"], settings["dask"]) == (2, "tcp://here")

@@ -30,7 +30,7 @@ FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)
 SPEEDS = {"real time": 1.0, "1/4": 0.25, "1/10": 0.1, "1/50": 0.02}
 _FRAME = 1.0 / 30.0  # s between pictures
 _AFTER = 0.05  # s during which an impulse is shown
-_ARROW = 0.4  # m, the longest
+_ARROW = 0.4  # m, of a force as large as the weight, or larger
 
 
 def view(
@@ -95,6 +95,7 @@ class View:
         for k, surface in enumerate(world_surfaces(contacts)):
             _draw_surface(scene, f"/surfaces/{k}", surface)
         self._forces = _Forces(scene, run, self.system)
+        self._playing = threading.Event()
         self._controls = _Controls(self)
         self.seek(run.start)
         self._look(figure)
@@ -126,16 +127,32 @@ class View:
             self._controls.show(t)
 
     def play(self, speed: float = 0.25) -> None:
-        """Play from the present time to the end, at a speed of 1 in real time; returns then."""
+        """Play from the present time, or again, at a speed of 1 in real time.
+
+        Returns at the end of the run, or where another thread has called `pause`.
+        """
         number("speed", speed, above=0.0)
+        if self.time >= self.run.end:
+            self.seek(self.run.start)
+        self._playing.set()
         begin, since = self.time, time.monotonic()
-        while self.time < self.run.end and not self._controls.stopped:
+        while self.time < self.run.end and self._playing.is_set():
             time.sleep(_FRAME)
             self.seek(min(begin + speed * (time.monotonic() - since), self.run.end))
+        self._playing.clear()
+
+    def pause(self) -> None:
+        """Stop playing."""
+        self._playing.clear()
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether it plays."""
+        return self._playing.is_set()
 
     def close(self) -> None:
         """End the server."""
-        self._controls.stopped = True
+        self.pause()
         self.server.stop()
 
     def _look(self, figure: Figure) -> None:
@@ -219,7 +236,8 @@ class _Forces:
         if self._system is None:
             return
         places, forces = contact_forces(self._system, self._run.arc(t), t)
-        tips = places + _ARROW * np.clip(forces / self._weight, -1.0, 1.0)
+        sizes = np.maximum(np.linalg.norm(forces, axis=1, keepdims=True), self._weight)
+        tips = places + _ARROW * forces / sizes
         self._arrows("/forces", [np.array(pair) for pair in zip(places, tips, strict=True)], FORCE)
         recent = [i for i in self._impulses if 0.0 <= t - i["time"] <= _AFTER]
         pairs = [
@@ -247,8 +265,6 @@ class _Controls:
     def __init__(self, shown: View) -> None:
         self._view, run, gui = shown, shown.run, shown.server.gui
         self._contacts = [c.name for c in shown.system.contacts] if shown.system else []
-        self.stopped = False
-        self._playing = threading.Event()
         step = (run.end - run.start) / 10_000
         self._slider = gui.add_slider("time [s]", run.start, run.end, step, run.start)
         self._slider.on_update(self._moved)
@@ -269,20 +285,11 @@ class _Controls:
             self._view.seek(min(max(self._slider.value, self._view.run.start), self._view.run.end))
 
     def _toggle(self) -> None:
-        if self._playing.is_set():
-            self._playing.clear()
-            return
-        if self._view.time >= self._view.run.end:
-            self._view.seek(self._view.run.start)
-        self._playing.set()
-        threading.Thread(target=self._play, daemon=True).start()
-
-    def _play(self) -> None:
-        end = self._view.run.end
-        while self._playing.is_set() and not self.stopped and self._view.time < end:
-            time.sleep(_FRAME)
-            self._view.seek(min(self._view.time + SPEEDS[self._speed.value] * _FRAME, end))
-        self._playing.clear()
+        if self._view.is_playing:
+            self._view.pause()
+        else:
+            speed = SPEEDS[self._speed.value]
+            threading.Thread(target=self._view.play, args=(speed,), daemon=True).start()
 
 
 def _event_label(event: Event) -> str:

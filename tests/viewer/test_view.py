@@ -117,6 +117,7 @@ def test_playing_ends_at_the_end(shown, falling):
     shown.seek(falling[1].end - 0.01)
     shown.play(speed=1.0)
     assert shown.time == falling[1].end
+    assert not shown.is_playing
     assert shown.address.startswith("http://127.0.0.1:")
     assert shown.address in shown._repr_html_()
 
