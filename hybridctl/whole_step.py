@@ -111,6 +111,17 @@ class CompiledStep:
         return Compiled(*self._varied_made)
 
     @cached_property
+    def noisy(self) -> Compiled | None:
+        """`noisy_step` of a small motion in a vector space, None for others."""
+        small = self.motion.n_instructions() < _INLINED
+        shape = self._varied_made[0].size_out(3) if small else None
+        if shape != (self.motion.numel_in(1),) * 2:
+            return None
+        made = noisy_step(self.motion)
+        nx, n = made.numel_out(2), made.numel_out(3)
+        return Compiled(made, [(1,), (1,), (nx,), (n,), (nx, nx), (nx, nx)])
+
+    @cached_property
     def _step_made(self) -> tuple[Function, list[tuple[int, ...]]]:
         """The function, and the shapes of its results."""
         made = self._make_step()
@@ -330,6 +341,35 @@ def varied_step(motion: Function, tangent: Function | None = None) -> Function:
     return start.function("varied", varied, [least, ca.fmax(*errors), end[:, 0], moved])
 
 
+def noisy_step(motion: Function) -> Function:
+    r"""A step in a vector space with white noise on its field, of density Q, and on its input, W.
+
+    Of (t, h, rtol, atol), x, u, Q (nx, nx) and W (nu, nu): soundness, error, end state (nx,),
+    bounds of guards (n,), the transposed derivative (nx, nx) of the end by the start, and the
+    covariance :math:`\dot N = A N + N A^T + Q + B W B^T` that has gathered.
+    """
+    start = _Start.of(motion)
+    nx, u = start.x.numel(), start.u
+    density, pushes = ca.MX.sym("density", nx, nx), ca.MX.sym("pushes", u.numel(), u.numel())
+    varied = _with_slope(motion, by_input=True)
+
+    def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
+        value, slope, sound, through = varied(time, state[:, 0], u)
+        flow, noise = slope @ state[:, 1 : nx + 1], slope @ state[:, nx + 1 :]
+        pushed = density + through @ pushes @ through.T
+        return ca.horzcat(value, flow, noise + noise.T + pushed), sound
+
+    begin = ca.densify(ca.horzcat(start.x, ca.MX(ca.DM.eye(nx)), ca.MX.zeros(nx, nx)))
+    states, _, _ = _stages(start, begin, rate, _STAGES)
+    end = states[_STAGES]
+    sound, error, _, _, _, bounds = _stepped(motion, start, lambda i, x: u)
+    results = [sound, error, end[:, 0], bounds, end[:, 1 : nx + 1].T, end[:, nx + 1 :]]
+    made = ca.Function("noisy", [*start, density, pushes], [ca.densify(r) for r in results])
+    made = made.expand()
+    symbols = made.sx_in()
+    return ca.Function("noisy", symbols, ca.cse(list(made(*symbols))))
+
+
 def _part(motion: Function, name: str, *which: int) -> Function:
     """Some of the results of a motion."""
     symbols = motion.sx_in()
@@ -337,11 +377,12 @@ def _part(motion: Function, name: str, *which: int) -> Function:
     return ca.Function(name, symbols, ca.cse([results[i] for i in which]))
 
 
-def _with_slope(motion: Function) -> Function:
-    """Rate, its derivative (nx, nx), and whether they are sound."""
+def _with_slope(motion: Function, *, by_input: bool = False) -> Function:
+    """Rate, its derivative (nx, nx), whether they are sound; and that by the input (nx, nu)."""
     t, x, u = motion.sx_in()
     rate, _, sound = motion(t, x, u)
-    return ca.Function("varied", [t, x, u], ca.cse([rate, ca.jacobian(rate, x), sound]))
+    results = [rate, ca.jacobian(rate, x), sound, *([ca.jacobian(rate, u)] if by_input else [])]
+    return ca.Function("varied", [t, x, u], ca.cse(results))
 
 
 def _stages(
