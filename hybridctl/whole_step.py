@@ -117,8 +117,8 @@ class CompiledStep:
     @cached_property
     def _noisy(self) -> Compiled:
         made = self._make("noisy")
-        square = made.size_out(3)
-        return Compiled(made, [(1,), (1,), (made.size1_out(2),), square, square])
+        square, n = made.size_out(3), made.size1_out(5)
+        return Compiled(made, [(1,), (1,), (made.size1_out(2),), square, square, (n,)])
 
     @cached_property
     def many(self) -> ManySteps:
@@ -167,14 +167,13 @@ class CompiledStep:
         at = (t, h, rtol, atol), x, u
         if noise is None:
             sound, error, end, columns = self._varied(*at)
-            gathered = None
+            more: list[Array] = []
         else:
             densities = noise.density.ravel(), noise.through_input.ravel()
-            sound, error, end, columns, covariance = self._noisy(*at, *densities)
-            gathered = covariance.copy()
+            sound, error, end, columns, *more = self._noisy(*at, *densities)
         if not sound[0] > 0.0:
             return None
-        return Moved(float(error[0]), end.copy(), columns.T.copy(), gathered)
+        return Moved(float(error[0]), end.copy(), columns.T.copy(), *(a.copy() for a in more))
 
 
 class ManySteps(NamedTuple):
@@ -263,7 +262,7 @@ class _Start(NamedTuple):
     ) -> Function:
         """The results as a function of (t, h, rtol, atol), x, u, and more symbols."""
         made = ca.Function(name, [*self, *more], [ca.densify(r) for r in results])
-        return made.expand() if motion.n_instructions() < _INLINED else made
+        return _inlined(made) if motion.n_instructions() < _INLINED else made
 
 
 def whole_step(motion: Function) -> Function:
@@ -296,7 +295,7 @@ def fed_step(motion: Function) -> Function:
     symbols = [start.scalars, start.x, offsets, gains, least, most]
     results = [ca.densify(result) for result in _stepped(motion, start, law)]
     made = ca.Function("fed", symbols, results)
-    return made.expand() if motion.n_instructions() < _INLINED else made
+    return _inlined(made) if motion.n_instructions() < _INLINED else made
 
 
 def _stepped(
@@ -325,8 +324,8 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     """A step: soundness, error, end state (nx,), and its derivative (ndx, ndx) by the start.
 
     tangent: a Function x -> (T (nx, ndx), its left inverse (ndx, nx)), None in a vector space.
-    noisy: the covariance (ndx, ndx) of the noise gathered on it is another result, for densities
-    (ndx, ndx) and (nu, nu) behind the other arguments.
+    noisy: the covariance (ndx, ndx) of the noise gathered on it, and bounds (n,) of the guards, are
+    further results, for densities (ndx, ndx) and (nu, nu) behind the other arguments.
     """
     start = _Start.of(motion)
     n, u = start.x.numel(), start.u
@@ -361,7 +360,8 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     deviations = ca.sqrt(ca.fabs(ca.diag(gathered)))
     scale = start.scalars[2] * deviations @ deviations.T + _LEAST
     errors.append(_error(start, scale, [rate[:, 1 + ndx :] for rate in rates]))
-    results.append(back @ gathered @ back.T)
+    *_, bounds = _stepped(motion, start, lambda i, x: u)
+    results += [back @ gathered @ back.T, bounds]
     results.insert(1, ca.mmax(ca.vertcat(*errors)))
     return start.function("noisy", varied, results, (of_state, of_input))
 
@@ -370,6 +370,13 @@ def _flat(n: int) -> Function:
     """The tangent of a vector space."""
     unit = ca.DM.eye(n)
     return ca.Function("flat", [ca.SX.sym("x", n)], [unit, unit])
+
+
+def _inlined(made: Function) -> Function:
+    """A function of scalars, each of them evaluated once."""
+    scalars = made.expand()
+    symbols = scalars.sx_in()
+    return ca.Function(made.name(), symbols, ca.cse(list(scalars(*symbols))))
 
 
 def _part(motion: Function, name: str, *which: int) -> Function:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from hybridctl.experiments.cube_filter.score import (
     EVENTS,
+    SEVERAL,
     Levels,
     Setting,
     StartedFilter,
@@ -33,7 +34,8 @@ from hybridctl.report import RunFolder, build_configuration
 
 NAMES = tuple(field.name for field in fields(Levels))
 TOLERANCE = 0.05  # of the logarithm of a level
-SLOW = ("unscented", "particle")  # not searched: they run at the levels of the salted filter
+SLOW = ("unscented", "particle")  # judged on few tosses
+BORROWED = (SEVERAL, *SLOW)  # not searched: they run at the levels of the salted filter
 FACTOR = 100.0  # by which noise may end above or below where it starts
 LIMITS = {"friction": (0.01, 2.0), "restitution": (1e-3, 1.0), "rounding": (1e-4, 1e-2)}
 
@@ -55,13 +57,8 @@ class Case(NamedTuple):
         return f"{self.name}-{'with' if self.noisy else 'without'}-event-noise"
 
     def searched(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of the levels that this filter depends on.
-
-        Noise of guards acts through the saltation matrix, which the two baselines leave out.
-        """
+        """Those of the levels that this filter depends on."""
         idle = set() if self.noisy else set(EVENTS)
-        if self.name in ("reset_jacobian", "no_jump"):
-            idle.add("guard")
         return tuple(name for name in names if name not in idle)
 
 

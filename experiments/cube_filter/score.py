@@ -31,8 +31,8 @@ from hybridctl.estimation.measurement import configuration
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.recovery import Beginning
-from hybridctl.estimation.result import FilterResult, Step
+from hybridctl.estimation.result import FilterResult
+from hybridctl.estimation.state import Beginning, FilterState
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import closed_contacts
 from hybridctl.mechanics.guards import closing_guards
@@ -40,7 +40,8 @@ from hybridctl.mechanics.state import RobotStateSpace
 
 OPEN = ("open",) * len(cube.CORNERS)
 STRATEGIES = ("salted", "reset_jacobian", "no_jump")
-FILTERS = (*STRATEGIES, "unscented", "particle")
+SEVERAL = "several"
+FILTERS = (*STRATEGIES, SEVERAL, "unscented", "particle")
 JUMPS: dict[str, Strategy] = {"reset_jacobian": "reset_jacobian", "no_jump": "no_jump"}
 EVENTS = ("impulse", "guard")
 UNKNOWN = (1.0, 3.0, 10.0, 50.0)  # m, rad, m/s, rad/s: deviations before anything is known
@@ -78,15 +79,15 @@ class Levels:
 
 @dataclass(frozen=True)
 class Setting:
-    """A filter by name, at its levels; window, patience: of `SaltedKalmanFilter`; rtol: also atol.
+    """A filter by name, at its levels; patience: of `SaltedKalmanFilter`; rtol: also atol.
 
-    particles: of the particle filter, which is seeded with 0 and has no window and no patience.
-    gate: of the poses, None takes all.
+    hypotheses: how many "several" follows; all others follow one. particles: of the particle
+    filter, which is seeded with 0. gate: of the poses, None takes all.
     """
 
     name: str
     levels: Levels
-    window: float
+    hypotheses: int
     rtol: float
     particles: int = 50
     gate: float | None = 0.9999
@@ -160,10 +161,21 @@ def build(setting: Setting, body: cube.Parameters) -> SaltedKalmanFilter | Parti
     table = dict.fromkeys(closing_guards(cube.contacts(model)), s.guard**2)
     guard = table if s.guard else None
     pose = configuration("pose", space, measurement_noise(s), gate=setting.gate)
-    rtol, window = setting.rtol, setting.window
+    rtol = setting.rtol
+    anew = Beginning(OPEN, np.diag(np.repeat(UNKNOWN, 3) ** 2))
     if setting.name == "particle":
-        some = setting.particles
-        return ParticleFilter(system, push, pose, kick, guard, particles=some, rtol=rtol, atol=rtol)
+        return ParticleFilter(
+            system,
+            push,
+            pose,
+            kick,
+            guard,
+            particles=setting.particles,
+            patience=setting.patience,
+            beginning=anew,
+            rtol=rtol,
+            atol=rtol,
+        )
     kind = UnscentedFilter if setting.name == "unscented" else SaltedKalmanFilter
     return kind(
         system,
@@ -172,9 +184,9 @@ def build(setting: Setting, body: cube.Parameters) -> SaltedKalmanFilter | Parti
         kick,
         guard,
         strategy=JUMPS.get(setting.name, "saltation"),
-        window=window,
+        hypotheses=setting.hypotheses if setting.name == SEVERAL else 1,
         patience=setting.patience,
-        beginning=Beginning(OPEN, np.diag(np.repeat(UNKNOWN, 3) ** 2)),
+        beginning=anew,
         rtol=rtol,
         atol=rtol,
     )
@@ -261,7 +273,7 @@ def lost(toss: int, reason: str) -> Score:
     return Score(toss, *empty, (), 0, 0, 0.0, reason)
 
 
-def touched(step: Step) -> bool:
+def touched(step: FilterState) -> bool:
     """Whether a corner is closed after a sample, or has hit the table since the one before."""
     closed = len(closed_contacts(step.estimate.mode)) > 0
     return closed or any(g.endswith("closes") for e in step.events for g in e.guards)

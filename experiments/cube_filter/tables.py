@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.cube_filter.fit import SLOW, Case
+from hybridctl.experiments.cube_filter.fit import BORROWED, Case
 from hybridctl.experiments.cube_filter.score import Score
 from hybridctl.experiments.cube_filter.toss import PHASES
 from rich.console import Console
@@ -26,7 +26,7 @@ def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
     head = {
         "name": case.name,
         "event_noise": case.noisy,
-        "levels_of_salted": case.name in SLOW,
+        "levels_of_salted": case.name in BORROWED,
         "tosses": len(scores),
         "lost": len(scores) - len(done),
     }

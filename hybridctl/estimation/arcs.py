@@ -1,4 +1,4 @@
-r"""Covariance along an arc: :math:`\dot P = A P + P A^T + Q`, in a few large steps.
+r"""Covariance along an arc: :math:`\dot P = A P + P A^T + Q`, in a few large panels.
 
 With P = X Y^{-1} it is the linear equation
 
@@ -13,7 +13,6 @@ four of order h^5, so that e^(7/5) stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +21,15 @@ from scipy.linalg import expm
 from hybridctl.checks import Array
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.series import TO_SERIES, basis
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.variation import coefficients
 
+Generators = list[Array]
+
 _NODES = 0.5 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(0.15)
+_FRACTIONS: list[float] = _NODES.tolist()
+_TO_NODES: Array = basis(2.0 * _NODES - 1.0) @ TO_SERIES
 _ORDERS = 7.0 / 5.0  # of the errors of both expansions
 _SHORTEST = 1e-300  # s, of an arc whose length has an inverse
 _LONGEST = 6.0  # size of the exponent, above which growing exponentials lose digits
@@ -54,42 +58,71 @@ def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float)
     """
     n = arc.space.ndx
 
-    def generator(t: float) -> Array:
-        x, u = arc.state_and_input(t)
-        c = coefficients(mode, t, x, u)
-        m = np.zeros((2 * n, 2 * n))
-        m[:n, :n], m[n:, n:] = c.state, -c.state.T
-        if noise is not None:
-            m[:n, n:] = noise.matrix(mode, t, x, u, c.input)
-        return m
+    def panel(start: float, end: float) -> Generators:
+        times = [start + c * (end - start) for c in _FRACTIONS]
+        return [generator(mode, noise, t, *arc.state_and_input(t)) for t in times]
 
     total = Transition(np.eye(n), np.zeros((n, n)))
     if arc.end - arc.start <= _SHORTEST:
         return total
-    least = _ROUNDING * float(np.abs(p).max())
-    accuracy = rtol ** (1.0 / _ORDERS)
     waiting = [(arc.start, arc.end, 0)]
     while waiting:
         start, end, halvings = waiting.pop()
-        exponent, error = _exponent(generator, start, end)
-        if not _accurate(exponent, error, n, halvings, accuracy, least):
+        found = _across(panel(start, end), end - start, p, rtol, halvings)
+        if found is None:
             middle = 0.5 * (start + end)
             waiting += [(middle, end, halvings + 1), (start, middle, halvings + 1)]
             continue
-        whole = expm(exponent)
-        matrix = whole[:n, :n]
-        gathered = whole[:n, n:] @ matrix.T
-        p = total.covariance
-        p = matrix @ p @ matrix.T + 0.5 * (gathered + gathered.T)
-        total = Transition(matrix @ total.matrix, p)
+        total = Transition(found.matrix @ total.matrix, found.carry(total.covariance))
     return total
 
 
-def _exponent(generator: Callable[[float], Array], start: float, end: float) -> tuple[Array, Array]:
-    """Magnus' exponent of order six, and its distance to that of order four."""
-    h = end - start
-    m1, m2, m3 = (generator(start + c * h) for c in _NODES)
+def step_transition(
+    mode: Mode, t: float, h: float, states: Array, u: Array, noise: Noise | None, p: Array,
+    rtol: float,
+) -> Transition | None:  # fmt: skip
+    """The same on one step of length h from t, with states (8, nx) at the nodes of `series`.
+
+    u (nu,): the input, held. None where one panel is not accurate.
+    """
+    points = zip(_FRACTIONS, _TO_NODES @ states, strict=True)
+    normalize = mode.space.normalize
+    panel = [generator(mode, noise, t + c * h, normalize(x), u) for c, x in points]
+    return _across(panel, h, p, rtol, 0)
+
+
+def generator(mode: Mode, noise: Noise | None, t: float, x: Array, u: Array) -> Array:
+    """The matrix (2 ndx, 2 ndx) of the linear equation at a point."""
+    n = mode.space.ndx
+    c = coefficients(mode, t, x, u)
+    m = np.zeros((2 * n, 2 * n))
+    m[:n, :n] = c.state
+    np.negative(c.state.T, out=m[n:, n:])
+    if noise is not None:
+        m[:n, n:] = noise.matrix(mode, t, x, u, c.input)
+    return m
+
+
+def _across(
+    generators: Generators, h: float, p: Array, rtol: float, halvings: int
+) -> Transition | None:
+    """The flow across a panel with these generators at its Gauss points; None to halve it."""
+    n = len(p)
+    exponent, error = _exponent(generators, h)
+    if not _accurate(exponent, error, p, rtol ** (1.0 / _ORDERS), halvings):
+        return None
+    whole = expm(exponent)
+    matrix = whole[:n, :n]
+    gathered = whole[:n, n:] @ matrix.T
+    return Transition(matrix, 0.5 * (gathered + gathered.T))
+
+
+def _exponent(generators: Generators, h: float) -> tuple[Array, Array | None]:
+    """Magnus' exponent of order six, and its distance to that of order four; None for none."""
+    m1, m2, m3 = generators
     mean = h * m2
+    if not ((m1 != m2) | (m3 != m2)).any():
+        return mean, None
     slope, bend = np.sqrt(15.0) / 3.0 * h * (m3 - m1), 10.0 / 3.0 * h * (m3 - 2.0 * m2 + m1)
     straight = mean + bend / 12.0
     c1 = _commutator(mean, slope)
@@ -103,12 +136,16 @@ def _commutator(a: Array, b: Array) -> Array:
 
 
 def _accurate(
-    exponent: Array, error: Array, n: int, halvings: int, accuracy: float, least: float
+    exponent: Array, error: Array | None, p: Array, accuracy: float, halvings: int
 ) -> bool:
     """Whether a panel is short enough; flow and noise are judged apart, their units differ."""
-    flow, gathered = exponent[:n, :n], float(np.abs(exponent[:n, n:]).max())
+    n = len(p)
+    flow = exponent[:n, :n]
     size = float(np.sqrt(np.abs(flow @ flow).sum(axis=0).max()))  # bounds the eigenvalues
+    if error is None:
+        return size <= _LONGEST or halvings >= _HALVINGS
     off, lost = np.abs(error[:n, :n]).max(), np.abs(error[:n, n:]).max()
     steady = halvings >= _HALVINGS or (size <= _LONGEST and off <= accuracy)
+    gathered, least = np.abs(exponent[:n, n:]).max(), _ROUNDING * np.abs(p).max()
     noisy = halvings < _HALVINGS_FOR_NOISE and lost > max(accuracy * gathered, least)
     return bool(steady and not noisy)

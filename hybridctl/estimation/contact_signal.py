@@ -15,13 +15,13 @@ import numpy as np
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.estimation.admit import condition
+from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event
-from hybridctl.estimation.update import correct
+from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
 

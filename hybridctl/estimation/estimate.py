@@ -12,7 +12,7 @@ from hybridctl.checks import Array, array, instance, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import Space
+from hybridctl.spaces import Space, VectorSpace
 
 SYMMETRIC = 1e-9  # how far from symmetric and positive a given covariance may be, relative
 _TERMS = 30
@@ -23,7 +23,6 @@ _NEGLIGIBLE = 1e-17  # of the identity, a term of a series
 class Estimate:
     """Mode, time in s, mean (nx,), and covariance (ndx, ndx) in the tangent space at the mean.
 
-    `alternative` is the same motion with its last event still to come, while that is undecided.
     `since`: the time of the last event, s.
     """
 
@@ -31,7 +30,6 @@ class Estimate:
     time: float
     mean: Array
     covariance: Array
-    alternative: Alternative | None = None
     since: float = -math.inf
 
     def __repr__(self) -> str:
@@ -39,21 +37,6 @@ class Estimate:
             mean = np.asarray(self.mean)
             spread = np.sqrt(np.maximum(np.diag(np.atleast_2d(self.covariance)), 0.0))
             return f"Estimate({self.mode}, {self.time:.6g} s, mean {mean}, deviations {spread})"
-
-
-@dataclass(frozen=True, eq=False)
-class Alternative:
-    """The hypothesis that the events from `since` on are still to come, dropped after `until`.
-
-    log_odds: of it against the main one, the sum of differences of log-likelihoods since then.
-    transition (ndx, ndx): the first-order map of its prediction from the sample before.
-    """
-
-    estimate: Estimate
-    log_odds: float
-    since: float
-    until: float
-    transition: Array | None = None
 
 
 def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
@@ -87,6 +70,8 @@ def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     The point is integrate(x, dx), and the covariance goes along to the tangent space there, see
     `turning`.
     """
+    if isinstance(space, VectorSpace):
+        return x + dx, p
     after, turn = space.normalize(space.integrate(x, dx)), turning(space, dx)
     return after, turn @ p @ turn.T
 

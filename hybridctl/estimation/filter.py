@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, instance, member, number, sequence
 from hybridctl.errors import InputError
-from hybridctl.estimation.admit import admit
 from hybridctl.estimation.contact_signal import Evidence
+from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
+from hybridctl.estimation.hypotheses import (
+    HYPOTHESES,
+    Moments,
+    Rules,
+    begun,
+    corrected,
+    predicted,
+    signalled,
+)
 from hybridctl.estimation.jumps import STRATEGIES, Strategy
-from hybridctl.estimation.measurement import AnyMeasurement
+from hybridctl.estimation.measurement import AnyMeasurement, flow_tolerance
 from hybridctl.estimation.model import Model
+from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
-from hybridctl.estimation.predict import Prediction, carry_alternative, predict
+from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Sample, Series
-from hybridctl.estimation.recovery import Beginning, Doubt, inflation
-from hybridctl.estimation.restart import Row, restarted
-from hybridctl.estimation.result import Admission, Correction, FilterResult, Step, over_record
-from hybridctl.estimation.update import Innovation, compared, correct
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.estimation.result import FilterResult, over_record
+from hybridctl.estimation.state import (
+    Beginning,
+    FilterState,
+    Input,
+    Piece,
+)
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Event
 
 Constant = ArrayLike | Mapping[ModeKey, ArrayLike]
+FIRST_ORDER = Moments(predict, correct)
 
 
 class SaltedKalmanFilter:
@@ -48,17 +58,18 @@ class SaltedKalmanFilter:
     Names of guards that no mode has raise `UnknownNameError`.
     signals: contact signals and other evidence of the mode. strategy: "saltation", or a baseline
     that is wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
-    rewind: longest time in s for which a corrected mean that is past a guard is taken to be just
-    early or late there (see `admit`). window: time in s after an event in which the hypothesis
-    that it is still to come is kept beside the main one; 0 keeps none. odds: the log-likelihood by
-    which that must win for the event to be undone. rtol, atol: of the integrator.
-    patience: of that many values of a channel in a row that the gate rejects, `run` believes the
-    last rather than the estimate (see `recovery`); None never does. beginning: of an estimate that
-    is made anew, because its mode was wrong; None for mode and covariance of the initial one.
+    rewind: longest time in s for which a mean that is past a guard is taken to be just early or
+    late there (see `reconcile`). hypotheses: how many orders of events are followed at most (see
+    `hypotheses`). rtol, atol: of the integrator, None for 1e-4 of the least deviation of a
+    measured value, between 1e-9 and 1e-6: an error of the flow that no value shows.
+    patience: of that many values of a channel in a row that the gate rejects, the filter believes
+    the last rather than the estimate (see `monitor`); None never does. beginning: of an estimate
+    that is made anew, because its mode was wrong; None for mode and covariance of the initial one.
 
-    A correction that leaves the mode is admitted by the rules of `admit`. Samples without a change
-    of the estimate (rejected, missing) are no updates.
+    A correction that leaves the mode is reconciled with it by the rules of `reconcile`.
     """
+
+    moments = FIRST_ORDER
 
     def __init__(
         self,
@@ -71,118 +82,83 @@ class SaltedKalmanFilter:
         signals: Sequence[Evidence] = (),
         strategy: Strategy = "saltation",
         rewind: float = 0.05,
-        window: float = 0.05,
-        odds: float = 3.0,
+        hypotheses: int = HYPOTHESES,
         patience: int | None = 8,
         beginning: Beginning | None = None,
-        rtol: float = 1e-9,
-        atol: float = 1e-9,
+        rtol: float | None = None,
+        atol: float | None = None,
     ) -> None:
-        if reset_noise is not None and not isinstance(reset_noise, EventNoise):
-            reset_noise = as_noise("reset_noise", reset_noise)
-        self.model = Model(
-            instance("system", system, HybridSystem),
-            as_noise("process_noise", process_noise),
+        self.rules = rules(
+            system,
+            process_noise,
+            measurement,
             reset_noise,
-            None if guard_noise is None else GuardNoise(guard_noise),
-            member("strategy", strategy, STRATEGIES),
-            number("rewind", rewind, at_least=0.0),
-            number("rtol", rtol, above=0.0),
-            number("atol", atol, above=0.0),
+            guard_noise,
+            signals,
+            strategy,
+            rewind,
+            rtol,
+            atol,
+            moments=self.moments,
+            hypotheses=hypotheses,
+            patience=patience,
+            beginning=beginning,
         )
-        self.window = number("window", window, at_least=0.0)
-        self.odds = number("odds", odds, at_least=0.0)
-        self.patience = None if patience is None else count("patience", patience)
-        self.beginning = beginning
-        if beginning is not None:
-            ndx = system.mode(beginning.mode).space.ndx
-            covariance_matrix("beginning", beginning.covariance, ndx)
-        rows = [measurement] if isinstance(measurement, AnyMeasurement) else measurement
-        given: list[AnyMeasurement] = sequence("measurement", rows)
-        for k, m in enumerate(given):
-            if not isinstance(m, AnyMeasurement):
-                raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
-        for k, signal in enumerate(sequence("signals", signals)):
-            if not isinstance(signal, Evidence):
-                raise InputError(f"signals[{k}] must be a ContactSignal, got {signal!r}")
-        self.measurements = {m.name: m for m in given}
-        self.signals = {signal.channel: signal for signal in signals}
-        _check_guards(self.model, signals)
-        names = [m.name for m in given] + [signal.channel for signal in signals]
-        if not given or len(set(names)) != len(names):
-            raise InputError(
-                f"measurement and signals must have different names, and one at least, got {names}"
-            )
+
+    @property
+    def model(self) -> Model:
+        """The system with its noise."""
+        return self.rules.model
+
+    @property
+    def measurements(self) -> Mapping[str, AnyMeasurement]:
+        """The measurements by the name of their channel."""
+        return self.rules.measurements
+
+    @property
+    def signals(self) -> Mapping[str, Evidence]:
+        """The contact signals by the name of their channel."""
+        return self.rules.signals
+
+    def start(self, initial: Estimate) -> FilterState:
+        """The state in which a run from an estimate begins."""
+        return self.rules.start(checked(self.model.system, initial))
 
     def predict(
-        self, estimate: Estimate, time: float, input: ArrayLike | InputLaw | None = None
-    ) -> Prediction:
-        """The estimate at a later time. input: constant (nu,), a function u(t, x), or None: zero.
+        self, state: FilterState | Estimate, time: float, input: Input = None
+    ) -> FilterState:
+        """The state at a later time. input: constant (nu,), a function u(t, x), or None: zero.
 
-        Raises `InputError` for a time before that of the estimate.
+        Raises `InputError` for a time before that of the state.
         """
-        instance("estimate", estimate, Estimate)
-        end = number("time", time)
-        if end < estimate.time:
+        state, end = self._state(state), number("time", time)
+        if end < state.time:
             raise InputError(
-                f"time must not be before that of the estimate, {estimate.time} s, got {end}"
+                f"time must not be before that of the estimate, {state.time} s, got {end}"
             )
-        law = self.model.law(estimate.mode, input)
-        prediction = self._predicted(estimate, end, law)
-        carried = carry_alternative(self.model, estimate, prediction, self.window, law)
-        if carried is prediction.estimate:
-            return prediction
-        return replace(prediction, estimate=carried)
+        return self._predicted(state, end, input)
 
     def update(
         self,
-        estimate: Estimate,
+        state: FilterState | Estimate,
         channel: str,
         value: ArrayLike,
-        input: ArrayLike | InputLaw | None = None,
-        *,
-        reopen: bool = False,
-    ) -> Correction:
-        """The estimate after a value (m,) of a channel, measured at the time of the estimate.
+        input: Input = None,
+    ) -> FilterState:
+        """The state after a value (m,) of a channel, measured at the time of the state."""
+        member("channel", channel, [*self.measurements, *self.signals])
+        state = self._state(state)
+        (measured,) = Series(np.array([state.time]), np.atleast_1d(value)[None]).values
+        return self._updated(state, channel, measured, input)
 
-        reopen: take also what the gate rejects, where a larger covariance explains it.
-        """
-        known = [*self.measurements, *self.signals]
-        member("channel", channel, known)
-        instance("estimate", estimate, Estimate)
-        (measured,) = Series(np.array([estimate.time]), np.atleast_1d(value)[None]).values
-        law = self.model.law(estimate.mode, input)
-        return self._updated(estimate, channel, measured, law, reopen)
-
-    def _updated(
-        self, estimate: Estimate, channel: str, measured: Array, law: InputLaw, reopen: bool
-    ) -> Correction:
-        if channel in self.signals:
-            found = self.signals[channel].applied(self.model, estimate, measured, law)
-            passed = None
-            if found.events:
-                passed = Admission(estimate.mean, estimate.covariance, found.transition)
-            return Correction(found.estimate, None, found.events, None, found.notes, passed)
-        main = self._corrected(estimate, channel, measured, law)
-        if main is None:
-            return Correction(estimate)
-        after, innovation, undone = self._weighed(estimate, main, channel, measured, law)
-        inflated = None
-        if reopen and not innovation.accepted:
-            believed = self._believed(after, innovation, channel, measured, law)
-            if believed is not None:
-                inflated, after, _ = believed
-        admitted = admit(self.model, after, law)
-        kept = admitted.estimate
-        if not admitted.events and after.alternative is not None:
-            kept = replace(kept, alternative=after.alternative)
-        passed = (
-            Admission(after.mean, after.covariance, admitted.transition)
-            if admitted.events
-            else None
-        )
-        notes = admitted.notes
-        return Correction(kept, innovation, admitted.events, undone, notes, passed, inflated)
+    def step(self, state: FilterState, record: Record, sample: Sample) -> FilterState:
+        """The state after a sample of a record, over changes of the input: one step of `run`."""
+        if record.inputs is not None:
+            for t in record.input_changes(state.time, sample.time).tolist():
+                state = self._predicted(state, t, record.input(state.time))
+        if sample.time > state.time:
+            state = self._predicted(state, sample.time, record.input(state.time))
+        return self._updated(state, sample.channel, sample.value, record.input(sample.time))
 
     def run(
         self,
@@ -197,134 +173,101 @@ class SaltedKalmanFilter:
         stamp are taken one after the other, channel by channel. progress: called with the time.
         Raises `InputError` for a channel that has no measurement.
         """
-        estimate = checked(self.model.system, initial)
-        beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
-        doubt = Doubt(self.patience)
-        window = max(self.patience or 0, 2)
-        last = {name: deque[Row](maxlen=window) for name in self.measurements}
-
-        def take(sample: Sample) -> Step:
-            nonlocal estimate
-            channel = sample.channel
-            step = self.advance(record, estimate, sample, reopen=doubt.of_estimate(channel))
-            if step.innovation is not None:
-                last[channel].append((step.estimate, sample))
-            if doubt.of_mode(step):
-                anew = restarted(self, record, beginning, last[channel], step)
-                if anew is None and doubt.of_estimate(channel):
-                    note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
-                    step = replace(step, notes=(*step.notes, note))
-                step = step if anew is None else anew
-            doubt.count(step)
-            estimate = step.estimate
-            return step
-
         channels = [*self.measurements, *self.signals]
-        return over_record(record, estimate, channels, take, progress)
+        return over_record(record, self.start(initial), channels, self.step, progress)
 
-    def advance(
-        self, record: Record, estimate: Estimate, sample: Sample, *, reopen: bool = False
-    ) -> Step:
-        """One step of `run`: prediction to a sample, over changes of the input, and correction."""
-        events, notes = list[Event](), list[str]()
-        transition: Array | None = np.eye(len(estimate.covariance))
-        if estimate.alternative is not None:
-            own = np.eye(len(estimate.alternative.estimate.covariance))
-            other = replace(estimate.alternative, transition=own)
-            estimate = replace(estimate, alternative=other)
-        changes = record.input_changes(estimate.time, sample.time)
-        for t in (*changes.tolist(), sample.time):
-            if t == estimate.time:
-                continue
-            p = self.predict(estimate, t, record.input(estimate.time))
-            estimate = _since_sample(p, transition)
-            if transition is not None and p.transition is not None:
-                transition = p.transition @ transition
-            else:
-                transition = None
-            events += p.events
-            notes += p.notes
-        law = self.model.law(estimate.mode, record.input(sample.time))
-        found = self._updated(estimate, sample.channel, sample.value, law, reopen)
-        reopened = found.inflated is not None
-        if reopened:
-            notes.append(f"{sample.channel!r} is believed, not the estimate that rejects it")
-        return Step(
-            sample.time,
-            sample.channel,
-            estimate if found.inflated is None else found.inflated,
-            found.estimate,
-            found.innovation,
-            (*events, *found.events),
-            found.undone,
-            (*notes, *found.notes),
-            transition,
-            found.admission,
-            reopened,
+    def _state(self, given: FilterState | Estimate) -> FilterState:
+        if isinstance(given, FilterState):
+            return given
+        return self.rules.start(instance("estimate", given, Estimate))
+
+    def _predicted(self, state: FilterState, end: float, given: Input) -> FilterState:
+        before = state.hypotheses if state.channel is None else begun(state.hypotheses)
+        law = self.model.law(before[0].estimate.mode, given)
+        after = predicted(self.rules, before, end, law)
+        inputs = (*state.inputs, Piece(end, given))
+        return FilterState(
+            end, after, state.beginning, None, False, state.doubt, state.rows, inputs
         )
 
-    def believe(
-        self, estimate: Estimate, channel: str, value: Array, law: InputLaw
-    ) -> tuple[Estimate, Estimate, Innovation] | None:
-        """The estimate before and after a value that must be taken, None where it cannot be.
-
-        Before it is as uncertain as it takes.
-        """
-        found = self._corrected(estimate, channel, value, law)
-        if found is None or found[1].accepted:
-            return None if found is None else (estimate, *found)
-        return self._believed(estimate, found[1], channel, value, law)
-
-    def _believed(
-        self, estimate: Estimate, rejected: Innovation, channel: str, value: Array, law: InputLaw
-    ) -> tuple[Estimate, Estimate, Innovation] | None:
-        """The estimate made uncertain enough for a rejected value, and after that value.
-
-        None where no factor of the covariance is enough.
-        """
-        mode, u = self.model.system.mode(estimate.mode), law(estimate.time, estimate.mean)
-        found = compared(self.measurements[channel], mode, estimate, value, u)
-        assert found is not None  # it was rejected
-        noise = found.covariance
-        factor = inflation(rejected.covariance - noise, noise, rejected.residual)
-        wide = replace(estimate, covariance=factor * estimate.covariance, alternative=None)
-        taken = self._corrected(wide, channel, value, law)
-        return None if taken is None or not taken[1].accepted else (wide, *taken)
-
-    def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
-        return predict(self.model, estimate, end, law)
-
-    def _corrected(
-        self, estimate: Estimate, channel: str, value: Array, law: InputLaw
-    ) -> tuple[Estimate, Innovation] | None:
-        mode = self.model.system.mode(estimate.mode)
-        u = law(estimate.time, estimate.mean)
-        return correct(self.measurements[channel], mode, estimate, value, u)
-
-    def _weighed(
-        self,
-        estimate: Estimate,
-        main: tuple[Estimate, Innovation],
-        channel: str,
-        value: Array,
-        law: InputLaw,
-    ) -> tuple[Estimate, Innovation, float | None]:
-        """The main hypothesis, or that the last event is still to come where that has won."""
-        after, innovation = main
-        other = estimate.alternative
-        if other is None:
-            return after, innovation, None
-        rival = self._corrected(other.estimate, channel, value, law)
-        if rival is None:
-            return after, innovation, None
-        odds = other.log_odds + rival[1].log_likelihood - innovation.log_likelihood
-        if odds > self.odds and rival[1].accepted:
-            return rival[0], rival[1], other.since
-        alternative = replace(other, estimate=rival[0], log_odds=odds)
-        return replace(after, alternative=alternative), innovation, None
+    def _updated(self, state: FilterState, channel: str, value: Array, given: Input) -> FilterState:
+        before = state.hypotheses if state.channel is None else begun(state.hypotheses)
+        law = self.model.law(before[0].estimate.mode, given)
+        signal = channel in self.rules.signals
+        after = (signalled if signal else corrected)(self.rules, before, channel, value, law)
+        memory = state.doubt, state.rows, state.inputs
+        found = FilterState(state.time, after, state.beginning, channel, False, *memory)
+        return found if signal else monitored(self.rules, found, channel, value, given)
 
 
-def _check_guards(model: Model, signals: Sequence[Evidence]) -> None:
+def rules(
+    system: HybridSystem,
+    process_noise: Noise | Constant,
+    measurement: AnyMeasurement | Sequence[AnyMeasurement],
+    reset_noise: Noise | EventNoise | Constant | None,
+    guard_noise: float | Mapping[str, float] | None,
+    signals: Sequence[Evidence],
+    strategy: Strategy,
+    rewind: float,
+    rtol: float | None,
+    atol: float | None,
+    *,
+    moments: Moments = FIRST_ORDER,
+    hypotheses: int = 1,
+    patience: int | None,
+    beginning: Beginning | None,
+) -> Rules:
+    """What a filter goes by, checked: the arguments of `SaltedKalmanFilter`."""
+    measurements = by_name(measurement, signals)
+    fine = flow_tolerance(list(measurements.values()))
+    if reset_noise is not None and not isinstance(reset_noise, EventNoise):
+        reset_noise = as_noise("reset_noise", reset_noise)
+    model = Model(
+        instance("system", system, HybridSystem),
+        as_noise("process_noise", process_noise),
+        reset_noise,
+        None if guard_noise is None else GuardNoise(guard_noise),
+        member("strategy", strategy, STRATEGIES),
+        number("rewind", rewind, at_least=0.0),
+        fine if rtol is None else number("rtol", rtol, above=0.0),
+        fine if atol is None else number("atol", atol, above=0.0),
+    )
+    check_guards(model, signals)
+    if beginning is not None:
+        ndx = system.mode(beginning.mode).space.ndx
+        covariance_matrix("beginning", beginning.covariance, ndx)
+    return Rules(
+        model,
+        moments,
+        measurements,
+        {signal.channel: signal for signal in signals},
+        count("hypotheses", hypotheses),
+        None if patience is None else count("patience", patience),
+        beginning,
+    )
+
+
+def by_name(
+    measurement: AnyMeasurement | Sequence[AnyMeasurement], signals: Sequence[Evidence]
+) -> dict[str, AnyMeasurement]:
+    """Measurements by the name of their channel. Raises `InputError` for what is none."""
+    rows = [measurement] if isinstance(measurement, AnyMeasurement) else measurement
+    given: list[AnyMeasurement] = sequence("measurement", rows)
+    for k, m in enumerate(given):
+        if not isinstance(m, AnyMeasurement):
+            raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
+    for k, signal in enumerate(sequence("signals", signals)):
+        if not isinstance(signal, Evidence):
+            raise InputError(f"signals[{k}] must be a ContactSignal, got {signal!r}")
+    names = [m.name for m in given] + [signal.channel for signal in signals]
+    if not given or len(set(names)) != len(names):
+        raise InputError(
+            f"measurement and signals must have different names, and one at least, got {names}"
+        )
+    return {m.name: m for m in given}
+
+
+def check_guards(model: Model, signals: Sequence[Evidence]) -> None:
     """Raise `UnknownNameError` for guards that no mode of the system has, where these are known."""
     known = model.system.guard_names
     if known is None:
@@ -336,15 +279,3 @@ def _check_guards(model: Model, signals: Sequence[Evidence]) -> None:
         for what, guard in (("closes", signal.closes), ("opens", signal.opens)):
             if guard is not None:
                 member(f"{what} of signal {signal.channel!r},", guard, known)
-
-
-def _since_sample(prediction: Prediction, before: Array | None) -> Estimate:
-    """The predicted estimate; the map to a new alternative goes on that from the last sample."""
-    e = prediction.estimate
-    other = e.alternative
-    if other is None or not prediction.events:
-        return e
-    whole = None
-    if before is not None and other.transition is not None:
-        whole = other.transition @ before
-    return replace(e, alternative=replace(other, transition=whole))

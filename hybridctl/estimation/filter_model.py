@@ -18,10 +18,11 @@ from hybridctl.checks import Array, array, count, instance, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, checked
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.hypotheses import HYPOTHESES
+from hybridctl.estimation.measurement import GATE, Measurement
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import Propagate
-from hybridctl.estimation.recovery import Beginning
+from hybridctl.estimation.state import Beginning
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -187,24 +188,23 @@ class FilterModel:
 class FilterSettings:
     """Settings of filters on all models; noise of sensors, impacts and flow is each model's own.
 
-    gate: probability with which a right value passes, None takes all. rewind, window, odds,
+    gate: probability with which a right value passes, None takes all. rewind, hypotheses,
     patience: of the filter, see `SaltedKalmanFilter`. warm_up: rows that make the first estimate.
-    longest_gap: longest time without any value, s. tolerance: of the integrator. particles,
-    smoothing, seed: of the particle filter.
+    longest_gap: longest time without any value, s. tolerance: of the integrator, None for that of
+    the filter. particles, smoothing, seed: of the particle filter.
 
     Of synthetic logs: duration in s, rate in Hz, noise (multiplies that of all sensors, 1 for what
     the filter believes), spread (multiplies that of the start), the shares of rows that are
     missing or outliers, and the seed.
     """
 
-    gate: float | None = 0.999999
+    gate: float | None = GATE
     rewind: float = 0.05
-    window: float = 0.05
-    odds: float = 3.0
+    hypotheses: int = HYPOTHESES
     patience: int | None = 8
     warm_up: int = 4
     longest_gap: float = 2.0
-    tolerance: float = 1e-8
+    tolerance: float | None = None
     particles: int = 200
     smoothing: float = 0.4
     duration: float = 1.0
@@ -218,18 +218,19 @@ class FilterSettings:
     def __post_init__(self) -> None:
         if self.gate is not None:
             number("gate", self.gate, above=0.0, at_most=1.0 - 1e-15)
-        for name in ("rewind", "window", "odds", "noise", "spread"):
+        for name in ("rewind", "noise", "spread"):
             number(name, getattr(self, name), at_least=0.0)
         for name in ("longest_gap", "rate"):
             number(name, getattr(self, name), above=0.0)
-        number("tolerance", self.tolerance, above=0.0, at_most=1e-4)
+        if self.tolerance is not None:
+            number("tolerance", self.tolerance, above=0.0, at_most=1e-4)
         number("duration", self.duration, at_least=SHORTEST_RUN, at_most=LONGEST_RUN)
         number("smoothing", self.smoothing, at_least=0.0, at_most=0.99)
         for name in ("missing", "outliers"):
             number(name, getattr(self, name), at_least=0.0, at_most=0.9)
         if self.patience is not None:
             count("patience", self.patience)
-        for name, least in (("warm_up", 2), ("particles", 10), ("seed", 0)):
+        for name, least in (("hypotheses", 1), ("warm_up", 2), ("particles", 10), ("seed", 0)):
             count(name, getattr(self, name), at_least=least)
         if self.duration * self.rate < self.warm_up + 2:
             raise InputError(

@@ -22,6 +22,7 @@ STRATEGIES: dict[str, Strategy] = {
     "reset_jacobian": "reset_jacobian",
     "no_jump": "no_jump",
 }
+PARTICLES = 1e-6  # tolerance of flows of single particles, unless told
 FILTERS = (*STRATEGIES, "unscented", "particle")
 
 
@@ -44,8 +45,10 @@ def make_filter(
         model.guard_noise or None,
         signals=tuple(model.signals.values()),
         rewind=settings.rewind,
-        rtol=settings.tolerance,
-        atol=settings.tolerance,
+        patience=settings.patience,
+        beginning=model.beginning(),
+        rtol=settings.tolerance or PARTICLES,
+        atol=settings.tolerance or PARTICLES,
         particles=settings.particles,
         seed=settings.seed,
         smoothing=settings.smoothing,
@@ -71,8 +74,7 @@ def kalman(
         signals=tuple(model.signals.values()),
         strategy=strategy,
         rewind=settings.rewind,
-        window=settings.window,
-        odds=settings.odds,
+        hypotheses=settings.hypotheses,
         patience=settings.patience,
         beginning=model.beginning(),
         rtol=settings.tolerance,

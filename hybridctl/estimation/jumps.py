@@ -4,6 +4,8 @@
   of the piecewise-linear image, which may also move the mean.
 - "reset_jacobian": D_x R alone, which leaves out that neighbours have their event at another time.
 - "no_jump": the covariance is left as it is, and only the mean jumps.
+
+The noise of an event is added to all of them alike, so that they differ by this matrix alone.
 """
 
 from __future__ import annotations
@@ -60,18 +62,30 @@ def jumped(
     if strategy == "saltation":
         result = _salted(system, event, p, guard_noise)
     else:
-        result = _linear(reset_jacobian(system, event), p)
-        if strategy == "no_jump":
-            if len(result.shift) != len(p):
-                raise InputError(
-                    f"without a jump matrix the dimension must stay, but the event at t = "
-                    f"{event.time:.9g} s takes it from {len(p)} to {len(result.shift)}"
-                )
-            result = _linear(np.eye(len(p)), p)
+        result = _baseline(system, event, p, strategy, guard_noise)
     added = reset_covariance(system, reset_noise, event)
     if added is not None:
         result = result._replace(covariance=result.covariance + added)
     return result
+
+
+def _baseline(
+    system: HybridSystem, event: Event, p: Array, strategy: Strategy, noise: GuardNoise | None
+) -> Jumped:
+    matrix = reset_jacobian(system, event)
+    if strategy == "no_jump":
+        if len(matrix) != len(p):
+            raise InputError(
+                f"without a jump matrix the dimension must stay, but the event at t = "
+                f"{event.time:.9g} s takes it from {len(p)} to {len(matrix)}"
+            )
+        matrix = np.eye(len(p))
+    result = _linear(matrix, p)
+    noisy = noise is not None and any(noise.of(guard) for guard in event.guards)
+    if not noisy or event.accumulation is not None or _vague(system, event, p) is not None:
+        return result
+    added = _salted(system, event, np.zeros_like(p), noise).covariance
+    return result._replace(covariance=result.covariance + added)
 
 
 def reset_jacobian(system: HybridSystem, event: Event) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,10 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 
 Observed = Callable[[Mode, float, Array, Array], Array]
+
+GATE = 0.999999  # probability with which a right value passes by default
+_SHARE = 1e-4  # of the least deviation of a value: the error of a flow
+_FINEST, _COARSEST = 1e-9, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +46,7 @@ class Measurement:
     jacobian: Observed
     covariance: Array
     residual: Callable[[Array, Array], Array] | None = None
-    gate: float | None = None
+    gate: float | None = GATE
 
     def __post_init__(self) -> None:
         function(f"value of {self.name!r}", self.value)
@@ -81,7 +86,7 @@ class ImplicitMeasurement:
 
     name: str
     compare: Compare
-    gate: float | None = None
+    gate: float | None = GATE
 
     def __post_init__(self) -> None:
         function(f"compare of {self.name!r}", self.compare)
@@ -89,6 +94,13 @@ class ImplicitMeasurement:
 
 
 AnyMeasurement = Measurement | ImplicitMeasurement
+
+
+def flow_tolerance(measurements: Sequence[AnyMeasurement]) -> float:
+    """The tolerance of flows, in any unit, whose errors no value of these measurements shows."""
+    variances = [np.diag(m.covariance).min() for m in measurements if isinstance(m, Measurement)]
+    least = _SHARE * float(np.sqrt(min(variances))) if variances else _FINEST
+    return min(max(least, _FINEST), _COARSEST)
 
 
 def explicit(measurement: AnyMeasurement) -> Measurement:
@@ -109,7 +121,7 @@ def _check_gate(gate: float | None) -> None:
 
 
 def linear(
-    name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = None
+    name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
     """z = C x with C (k, nx) in a vector space."""
     c = array("matrix", matrix, (None, None))
@@ -120,7 +132,7 @@ def linear(
 
 
 def coordinates(
-    name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = None
+    name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
     """Some coordinates of a state in a vector space, such as joint encoders or a position."""
     chosen = sequence("indices", indices)
@@ -130,7 +142,7 @@ def coordinates(
 
 
 def configuration(
-    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = None
+    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
     """The configuration q (nq,) of a robot; its pose, for a body on a floating base.
 
@@ -152,7 +164,7 @@ def encoders(
     joints: Sequence[str],
     covariance: ArrayLike,
     *,
-    gate: float | None = None,
+    gate: float | None = GATE,
 ) -> Measurement:
     """The coordinates (m,) of joints of one degree of freedom, in rad or m, in the order given.
 
@@ -168,7 +180,7 @@ def encoders(
 
 
 def base_pose(
-    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = None
+    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
     """Position and quaternion (7,) of a robot's floating base.
 
@@ -217,7 +229,14 @@ class _Entries:
         return np.asarray(x[self.indices])
 
     def jacobian(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
-        return np.asarray(np.eye(mode.space.ndx)[self.indices])
+        return _rows_of_identity(tuple(self.indices), mode.space.ndx)
+
+
+@lru_cache
+def _rows_of_identity(rows: tuple[int, ...], size: int) -> Array:
+    h = np.eye(size)[list(rows)]
+    h.flags.writeable = False
+    return h
 
 
 @dataclass(frozen=True, eq=False)

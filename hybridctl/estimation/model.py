@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
 
 import numpy as np
@@ -16,13 +16,23 @@ from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Jumped, Strategy, jumped
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardSet, Mode, ModeKey, Outgoing
+from hybridctl.hybrid.mode import (
+    Diffusion,
+    Edge,
+    FieldJacobian,
+    GuardJacobian,
+    GuardSet,
+    Mode,
+    ModeKey,
+    Outgoing,
+)
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event
 
 GUARD_TOLERANCE = 1e-8  # how far outside its mode a state may be, as in `simulate`
 _SELECTIONS = 8
+_FEW = 4  # events of a hypothesis between two values
 _STEPS = 100  # of the integrator past the guards of a mode
 
 
@@ -57,18 +67,19 @@ class Model:
 
     def guard_rates(self, key: ModeKey, t: float, x: Array, u: Array) -> tuple[Array, Array]:
         """D_x g (n, ndx) and the rates dg/dt (n,) of the guards at constant input."""
-        jacobian = self.system.outgoing(key).guards.jacobian
-        if jacobian is None:
-            raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
-        d = jacobian(t, x, u)
+        d = self.guard_jacobian(key, t, x, u)
         return d.state, d.time + d.state @ self.system.mode(key).field(t, x, u)
 
     def sees_input(self, key: ModeKey, t: float, x: Array, u: Array) -> NDArray[np.bool_]:
         """Which guards of a mode (n,) depend on the input."""
+        return np.asarray(self.guard_jacobian(key, t, x, u).input.any(axis=1))
+
+    def guard_jacobian(self, key: ModeKey, t: float, x: Array, u: Array) -> GuardJacobian:
+        """The derivatives of the guards of a mode."""
         jacobian = self.system.outgoing(key).guards.jacobian
         if jacobian is None:
             raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
-        return np.asarray(jacobian(t, x, u).input.any(axis=1))
+        return jacobian(t, x, u)
 
     def without(self, key: ModeKey, names: Sequence[str]) -> HybridSystem:
         """The system, with one mode that lacks some of its guards."""
@@ -141,7 +152,31 @@ class Model:
         if callable(given):
             return given
         nu = self.system.mode(key).nu
-        return HeldInput(np.zeros(nu) if given is None else vector("input", given, nu))
+        return _no_input(nu) if given is None else HeldInput(vector("input", given, nu))
+
+    def diffusion(self, mode: Mode) -> Diffusion | None:
+        """The noise of a mode where it is constant, and its compiled step knows its guards."""
+        if mode.key not in self._diffusions:
+            self._diffusions[mode.key] = self._diffusion(mode)
+        return self._diffusions[mode.key]
+
+    @cached_property
+    def _diffusions(self) -> dict[ModeKey, Diffusion | None]:
+        return {}
+
+    def _diffusion(self, mode: Mode) -> Diffusion | None:
+        step, guards = mode.step, self.system.outgoing(mode.key).guards
+        if step is None or step.field != mode.field or step.guards != guards.values:
+            return None
+        if self.process_noise is None:
+            return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
+        found = self.process_noise.constant(mode)
+        return None if found is None else Diffusion(*found)
+
+    @cached_property
+    def impatient(self) -> Model:
+        """The same for less likely hypotheses, which are given up where they rattle."""
+        return replace(self, max_events=_FEW)
 
     def quiet(self) -> Model:
         """The same without process noise, for times whose noise has been counted already."""
@@ -158,6 +193,11 @@ class Model:
             system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
         )
         return run.arcs[0]
+
+
+@lru_cache
+def _no_input(nu: int) -> HeldInput:
+    return HeldInput(np.zeros(nu))
 
 
 def _limit(key: ModeKey) -> Callable[[float], None]:

@@ -54,20 +54,32 @@ class Noise:
             label = self.name if mode is None else f"{self.name}[{mode!r}]"
             self._fixed[mode] = covariance_matrix(label, matrix)
 
+    def constant(self, mode: Mode) -> tuple[Array, Array] | None:
+        """What is constant in a mode: Q (ndx, ndx), and W (nu, nu) through the input; or None."""
+        if callable(self.value):
+            return None
+        ndx, nu = mode.space.ndx, mode.nu
+        w = self._checked(mode, self._of(mode.key))
+        return (np.zeros((ndx, ndx)), w) if self.through_input else (w, np.zeros((nu, nu)))
+
     def matrix(self, mode: Mode, t: float, x: Array, u: Array, input_map: Array) -> Array:
         """Covariance or density (ndx, ndx) at a point; input_map (ndx, nu) is D_u f there."""
-        size = mode.nu if self.through_input else mode.space.ndx
         if callable(self.value):
             w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
         else:
             w = self._of(mode.key)
+        w = self._checked(mode, w)
+        return np.asarray(input_map @ w @ input_map.T) if self.through_input else w
+
+    def _checked(self, mode: Mode, w: Array) -> Array:
+        size = mode.nu if self.through_input else mode.space.ndx
         if w.shape != (size, size):
             what = "inputs" if self.through_input else "dimensions of the tangent space"
             raise InputError(
                 f"{self.name} must have shape ({size}, {size}), the {what} of mode "
                 f"{mode.key!r}, got {w.shape}"
             )
-        return np.asarray(input_map @ w @ input_map.T) if self.through_input else w
+        return w
 
     def _of(self, mode: ModeKey) -> Array:
         if isinstance(self.value, Mapping):

@@ -23,15 +23,17 @@ from scipy.special import logsumexp
 from hybridctl.checks import Array, Indices, count, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
 from hybridctl.estimation.estimate import Estimate, checked, constrained, tidied
-from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
+from hybridctl.estimation.filter import Constant, rules
 from hybridctl.estimation.measurement import Measurement, explicit
+from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.points import carried, center, integrated, silent
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Sample
-from hybridctl.estimation.result import FilterResult, Step, over_record
-from hybridctl.estimation.update import Innovation, judged, observed, present, residual
+from hybridctl.estimation.result import FilterResult, over_record
+from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Piece
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -97,7 +99,8 @@ class Cloud:
 class ParticleFilter:
     """A particle filter on any hybrid system; `run` on a record gives what other filters give.
 
-    Arguments up to `atol` are those of `SaltedKalmanFilter`. Noise of flow, resets and guards is
+    Arguments up to `atol` are those of `SaltedKalmanFilter`. What a lost one believes is found as
+    by a salted filter, and new particles are drawn from that. Noise of flow, resets and guards is
     drawn at the end of a prediction: for particles with the same events from the covariance that
     one of them gathers on its way to first order (exact on linear flows).
 
@@ -123,6 +126,8 @@ class ParticleFilter:
         *,
         signals: Sequence[ContactSignal] = (),
         rewind: float = 0.05,
+        patience: int | None = 8,
+        beginning: Beginning | None = None,
         rtol: float = 1e-6,
         atol: float = 1e-6,
         particles: int = 1000,
@@ -131,18 +136,11 @@ class ParticleFilter:
         resample: float = 0.5,
         smoothing: float = 0.1,
     ) -> None:
-        same = SaltedKalmanFilter(
-            system,
-            process_noise,
-            measurement,
-            reset_noise,
-            guard_noise,
-            signals=signals,
-            rewind=rewind,
-            rtol=rtol,
-            atol=atol,
+        given = system, process_noise, measurement, reset_noise, guard_noise, signals
+        self.rules = rules(
+            *given, "saltation", rewind, rtol, atol, patience=patience, beginning=beginning
         )
-        self.model, self.measurements = same.model, same.measurements
+        self.model, self.measurements = self.rules.model, self.rules.measurements
         self.signals = {signal.channel: signal for signal in signals}
         self.particles = count("particles", particles)
         self.seed = count("seed", seed, at_least=0)
@@ -163,28 +161,47 @@ class ParticleFilter:
 
         The same seed gives the same result.
         """
-        initial = checked(self.model.system, initial)
+        estimate = checked(self.model.system, initial)
         rng = np.random.default_rng(self.seed)
-        cloud, counted = self._drawn(initial, rng), list[Event]()
+        cloud, counted = self._drawn(estimate, rng), list[Event]()
 
-        def take(sample: Sample) -> Step:
+        def advance(state: FilterState, record: Record, sample: Sample) -> FilterState:
             nonlocal cloud, counted
-            cloud = self._predicted(record, cloud, sample.time, rng)
-            predicted = self._summary(cloud)
-            cloud, innovation = self._weighed(record, cloud, predicted, sample)
-            estimate = self._summary(cloud)
+            inputs = state.inputs
+            for t in (*record.input_changes(cloud.time, sample.time).tolist(), sample.time):
+                u = record.input(cloud.time)
+                inputs = (*inputs, Piece(t, u))
+                cloud = self._predicted(cloud, t, u, rng)
+            before = self._summary(cloud)
+            cloud, innovation = self._weighed(record, cloud, before, sample)
+            after = self._summary(cloud)
             if cloud.effective < self.resample * self.particles:
                 cloud = self._resampled(cloud, rng)
             typical = cloud.typical_events
             n = len(typical)
             undone = counted[n].time if n < len(counted) else None
-            new = typical[len(counted) :]
-            counted = [*counted[:n], *new]
-            t, channel = sample.time, sample.channel
-            return Step(t, channel, predicted, estimate, innovation, new, undone, (), None)
+            new, counted = typical[len(counted) :], [*counted[:n], *typical[len(counted) :]]
+            made = Hypothesis(
+                after, predicted=before, events=new, innovation=innovation, undone=undone
+            )
+            state = state._replace(
+                time=sample.time, hypotheses=(made,), channel=sample.channel, inputs=inputs
+            )
+            if sample.channel in self.signals:
+                return state._replace(reopened=False)
+            found = monitored(
+                self.rules,
+                state._replace(reopened=False),
+                sample.channel,
+                sample.value,
+                record.input(sample.time),
+            )
+            if found.reopened:
+                cloud, counted = self._drawn(found.estimate, rng), []
+            return found
 
         channels = [*self.measurements, *self.signals]
-        return over_record(record, initial, channels, take, progress)
+        return over_record(record, self.rules.start(estimate), channels, advance, progress)
 
     def _drawn(self, e: Estimate, rng: np.random.Generator) -> Cloud:
         n, mode = self.particles, self.model.system.mode(e.mode)
@@ -193,16 +210,14 @@ class ParticleFilter:
         return Cloud(e.time, (e.mode,) * n, tuple(states), weights, ((),) * n)
 
     def _predicted(
-        self, record: Record, cloud: Cloud, end: float, rng: np.random.Generator
+        self, cloud: Cloud, end: float, u: Array | None, rng: np.random.Generator
     ) -> Cloud:
-        for t in (*record.input_changes(cloud.time, end).tolist(), end):
-            if t > cloud.time:
-                u = record.input(cloud.time)
-                if u is None:
-                    u = np.zeros(self.model.system.mode(cloud.modes[0]).nu)
-                move = self._one_by_one if self.propagate is None else self._at_once
-                cloud = move(cloud, t, u, rng)
-        return cloud
+        if not end > cloud.time:
+            return cloud
+        if u is None:
+            u = np.zeros(self.model.system.mode(cloud.modes[0]).nu)
+        move = self._one_by_one if self.propagate is None else self._at_once
+        return move(cloud, end, u, rng)
 
     def _at_once(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
         assert self.propagate is not None
@@ -269,15 +284,16 @@ class ParticleFilter:
         if given is None:
             return cloud, None
         u = record.input(sample.time)
-        residuals = self._residuals(cloud, measurement, value, u)[:, given]
-        noise = measurement.covariance[np.ix_(given, given)]
+        rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
+        residuals = self._residuals(cloud, measurement, value, u)[:, rows]
+        noise = measurement.covariance[np.ix_(rows, rows)]
         weights = cloud.weights
         r = weights @ residuals
         spread = residuals - r
         s = spread.T @ (weights[:, None] * spread) + noise
         innovation, _ = judged(measurement, predicted, r, s)
         after, log_likelihood = _reweighted(cloud, _log_normal(residuals, noise))
-        innovation = replace(innovation, log_likelihood=log_likelihood)
+        innovation = innovation._replace(log_likelihood=log_likelihood)
         return (after if innovation.accepted else cloud), innovation
 
     def _residuals(

@@ -17,10 +17,10 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError, SimulationError
-from hybridctl.estimation.admit import admit
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import predict
+from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.simulate import simulate
@@ -76,7 +76,7 @@ def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law
         except SimulationError:
             pass
     n = model.system.mode(mode).space.ndx
-    admitted = admit(model, Estimate(mode, start, x, np.zeros((n, n))), law)
+    admitted = reconcile(model, Estimate(mode, start, x, np.zeros((n, n))), law)
     found = predict(model, admitted.estimate, end, law)
     return Path(found.estimate.mode, found.estimate.mean, (*admitted.events, *found.events))
 

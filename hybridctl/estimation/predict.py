@@ -4,20 +4,26 @@ A prediction may begin outside its mode: just after an event a corrected mean ca
 guard that has fired while it moves back in. To first order that is right (its own event is still to
 come, and the deviation is that from the arc continued past its beginning), so it flows on without
 that guard until it is inside again.
+
+Where the input is held, and one compiled step of the mode reaches the end with all guards surely
+positive (see `step`), that step is the simulation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError
-from hybridctl.estimation.arcs import transition
-from hybridctl.estimation.estimate import Alternative, Estimate, moved, tidied
+from hybridctl.estimation.arcs import step_transition, transition
+from hybridctl.estimation.estimate import Estimate, moved, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.tolerances import OFF
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.mode import Mode, Taken
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients
@@ -26,13 +32,13 @@ _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is ke
 _BEYOND = 1.1  # of the time in which a guard is expected to be positive again
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
+class Prediction(NamedTuple):
     """An estimate at a later time, and what happened on the way.
 
     transition (ndx+, ndx): the first-order map from the earlier deviation to this one, None where
     an event was piecewise linear. notes: what had to be replaced by something less exact. kept:
-    whether a mode was kept, past its guards, because the simulation could not go on.
+    whether a mode was kept, past its guards, because the simulation could not go on. befores: what
+    was predicted just before each of the events.
     """
 
     estimate: Estimate
@@ -40,6 +46,14 @@ class Prediction:
     transition: Array | None = None
     notes: tuple[str, ...] = ()
     kept: bool = False
+    befores: tuple[Prediction, ...] = ()
+
+    def onward(self, estimate: Estimate, matrix: Array | None) -> Prediction:
+        """The same with another estimate at its end, to which this first-order map has led."""
+        whole = None
+        if matrix is not None and self.transition is not None:
+            whole = matrix @ self.transition
+        return self._replace(estimate=estimate, transition=whole)
 
 
 def predict(
@@ -52,18 +66,23 @@ def predict(
     `notes` says so. Where even that takes too long the state is held for that time. A mode with a
     flow in closed form takes that, with the input that it begins with.
     """
-    if model.system.mode(estimate.mode).flow is not None:
-        return _flowed(model, estimate, end, law)
-    ndx = model.system.mode(estimate.mode).space.ndx
-    now = Prediction(replace(estimate, alternative=None), (), np.eye(ndx))
+    mode = model.system.mode(estimate.mode)
+    if mode.flow is not None:
+        return _flowed(model, mode, estimate, end, law)
+    if estimate.time < end:
+        found = _in_one_step(model, mode, estimate, end, law)
+        if found is not None:
+            return found
+    now = Prediction(estimate, (), np.eye(mode.space.ndx))
     shortest = _SHORTEST if halve else 1.0
     now = _go(model, now, end, law, shortest * (end - estimate.time))
-    return replace(now, estimate=replace(now.estimate, covariance=tidied(now.estimate.covariance)))
+    e = now.estimate
+    return now._replace(estimate=replace(e, covariance=tidied(e.covariance)))
 
 
-def _flowed(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction:
+def _flowed(model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw) -> Prediction:
     """The estimate at time `end` by the closed form of its mode."""
-    mode, u = model.system.mode(e.mode), law(e.time, e.mean)
+    u = law(e.time, e.mean)
     assert mode.flow is not None
     noise, density = model.process_noise, None
     if noise is not None:
@@ -73,8 +92,85 @@ def _flowed(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction:
         density = noise.matrix(mode, e.time, e.mean, u, through)
     flow = mode.flow(e.time, e.mean, u, end - e.time, density)
     p = flow.matrix @ e.covariance @ flow.matrix.T + flow.noise
-    after = Estimate(e.mode, end, flow.state, 0.5 * (p + p.T), since=e.since)
+    after = Estimate(e.mode, end, flow.state, 0.5 * (p + p.T), e.since)
     return Prediction(after, transition=flow.matrix)
+
+
+def _in_one_step(
+    model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw
+) -> Prediction | None:
+    """The prediction by one compiled step on which nothing happens; None where there is none."""
+    if not isinstance(law, HeldInput):
+        return None
+    h, u = end - e.time, law.value
+    noise = model.diffusion(mode)
+    if noise is not None and mode.pace is None:
+        assert mode.step is not None
+        moved = mode.step.transition(e.time, e.mean, u, h, model.rtol, model.atol, noise)
+        if moved is None or not moved.error < 1.0:
+            return None
+        assert moved.noise is not None
+        assert moved.bounds is not None
+        if not (moved.bounds > 0.0).all():
+            return None
+        p = moved.matrix @ e.covariance @ moved.matrix.T + moved.noise
+        after = Estimate(e.mode, end, _kept(mode, moved.state), 0.5 * (p + p.T), e.since)
+        return Prediction(after, (), moved.matrix)
+    taken = _taken(model, mode, e, h, u)
+    if taken is None:
+        return None
+    assert mode.step is not None
+    same = mode.step.guards == model.system.outgoing(e.mode).guards.values
+    if not same or not (taken.bounds > 0.0).all():
+        return None
+    return _ended(model, mode, e, end, taken, u)
+
+
+def _ended(
+    model: Model, mode: Mode, e: Estimate, end: float, taken: Taken, u: Array
+) -> Prediction | None:
+    """The prediction at the end of a compiled step, None where its covariance needs several."""
+    noise, p = model.process_noise, e.covariance
+    flow = step_transition(mode, e.time, end - e.time, taken.states, u, noise, p, model.rtol)
+    if flow is None:
+        return None
+    x = _kept(mode, taken.states[-1])
+    return Prediction(Estimate(e.mode, end, x, tidied(flow.carry(p)), e.since), (), flow.matrix)
+
+
+def _kept(mode: Mode, x: Array) -> Array:
+    """The end of a step, normalised, and projected onto what the mode holds."""
+    x = mode.space.normalize(x)
+    if mode.held is not None and mode.project is not None and mode.held.excess(x) > OFF:
+        x = mode.project(x)
+    return x
+
+
+def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction | None:
+    """The estimate at a time before or after in the same mode, past its guards, by one step.
+
+    None where there is no compiled step that is accurate.
+    """
+    mode = model.system.mode(e.mode)
+    if not isinstance(law, HeldInput) or end == e.time:
+        return None
+    taken = _taken(model, mode, e, end - e.time, law.value)
+    return None if taken is None else _ended(model, mode, e, end, taken, law.value)
+
+
+def _taken(model: Model, mode: Mode, e: Estimate, h: float, u: Array) -> Taken | None:
+    """A compiled step that is accurate, if there is one."""
+    step = mode.step
+    if step is None or step.field != mode.field:
+        return None
+    taken = step(e.time, e.mean, u, h, model.rtol, model.atol)
+    if taken is None or not taken.error < 1.0:
+        return None
+    if mode.pace is not None:
+        pace = mode.pace(e.time, e.mean, u)
+        if abs(h) > min(pace.longest_step, pace.relaxation):
+            return None
+    return taken
 
 
 def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: float) -> Prediction:
@@ -91,9 +187,11 @@ def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: floa
             now = _onward(model, now, end, law)
         except SimulationError as error:
             if now.estimate.time + shortest < end:
-                return _in_halves(model, now, end, law, shortest)
-            now = _extend(model, now, end, law)
-            return replace(now, notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
+                middle = 0.5 * (now.estimate.time + end)
+                half = _go(model, now, middle, law, shortest)
+                return _go(model, half, end, law, shortest)
+            now = extend(model, now, end, law)
+            return now._replace(notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
     return now
 
 
@@ -122,48 +220,25 @@ def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
     return _follow(model, now, run, once=bool(outside))
 
 
-def _in_halves(
-    model: Model, now: Prediction, end: float, law: InputLaw, shortest: float
-) -> Prediction:
-    middle = 0.5 * (now.estimate.time + end)
-    return _go(model, _go(model, now, middle, law, shortest), end, law, shortest)
+def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+    """The prediction carried on to time `end` in the same mode, past its guards.
 
-
-def extend(
-    model: Model, estimate: Estimate, end: float, law: InputLaw, since: Array | None
-) -> Prediction | None:
-    """The estimate at time `end` in the same mode, past its guards; None where there is no way.
-
-    since: the transition to the estimate, which that of the prediction goes on.
+    Where there is no way the state is held; `notes` and `kept` say so.
     """
-    now = _extend(model, Prediction(estimate, (), since), end, law)
-    return None if now.kept else now
-
-
-def carry_alternative(
-    model: Model, before: Estimate, prediction: Prediction, window: float, law: InputLaw
-) -> Estimate:
-    """The predicted estimate with the hypothesis that its last event is still to come.
-
-    After events the new alternative is the estimate before the prediction, continued in its
-    mode; it is kept for `window` s after the first of them. Otherwise the old one is carried on.
-    """
-    after = prediction.estimate
-    if prediction.events and window > 0.0:
-        since = prediction.events[0].time
-        start = np.eye(len(before.covariance))
-        other = Alternative(replace(before, alternative=None), 0.0, since, since + window, start)
-    elif before.alternative is not None:
-        other = before.alternative
-    else:
-        return after
-    if after.time > other.until:
-        return after
-    now = extend(model, other.estimate, after.time, law, other.transition)
-    if now is None:
-        return after
-    other = replace(other, estimate=now.estimate, transition=now.transition)
-    return replace(after, alternative=other)
+    e = now.estimate
+    if not e.time < end:
+        return now
+    found = step_along(model, e, end, law)
+    if found is not None:
+        return now.onward(found.estimate, found.transition)
+    try:
+        arc = model.extended(e.mode, e.mean, e.time, end, law)
+    except SimulationError as error:
+        note = f"the state was held: {error}"
+        return now._replace(estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
+    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance, model.rtol)
+    after = replace(e, time=end, mean=arc(end), covariance=flow.carry(e.covariance))
+    return now.onward(after, flow.matrix)
 
 
 def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tuple[str, ...], float]:
@@ -182,19 +257,6 @@ def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tupl
     return tuple(names[i] for i in np.flatnonzero(out)), end
 
 
-def _extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
-    e = now.estimate
-    try:
-        arc = model.extended(e.mode, e.mean, e.time, end, law)
-    except SimulationError as error:
-        note = f"the state was held: {error}"
-        return replace(now, estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
-    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance, model.rtol)
-    after = replace(e, time=end, mean=arc(end), covariance=flow.carry(e.covariance))
-    whole = None if now.transition is None else flow.matrix @ now.transition
-    return replace(now, estimate=after, transition=whole)
-
-
 def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) -> Prediction:
     """Along a simulation: to its end, or to an event that moves the mean off it.
 
@@ -204,13 +266,13 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) ->
         e = now.estimate
         mode = model.system.mode(arc.mode)
         flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
-        p = flow.carry(e.covariance)
-        whole = None if now.transition is None else flow.matrix @ now.transition
+        after = replace(e, time=arc.end, mean=arc(arc.end), covariance=flow.carry(e.covariance))
+        now = now.onward(after, flow.matrix)
         if k == len(run.events):
-            after = replace(e, time=arc.end, mean=arc(arc.end), covariance=p)
-            return replace(now, estimate=after, transition=whole)
+            return now
         event = run.events[k]
-        now = after_event(model, replace(now, transition=whole), event, p)
+        past = now._replace(befores=(*now.befores, now._replace(befores=())))
+        now = after_event(model, past, event, after.covariance)
         if once or not np.array_equal(now.estimate.mean, event.state_after):
             return now
     return now
@@ -223,9 +285,6 @@ def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Predic
     if jump.shift.any():
         space = model.system.mode(event.mode_after).space
         mean, covariance = moved(space, mean, covariance, jump.shift)
-    whole = None
-    if jump.matrix is not None and now.transition is not None:
-        whole = jump.matrix @ now.transition
-    note = () if jump.note is None else (jump.note,)
     estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
-    return Prediction(estimate, (*now.events, event), whole, (*now.notes, *note), now.kept)
+    notes = now.notes if jump.note is None else (*now.notes, jump.note)
+    return now.onward(estimate, jump.matrix)._replace(events=(*now.events, event), notes=notes)

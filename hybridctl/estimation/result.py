@@ -10,80 +10,24 @@ from functools import cached_property
 import numpy as np
 
 from hybridctl.checks import Array, instance, member
+from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.record import Record, Sample
-from hybridctl.estimation.update import Innovation
+from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 
 
 @dataclass(frozen=True, eq=False)
-class Admission:
-    """A corrected estimate that was taken through events, at the same time, see `admit`.
-
-    mean, covariance: before that. matrix (ndx+, ndx): the first-order map, or None.
-    """
-
-    mean: Array
-    covariance: Array
-    matrix: Array | None
-
-
-@dataclass(frozen=True, eq=False)
-class Correction:
-    """An estimate after a measurement, and what it took.
-
-    innovation: None where the value was missing, or a contact signal. events: those that the
-    correction has brought about, at or before the time of the estimate. undone: the time from which
-    on events were taken back, because the measurements say that they are still to come, or None.
-    admission: how the events of the correction were passed, None without any. inflated: the
-    estimate before, with the covariance that a rejected value was taken with, None otherwise.
-    """
-
-    estimate: Estimate
-    innovation: Innovation | None = None
-    events: tuple[Event, ...] = ()
-    undone: float | None = None
-    notes: tuple[str, ...] = ()
-    admission: Admission | None = None
-    inflated: Estimate | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One sample: prediction to it, and correction by it.
-
-    predicted, estimate: before and after the correction. innovation: None where the value was
-    missing or a contact signal. events: since the sample before. undone: the time from which on
-    the correction took events back, or None. transition: the first-order map of the prediction,
-    None where it was piecewise linear. admission: None where the correction caused no event.
-    reopened: whether a value that the gate rejected was taken, with `predicted` made less certain,
-    see `recovery`; its innovation is that before, and counts as rejected.
-    """
-
-    time: float
-    channel: str
-    predicted: Estimate
-    estimate: Estimate
-    innovation: Innovation | None
-    events: tuple[Event, ...]
-    undone: float | None
-    notes: tuple[str, ...]
-    transition: Array | None
-    admission: Admission | None = None
-    reopened: bool = False
-
-
-@dataclass(frozen=True, eq=False)
 class FilterResult:
-    """The estimates of a run, one for each sample, with what is needed to judge them.
+    """The states of a run after each sample, with what is needed to judge them.
 
     skipped: rows before the initial estimate. disorder: stamps of the record that were out of
     order (they were sorted). seconds: of computation.
     """
 
     initial: Estimate
-    steps: tuple[Step, ...]
+    steps: tuple[FilterState, ...]
     skipped: int
     disorder: int
     seconds: float
@@ -114,12 +58,21 @@ class FilterResult:
         return tuple(step.innovation for step in self.steps if step.innovation is not None)
 
     @cached_property
+    def history(self) -> tuple[Hypothesis, ...]:
+        """After each sample, the hypothesis that was right in the end, or led to it."""
+        chain, k = list[Hypothesis](), 0
+        for step in reversed(self.steps):
+            chain.append(step.hypotheses[k])
+            k = chain[-1].parent
+        return tuple(reversed(chain))
+
+    @cached_property
     def events(self) -> tuple[Event, ...]:
         """The events that count in the end, in order of time; those undone are left out."""
         kept: list[Event] = []
-        for step in self.steps:
-            since = np.inf if step.undone is None else step.undone
-            kept = [event for event in kept if event.time < since] + list(step.events)
+        for h in self.history:
+            since = np.inf if h.undone is None else h.undone
+            kept = [event for event in kept if event.time < since] + list(h.events)
         return tuple(sorted(kept, key=lambda event: event.time))
 
     @property
@@ -150,7 +103,7 @@ class FilterResult:
         return {
             "steps": count,
             "events": len(self.events),
-            "undone": sum(step.undone is not None for step in self.steps),
+            "undone": sum(step.undone for step in self.steps),
             "rejected": len(self.rejected),
             "reopened": sum(step.reopened for step in self.steps),
             "missing": count - len(self.innovations),
@@ -165,24 +118,26 @@ class FilterResult:
 
 def over_record(
     record: Record,
-    initial: Estimate,
+    start: FilterState,
     channels: Collection[str],
-    take: Callable[[Sample], Step],
-    progress: Callable[[float], None] | None = None,
+    advance: Callable[[FilterState, Record, Sample], FilterState],
+    progress: Callable[[float], None] | None,
 ) -> FilterResult:
-    """Take the rows of a record from the time of `initial` on, one after the other.
+    """Take the rows of a record from the time of a state on, one after the other.
 
     Raises `InputError` for a channel of the record that is none of `channels`.
     """
     for name in instance("record", record, Record).channels:
         member("channel", name, channels)
-    begun, steps, skipped = time.perf_counter(), list[Step](), 0
+    begun, states, skipped = time.perf_counter(), list[FilterState](), 0
+    state = start
     for sample in record.samples():
-        if sample.time < initial.time:
+        if sample.time < start.time:
             skipped += 1
             continue
-        steps.append(take(sample))
+        state = advance(state, record, sample)
+        states.append(state)
         if progress is not None:
             progress(sample.time)
     seconds = time.perf_counter() - begun
-    return FilterResult(initial, tuple(steps), skipped, record.disorder, seconds)
+    return FilterResult(start.estimate, tuple(states), skipped, record.disorder, seconds)

@@ -51,7 +51,7 @@ from hybridctl.errors import (
     HybridctlError,
     SimulationError,
 )
-from hybridctl.estimation.admit import admit
+from hybridctl.estimation.correct import Innovation, correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -59,8 +59,10 @@ from hybridctl.estimation.filters import kalman
 from hybridctl.estimation.likelihood import log_range
 from hybridctl.estimation.measurement import explicit
 from hybridctl.estimation.predict import Prediction
+from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.state import FilterState
 from hybridctl.estimation.tangents import (
     Filters,
     Moved,
@@ -68,10 +70,10 @@ from hybridctl.estimation.tangents import (
     difference,
     differences_at_a_point,
 )
-from hybridctl.estimation.update import Innovation, correct
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
+TOLERANCE = 1e-8  # of flows, unless told: finer than values show, for their differences
 STEP = 1e-5  # of a parameter, of differences along its tangent
 _LEAST = 1e-3  # size of a parameter that is zero
 
@@ -130,7 +132,8 @@ def scores(
     steps = STEP * np.maximum(np.abs(values), _LEAST)
     moves = steps[:, None] * np.eye(len(values))
     models = [make(values), *(make(values + s) for move in moves for s in (-move, move))]
-    plain = replace(settings, window=0.0, patience=None)
+    fine = TOLERANCE if settings.tolerance is None else settings.tolerance
+    plain = replace(settings, hypotheses=1, patience=None, tolerance=fine)
     filters = [kalman(model, plain, gated=False) for model in models]
     pairs = tuple(zip(filters[1::2], filters[2::2], strict=True))
     systems = [(a.model.system, b.model.system) for a, b in pairs]
@@ -248,7 +251,7 @@ def _predicted(
     return estimate, tangent
 
 
-def _stood_in(after: Prediction, tangent: Tangent) -> Tangent:
+def _stood_in(after: Prediction | FilterState, tangent: Tangent) -> Tangent:
     """The tangent by the map that the filter itself has put in the place of a derivative."""
     size = len(after.estimate.covariance)
     phi = after.transition
@@ -307,7 +310,7 @@ def _corrected(
     own = innovations.pop()
     gate = filters.settings.gate
     limit = np.inf if gate is None else float(chi2.ppf(gate, own.dimension))
-    own = replace(own, limit=limit, accepted=own.nis <= limit)
+    own = own._replace(limit=limit, accepted=own.nis <= limit)
     moved = filters.differences(updated, estimate, tangent, after)
     width = 2.0 * filters.steps
     by_r = np.array([b.residual - a.residual for a, b in _pairs(innovations)]).T / width
@@ -317,9 +320,9 @@ def _corrected(
         return estimate, tangent, own, by_r, by_s
 
     def admitted(one: SaltedKalmanFilter, e: Estimate) -> Moved:
-        return Moved.of(admit(one.model, e, one.model.law(e.mode, u)))
+        return Moved.of(reconcile(one.model, e, one.model.law(e.mode, u)))
 
-    inside = admit(middle.model, after.estimate, middle.model.law(estimate.mode, u))
+    inside = reconcile(middle.model, after.estimate, middle.model.law(estimate.mode, u))
     if inside.notes:
         moved = _stood_in(inside, moved)
     elif inside.estimate is not after.estimate:

@@ -6,8 +6,8 @@ r"""The fixed-interval smoother of Rauch, Tung and Striebel, back through the ev
 
 with :math:`\Phi_k` the first-order map of the prediction, saltation matrices included. The
 pseudo-inverse leaves out what contacts hold. Where a correction took the estimate through an event,
-that is a step of its own, with the first-order map of the event; where it took an event back, the
-hypothesis that has won is followed back to where it began.
+that is a step of its own, with the first-order map of the event. The way back is along the
+hypothesis that was right in the end.
 
 On a manifold :math:`P_{k+1}^s` belongs to the tangent space at the smoothed mean. In that at
 :math:`\hat x_{k+1}^-` it is :math:`J^{-1} P_{k+1}^s J^{-T}`, with J the derivative of the change
@@ -22,7 +22,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate, corrected, tidied, turning
-from hybridctl.estimation.result import Admission, FilterResult, Step
+from hybridctl.estimation.result import FilterResult
+from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.system import HybridSystem
 
@@ -44,16 +45,6 @@ class Smoothed:
     notes: tuple[tuple[float, str], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Link:
-    """A sample as the filter came to it: prediction, correction, and the map of the prediction."""
-
-    predicted: Estimate
-    estimate: Estimate
-    transition: Array | None
-    admission: Admission | None
-
-
 def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     """Smooth the result of a filter on `system`.
 
@@ -64,7 +55,7 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     they are taken by the exact derivative: the curvature of the manifold adds no error to that of
     the first-order maps.
     """
-    links = _chain(result)
+    links = result.history
     if not links:
         return Smoothed(result.initial, (), ())
     later, found, notes = links[-1].estimate, [links[-1].estimate], list[tuple[float, str]]()
@@ -73,49 +64,24 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
         smoothed = _back(system, before, link, later)
         if smoothed is None:
             notes.append((link.estimate.time, "no first-order map: smoothing begins anew"))
-        later = replace(before, alternative=None) if smoothed is None else smoothed
+        later = before if smoothed is None else smoothed
         found.append(later)
     initial, *estimates = reversed(found)
     return Smoothed(initial, tuple(estimates), tuple(reversed(notes)))
 
 
-def _chain(result: FilterResult) -> list[_Link]:
-    """The samples along the hypothesis that was right in the end."""
-    links, since = list[_Link](), None
-    for k in range(len(result.steps) - 1, -1, -1):
-        step = result.steps[k]
-        link = _Link(step.predicted, step.estimate, step.transition, step.admission)
-        other = step.predicted.alternative
-        if since is not None:
-            link = _beside(step)
-        elif step.undone is not None and other is not None:
-            link = replace(link, predicted=other.estimate, transition=other.transition)
-        following = since is not None or step.undone is not None
-        before = result.steps[k - 1].estimate.alternative if k else None
-        same = before is not None and other is not None and before.since == other.since
-        since = before.since if following and same and before is not None else None
-        links.append(link)
-    return links[::-1]
-
-
-def _beside(step: Step) -> _Link:
-    """A sample of the alternative hypothesis."""
-    before, after = step.predicted.alternative, step.estimate.alternative
-    assert before is not None
-    assert after is not None
-    return _Link(before.estimate, after.estimate, before.transition, None)
-
-
-def _back(system: HybridSystem, before: Estimate, link: _Link, later: Estimate) -> Estimate | None:
+def _back(
+    system: HybridSystem, before: Estimate, link: Hypothesis, later: Estimate
+) -> Estimate | None:
     """The smoothed estimate of a sample from that of the one after it; None without a map."""
-    admission, phi = link.admission, link.transition
-    if phi is None or (admission is not None and admission.matrix is None):
+    admission, phi, predicted = link.admission, link.transition, link.predicted
+    if phi is None or predicted is None or (admission is not None and admission.matrix is None):
         return None
     if admission is not None and admission.matrix is not None:
         p = admission.covariance
-        middle = replace(link.predicted, mean=admission.mean, covariance=p)
+        middle = replace(predicted, mean=admission.mean, covariance=p)
         later = _through(system, middle, link.estimate, admission.matrix, later)
-    return _through(system, before, link.predicted, phi, later)
+    return _through(system, before, predicted, phi, later)
 
 
 def _through(

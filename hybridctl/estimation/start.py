@@ -9,10 +9,10 @@ from scipy.linalg import block_diag
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.estimation.admit import admit
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import kalman
+from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record
 from hybridctl.mechanics.system import ContactSystem
 
@@ -45,7 +45,7 @@ def first_estimate(
     loose = kalman(model, settings, gated=False)
     u = record.input(start.time)
     held = np.zeros(model.system.mode(model.open).nu) if u is None else u
-    start = admit(loose.model, start, lambda t, x: held).estimate
+    start = reconcile(loose.model, start, lambda t, x: held).estimate
     first = record.between(times[0], times[-1])
     return loose.run(first, start).steps[-1].estimate, record.between(times[-1], np.inf)
 

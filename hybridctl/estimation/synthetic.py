@@ -26,6 +26,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.mechanics.system import ContactSystem
 
+_TOLERANCE = 1e-8  # of the truth, unless told
 _OUTLIER = 50.0  # standard deviations of the sensor
 _DRAWS = 20
 _AHEAD = 4  # periods that are simulated at a time
@@ -89,11 +90,13 @@ class Truth:
 def synthetic(model: FilterModel, settings: FilterSettings) -> tuple[Record, Truth]:
     """What the sensors of a model would have recorded of its scenario, and the run.
 
-    The same for the same seed. Contact signals are the normal forces of the contacts, in their
-    order, where the settings have a `force` that is true, with its `force_noise` in N.
+    The same for the same seed. Start, process and impacts draw from one stream of random numbers,
+    sensors from another, so that changing what one draws keeps the other's. Contact signals are the
+    normal forces of the contacts, in their order, where the settings have a `force` that is true,
+    with its `force_noise` in N.
     """
-    rng = np.random.default_rng(settings.seed)
-    truth = simulate_truth(model, settings, rng)
+    kicks, rng = (np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(2))
+    truth = simulate_truth(model, settings, kicks)
     channels = {}
     for sensor in model.sensors:
         channels[sensor.name] = Series(truth.times, _measured(model, settings, truth, sensor, rng))
@@ -162,12 +165,13 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
         scenario.policy, rng.normal(size=(n + 1, mode.nu)) @ root.T, float(times[0]), period
     )
     policy = held if density.any() or scenario.policy is not None else None
+    tolerance = settings.tolerance or _TOLERANCE
     start = _start(model, settings.spread * scenario.spread, scenario.mean, rng)
     if model.reset_noise is None:
         span = float(times[0]), float(times[-1])
-        run = _simulated(model, model.open, start, span, policy, settings.tolerance, [])
+        run = _simulated(model, model.open, start, span, policy, tolerance, [])
     else:
-        run = _with_reset_noise(model, start, times, policy, settings.tolerance, rng)
+        run = _with_reset_noise(model, start, times, policy, tolerance, rng)
     if policy is None:
         return Truth(run, times, np.zeros((n + 1, mode.nu)))
     commands = [run.input(t) - held.disturbance(t) for t in times.tolist()]

@@ -18,6 +18,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import Prediction
+from hybridctl.estimation.state import FilterState
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.beside import ParameterDerivatives
@@ -31,7 +32,7 @@ class Moved(NamedTuple):
     way: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, prediction: Prediction) -> Moved:
+    def of(cls, prediction: Prediction | FilterState) -> Moved:
         """The end of a prediction, with its events."""
         return cls(prediction.estimate, tuple(event.guards for event in prediction.events))
 

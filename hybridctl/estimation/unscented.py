@@ -19,9 +19,12 @@ from dataclasses import replace
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.estimation.correct import Innovation, judged, observed, present, residual, solved
 from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.measurement import explicit
+from hybridctl.estimation.hypotheses import Moments
+from hybridctl.estimation.measurement import AnyMeasurement, explicit
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.points import (
     Kind,
     Path,
@@ -32,10 +35,87 @@ from hybridctl.estimation.points import (
     silent,
 )
 from hybridctl.estimation.predict import Prediction, predict
-from hybridctl.estimation.update import Innovation, judged, observed, present, residual, solved
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Mode
 
 _RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
+
+
+def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
+    """The moments of the sigma points at time `end`; their regression is the `transition`."""
+    if end <= estimate.time:
+        return predict(model, estimate, end, law)
+    mode, ways = model.system.mode(estimate.mode), sigma_points(estimate.covariance)
+    starts = integrated(mode, estimate.mean, ways)
+    middle = _nominal(model, estimate, estimate.mean, end, law)
+    quiet = silent(model)
+    paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
+    chosen = _kind(middle)
+    kind = _elected(paths, chosen)
+    if kind != chosen:
+        winner = next(k for k, path in enumerate(paths) if path.kind == kind)
+        middle = _nominal(model, estimate, starts[winner], end, law)
+    images, kept = list[Array](), list[int]()
+    for k, path in enumerate(paths):
+        state = followed(quiet, path, kind, end, law)
+        if state is None and path.mode == kind.mode:
+            state = path.state
+        if state is not None:
+            images.append(state)
+            kept.append(k)
+    if middle.befores:
+        start = Prediction(estimate, transition=np.eye(len(estimate.covariance)))
+        middle = middle._replace(befores=(start,))
+    return _combined(model, middle, np.array(images), ways[kept])
+
+
+def _nominal(model: Model, estimate: Estimate, x: Array, end: float, law: InputLaw) -> Prediction:
+    """One state with the noise that it gathers."""
+    certain = replace(estimate, mean=x, covariance=np.zeros_like(estimate.covariance))
+    return predict(model, certain, end, law)
+
+
+def _combined(model: Model, middle: Prediction, images: Array, ways: Array) -> Prediction:
+    e = middle.estimate
+    if not len(images):
+        return middle
+    mode = model.system.mode(e.mode)
+    weights = np.full(len(images), 1.0 / len(images))
+    mean, spread = center(mode.space, images, weights, e.mean)
+    way = mode.space.difference(e.mean, mean)
+    mean, noise = corrected(mode, e.mean, e.covariance, way)
+    covariance = tidied(spread.T @ (weights[:, None] * spread) + noise)
+    matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
+    return middle._replace(estimate=replace(e, mean=mean, covariance=covariance), transition=matrix)
+
+
+def correct_points(
+    measurement: AnyMeasurement, mode: Mode, estimate: Estimate, value: Array, u: Array
+) -> tuple[Estimate, Innovation] | None:
+    """The moments of the sigma points after a measured value (m,); None where it is missing."""
+    measurement = explicit(measurement)
+    given = present(measurement, value)
+    if given is None:
+        return None
+    t, ways = estimate.time, sigma_points(estimate.covariance)
+    base = observed(measurement, mode, t, estimate.mean, u)
+    rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
+    r = residual(measurement, base, value)[rows]
+    noise = measurement.covariance[np.ix_(rows, rows)]
+    seen = np.zeros((len(ways), len(r)))
+    for row, x in zip(seen, integrated(mode, estimate.mean, ways), strict=True):
+        row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[rows]
+    weight = 1.0 / max(len(ways), 1)
+    shift = weight * seen.sum(axis=0)
+    seen = seen - shift
+    innovation, factor = judged(measurement, estimate, r - shift, weight * seen.T @ seen + noise)
+    if not innovation.accepted:
+        return estimate, innovation
+    gain = solved(factor, weight * seen.T @ ways).T
+    left = ways - seen @ gain.T
+    p = weight * left.T @ left + gain @ noise @ gain.T
+    x, p = corrected(mode, estimate.mean, p, gain @ innovation.residual)
+    return replace(estimate, mean=x, covariance=tidied(p)), innovation
 
 
 class UnscentedFilter(SaltedKalmanFilter):
@@ -44,84 +124,11 @@ class UnscentedFilter(SaltedKalmanFilter):
     Mean and covariance after prediction and correction are moments of sigma points (see this
     module), on manifolds by `integrate` and `difference`. The noise of flow, resets and guards is
     gathered along the point at the centre, to first order as in the salted filter, and added.
-    With small covariances it becomes the salted filter. What crosses a guard by a correction is
-    admitted by the same rules, and the hypothesis of a late event kept beside it.
-
-    `transition` of a prediction is its regression on the points.
+    With small covariances it becomes the salted filter. Hypotheses, reconciliation and recovery
+    are the same.
     """
 
-    def _predicted(self, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
-        if end <= estimate.time:
-            return predict(self.model, estimate, end, law)
-        mode, ways = self.model.system.mode(estimate.mode), sigma_points(estimate.covariance)
-        starts = integrated(mode, estimate.mean, ways)
-        middle = self._nominal(estimate, estimate.mean, end, law)
-        quiet = silent(self.model)
-        paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
-        chosen = _kind(middle)
-        kind = _elected(paths, chosen)
-        if kind != chosen:
-            winner = next(k for k, path in enumerate(paths) if path.kind == kind)
-            middle = self._nominal(estimate, starts[winner], end, law)
-        images, kept = list[Array](), list[int]()
-        for k, path in enumerate(paths):
-            state = followed(quiet, path, kind, end, law)
-            if state is None and path.mode == kind.mode:
-                state = path.state
-            if state is not None:
-                images.append(state)
-                kept.append(k)
-        return self._combined(middle, np.array(images), ways[kept])
-
-    def _nominal(self, estimate: Estimate, x: Array, end: float, law: InputLaw) -> Prediction:
-        """One state with the noise that it gathers."""
-        certain = replace(estimate, mean=x, covariance=np.zeros_like(estimate.covariance))
-        return predict(self.model, certain, end, law)
-
-    def _combined(self, middle: Prediction, images: Array, ways: Array) -> Prediction:
-        e = middle.estimate
-        if not len(images):
-            return middle
-        mode = self.model.system.mode(e.mode)
-        weights = np.full(len(images), 1.0 / len(images))
-        mean, spread = center(mode.space, images, weights, e.mean)
-        way = mode.space.difference(e.mean, mean)
-        mean, noise = corrected(mode, e.mean, e.covariance, way)
-        covariance = tidied(spread.T @ (weights[:, None] * spread) + noise)
-        matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
-        return replace(
-            middle, estimate=replace(e, mean=mean, covariance=covariance), transition=matrix
-        )
-
-    def _corrected(
-        self, estimate: Estimate, channel: str, value: Array, law: InputLaw
-    ) -> tuple[Estimate, Innovation] | None:
-        measurement = explicit(self.measurements[channel])
-        given = present(measurement, value)
-        if given is None:
-            return None
-        mode, t = self.model.system.mode(estimate.mode), estimate.time
-        u = law(t, estimate.mean)
-        ways = sigma_points(estimate.covariance)
-        base = observed(measurement, mode, t, estimate.mean, u)
-        r = residual(measurement, base, value)[given]
-        noise = measurement.covariance[np.ix_(given, given)]
-        seen = np.zeros((len(ways), len(r)))
-        for row, x in zip(seen, integrated(mode, estimate.mean, ways), strict=True):
-            row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[given]
-        weight = 1.0 / max(len(ways), 1)
-        shift = weight * seen.sum(axis=0)
-        seen = seen - shift
-        innovation, factor = judged(
-            measurement, estimate, r - shift, weight * seen.T @ seen + noise
-        )
-        if not innovation.accepted:
-            return estimate, innovation
-        gain = solved(factor, weight * seen.T @ ways).T
-        left = ways - seen @ gain.T
-        p = weight * left.T @ left + gain @ noise @ gain.T
-        x, p = corrected(mode, estimate.mean, p, gain @ innovation.residual)
-        return replace(estimate, mean=x, covariance=tidied(p)), innovation
+    moments = Moments(predict_points, correct_points)
 
 
 def sigma_points(p: Array) -> Array:

@@ -100,13 +100,15 @@ class Diffusion(NamedTuple):
 class Moved(NamedTuple):
     """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx).
 
-    noise (ndx, ndx): the covariance of the noise gathered on it, where that was asked for.
+    noise (ndx, ndx): the covariance of the noise gathered on it, and bounds (n,) of the guards as
+    those of `Taken`, where noise was asked for.
     """
 
     error: float
     state: Array
     matrix: Array
     noise: Array | None = None
+    bounds: Array | None = None
 
 
 class WholeStep(Protocol):

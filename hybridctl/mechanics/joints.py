@@ -73,8 +73,17 @@ def _free_flyer_rate(q: Array, v: Array) -> Array:
 
 
 def _free_flyer_adjoint(v: Array) -> Array:
-    linear, angular = skew(v[:3]), skew(v[3:])
-    return np.block([[angular, linear], [np.zeros((3, 3)), angular]])
+    x, y, z, a, b, c = v.tolist()
+    return np.array(
+        [
+            [0.0, -c, b, 0.0, -z, y],
+            [c, 0.0, -a, z, 0.0, -x],
+            [-b, a, 0.0, -y, x, 0.0],
+            [0.0, 0.0, 0.0, 0.0, -c, b],
+            [0.0, 0.0, 0.0, c, 0.0, -a],
+            [0.0, 0.0, 0.0, -b, a, 0.0],
+        ]
+    )
 
 
 def _planar_rate(q: Array, v: Array) -> Array:

@@ -5,12 +5,12 @@ import pytest
 from hybridctl.robots import ball, block
 
 import hybridctl as hc
-from hybridctl.estimation.admit import admit
 from hybridctl.estimation.consistency import mode_agreement, nis_band
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Series
 
 
@@ -53,7 +53,7 @@ def test_a_ball_that_comes_to_rest_has_no_gap_and_no_speed_across():
     assert found.estimate.mode == ("closed",)
     assert found.events[-1].accumulation is not None
     assert any("accumulate" in note for note in found.notes)
-    assert not found.kept
+    assert not found.notes[1:]
     across = found.estimate.covariance[[1, 3]]
     assert np.abs(across).max() < 1e-15
 
@@ -90,7 +90,7 @@ def test_a_contact_that_would_pull_and_cannot_be_corrected_lets_go():
     )
     e = Estimate(("closed",), 0.0, np.zeros(4), np.zeros((4, 4)))
     lifting = np.array([0.0, 20.0])  # more than the weight of 9.81 N
-    found = admit(kf.model, e, lambda t, x: lifting)
+    found = reconcile(kf.model, e, lambda t, x: lifting)
     assert found.estimate.mode == ("open",)
     assert [event.guards for event in found.events] == [(f"{ball.CONTACT} opens",)]
 
@@ -102,6 +102,6 @@ def test_a_certain_mean_below_the_ground_lands_on_it():
         system, np.zeros((4, 4)), coordinates("position", [0, 1], np.eye(2)), rewind=1e-3
     )
     below = Estimate(("open",), 0.0, np.array([0.0, -3e-4, 0.3, -0.01]), np.zeros((4, 4)))
-    landed = admit(kf.model, below, lambda t, x: np.zeros(2)).estimate
+    landed = reconcile(kf.model, below, lambda t, x: np.zeros(2)).estimate
     assert landed.mode == ("closed",)
     np.testing.assert_allclose(landed.mean, [0.0, 0.0, 0.3, 0.0], atol=1e-11)

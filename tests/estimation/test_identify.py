@@ -54,7 +54,7 @@ def records(at, seeds) -> tuple[Record, ...]:
 
 def likelihood(at, values, record):
     """That of the Kalman filter itself, which knows of no derivatives."""
-    model, settings = at(values), replace(at.settings, window=0.0)
+    model, settings = at(values), replace(at.settings, hypotheses=1)
     start, rest = first_estimate(model, settings, record)
     return kalman(model, settings).run(rest, start).log_likelihood
 

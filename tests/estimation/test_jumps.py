@@ -273,3 +273,18 @@ def test_an_event_whose_rate_is_less_certain_than_its_sign_has_no_first_order():
         assert (found.note is not None) == vague
         expected = reset_jacobian(system, event) if vague else jump_gains(system, event).state
         np.testing.assert_allclose(found.matrix, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_noise_of_an_event_is_the_same_for_all_strategies():
+    """What guard noise adds is k k^T s / rate^2 whatever the matrix, so that this alone differs."""
+    start = Estimate("air", 0.0, np.array([1.0, 0.2]), np.diag([1e-4, 4e-4]))
+    added = []
+    for strategy in ("saltation", "reset_jacobian", "no_jump"):
+        both = [
+            ball_filter(guard_noise=variance, strategy=strategy).predict(start, 0.6).estimate
+            for variance in (0.0, 1e-4)
+        ]
+        added.append(both[1].covariance - both[0].covariance)
+    assert np.abs(added[0]).max() > 1e-5
+    for other in added[1:]:
+        np.testing.assert_allclose(other, added[0], rtol=1e-9, atol=1e-15)

@@ -29,7 +29,8 @@ def start():
 
 
 def kalman(**options):
-    return SaltedKalmanFilter(affine(A, C), Q, linear("z", H, R), **options)
+    tight = {"rtol": 1e-9, "atol": 1e-9, **options}
+    return SaltedKalmanFilter(affine(A, C), Q, linear("z", H, R, gate=None), **tight)
 
 
 def discrete(h):

@@ -144,7 +144,8 @@ def test_events_of_a_hook_are_counted_once():
     def struck(modes, states, start, end, u, rng):
         return modes, states, {k: (hit(start),) for k in range(35) if start == 0.1}
 
-    pf = ParticleFilter(bouncing_ball(), np.zeros((2, 2)), height(), particles=50, propagate=struck)
+    options = {"particles": 50, "propagate": struck, "patience": None}
+    pf = ParticleFilter(bouncing_ball(), np.zeros((2, 2)), height(), **options)
     record, _ = ball_record(30)
     found = pf.run(record, Estimate("air", 0.0, np.array([1.0, 0.3]), 1e-6 * np.eye(2)))
     assert [event.time for event in found.events] == [0.1]

@@ -1,5 +1,7 @@
 """A filter that a push or a wrong mode has misled finds back, and tells so; wild rows do not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from estimation.systems import affine, bouncing_ball, height
@@ -14,10 +16,11 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import kalman
 from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.monitor import inflation
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.recovery import Beginning, inflation
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.state import Beginning
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.models import find_model
@@ -156,9 +159,7 @@ def filtered(model, chosen, record, kind=SaltedKalmanFilter):
 
 
 def make_filter(model, chosen, kind, patience):
-    kf = kalman(model, chosen, kind=kind)
-    kf.patience = patience
-    return kf
+    return kalman(model, replace(chosen, patience=patience), kind=kind)
 
 
 def errors(model, result, truth, since):
@@ -285,14 +286,14 @@ def test_a_value_that_a_contact_excludes_is_believed_by_no_covariance():
     """Resting: height and speed are held, so no multiple of the covariance moves them."""
     start = Estimate("air", 0.0, np.array([1.0, 0.0]), np.diag([0.0, 0.0]))
     measured = linear("height", [[1.0, 0.0]], [[1e-6]], gate=0.999)
-    kf = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), measured)
-    found = kf.update(start, "height", 1.5, reopen=True)
-    assert found.inflated is None
+    at_once = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), measured, patience=1)
+    found = at_once.update(start, "height", 1.5)
+    assert not found.reopened
     np.testing.assert_array_equal(found.estimate.mean, start.mean)
     times = 0.01 * np.arange(1, 25)
     off = Record({"height": Series(times, 1.5 + 0.1 * times - 4.905 * times**2)})
     # the initial covariance does not help either, and that is said once in eight values
-    lost = kf.run(off, start)
+    lost = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), measured).run(off, start)
     assert len(lost.rejected) == 24
     assert [note for _, note in lost.notes] == [
         "'height' contradicts the estimate, and is not explained otherwise"

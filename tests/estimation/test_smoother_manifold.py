@@ -59,7 +59,7 @@ def flowed_back(scale, times, level=None):
     ]
     pose = configuration("pose", space, 0.1 * scale**2 * np.eye(6))
     kf = SaltedKalmanFilter(
-        system, np.zeros((12, 12)), pose, rewind=5.0, window=0.0, rtol=1e-11, atol=1e-12
+        system, np.zeros((12, 12)), pose, rewind=5.0, hypotheses=1, rtol=1e-11, atol=1e-12
     )
     record = Record({"pose": Series(times, np.array(values))})
     result = kf.run(record, Estimate("above", 0.0, x0, p0))
@@ -156,7 +156,12 @@ def test_the_error_to_the_dense_solution_falls_with_the_square_of_deviations(ear
             for t, r in zip(times, given, strict=True)
         ]
         kf = SaltedKalmanFilter(
-            system, e**2 * Q, configuration("pose", space, e**2 * R), rtol=1e-11, atol=1e-11
+            system,
+            e**2 * Q,
+            configuration("pose", space, e**2 * R, gate=None),
+            hypotheses=1,
+            rtol=1e-11,
+            atol=1e-11,
         )
         record = Record({"pose": Series(times, np.array(values))})
         result = kf.run(record, Estimate(AIR, 0.0, x0, e**2 * P0))

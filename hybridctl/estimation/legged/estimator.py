@@ -152,7 +152,7 @@ class BaseEstimator:
             measurements,
             EventNoise(self._touchdown_noise),
             signals=signals,
-            window=0.0,
+            hypotheses=1,
             patience=None,
         )
 

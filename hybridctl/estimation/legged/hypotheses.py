@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.checks import Array, flag, number
+from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.contact import Hysteresis
@@ -40,8 +41,8 @@ from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
 from hybridctl.estimation.record import Record, Sample, Series
-from hybridctl.estimation.result import FilterResult, Step, over_record
-from hybridctl.estimation.update import Innovation
+from hybridctl.estimation.result import FilterResult, over_record
+from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
 
 _ROUNDING = 1e-9  # s, of stamps
@@ -114,8 +115,9 @@ class ContactHypotheses:
         Estimates are those of the most likely mode, without the feet that swing.
         """
         weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
-        run = _Run(self, record, initial, weights)
-        return over_record(record, initial, list(record.channels), run.take)
+        run = _Run(self, initial, weights)
+        start = self.filter.start(initial)
+        return over_record(record, start, list(record.channels), run.take, None)
 
     def after(self, weights: Array, h: float) -> Array:
         """Weights (m,) of the hypotheses h s later."""
@@ -146,31 +148,28 @@ class _Run:
     """A run of hypotheses along a record: the estimate with all feet, and the weights."""
 
     hypotheses: ContactHypotheses
-    record: Record
     estimate: Estimate
     weights: Array
     last: dict[str, Array] = field(default_factory=dict)
 
-    def take(self, sample: Sample) -> Step:
+    def take(self, state: FilterState, record: Record, sample: Sample) -> FilterState:
         """One row: evidence is kept for the angles of the same time, which correct."""
         if sample.channel != ANGLES:
             self.last[sample.channel] = sample.value
-            shown = self._shown()
-            return Step(sample.time, sample.channel, shown, shown, None, (), None, (), None)
+            shown = Hypothesis(self._shown())
+            return FilterState(sample.time, (shown,), state.beginning, sample.channel)
         own = self.hypotheses
         h, e = sample.time - self.estimate.time, self.estimate
-        for t in (*self.record.input_changes(e.time, sample.time).tolist(), sample.time):
-            e = own.filter.predict(e, t, self.record.input(e.time)).estimate
-        u = self.record.input(sample.time)
+        for t in (*record.input_changes(e.time, sample.time).tolist(), sample.time):
+            e = own.filter.predict(e, t, record.input(e.time)).estimate
+        u = record.input(sample.time)
         assert u is not None
-        predicted = e
+        self.estimate, innovation = e, None
         if np.isfinite(sample.value).all():
             self._weigh(e, sample.value, u, h)
-            e, innovation = self._corrected(e, sample.value, u, h)
-        else:
-            innovation = None
-        self.estimate = e
-        return Step(sample.time, ANGLES, predicted, self._shown(), innovation, (), None, (), None)
+            self.estimate, innovation = self._corrected(e, sample.value, u, h)
+        shown = Hypothesis(self._shown(), predicted=e, innovation=innovation)
+        return FilterState(sample.time, (shown,), state.beginning, ANGLES)
 
     def _weigh(self, e: Estimate, angles: Array, u: Array, h: float) -> None:
         """The weights by what is known of motion and force of each foot."""

@@ -8,8 +8,9 @@ with r the residual, and the covariance taken along to the tangent space at the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
 from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,7 @@ from hybridctl.estimation.measurement import (
 from hybridctl.hybrid.mode import Mode, ModeKey
 
 
-@dataclass(frozen=True, eq=False)
-class Innovation:
+class Innovation(NamedTuple):
     """What a measurement said against its prediction.
 
     residual (k,) and its covariance S (k, k); nis: r S^{-1} r, of mean k where the filter is
@@ -79,7 +79,8 @@ def correct(
     left.reshape(-1)[:: len(p) + 1] += 1.0
     p = left @ p @ left.T + gain @ noise @ gain.T
     x, p = corrected(mode, estimate.mean, p, gain @ r)
-    return replace(estimate, mean=x, covariance=tidied(p)), innovation
+    after = Estimate(estimate.mode, estimate.time, x, tidied(p), estimate.since)
+    return after, innovation
 
 
 def compared(
@@ -96,22 +97,26 @@ def compared(
     if given is None:
         return None
     predicted = observed(measurement, mode, estimate.time, estimate.mean, u)
-    r = residual(measurement, predicted, value)[given]
-    h = _jacobian(measurement, mode, estimate, u)[given]
-    return Comparison(r, h, measurement.covariance[np.ix_(given, given)])
+    r = residual(measurement, predicted, value)
+    h = _jacobian(measurement, mode, estimate, u)
+    if given is True:
+        return Comparison(r, h, measurement.covariance)
+    return Comparison(r[given], h[given], measurement.covariance[np.ix_(given, given)])
 
 
-def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | None:
-    """Which components of the residual (k,) are there; None if the value is missing."""
+def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:
+    """Which components of the residual (k,) are there, True for all; None for a missing value."""
     given = np.isfinite(value)
-    if not given.any() or (measurement.residual is not None and not given.all()):
-        return None
-    return given if measurement.residual is None else np.ones(measurement.dimension, dtype=bool)
+    if given.all():
+        return True
+    return given if measurement.residual is None and given.any() else None
 
 
 def observed(measurement: Measurement, mode: Mode, t: float, x: Array, u: Array) -> Array:
     """What would be measured without noise (m,)."""
     value = measurement.value(mode, t, x, u)
+    if type(value) is np.ndarray and value.dtype == np.float64:
+        return value
     try:
         return floats(value)
     except (TypeError, ValueError) as error:
@@ -153,7 +158,7 @@ def judged(
             f"is not positive definite: {s.tolist()}"
         )
     nis = float(r @ solved(factor, r))
-    size = 2.0 * float(np.log(factor.diagonal()).sum()) + len(r) * np.log(2.0 * np.pi)
+    size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TURN
     limit = np.inf if measurement.gate is None else _limit(measurement.gate, len(r))
     innovation = Innovation(
         estimate.time,
@@ -174,17 +179,18 @@ def solved(factor: Array, b: Array) -> Array:
     return np.asarray(dpotrs(factor, b, lower=1)[0])
 
 
+_LOG_TURN = math.log(2.0 * math.pi)
+
+
 @lru_cache
 def _limit(gate: float, dimension: int) -> float:
     return float(chi2.ppf(gate, dimension))
 
 
 def _jacobian(measurement: Measurement, mode: Mode, estimate: Estimate, u: Array) -> Array:
-    h = array(
-        f"Jacobian of {measurement.name!r}",
-        measurement.jacobian(mode, estimate.time, estimate.mean, u),
-    )
-    k = measurement.dimension
+    h, k = measurement.jacobian(mode, estimate.time, estimate.mean, u), measurement.dimension
+    if type(h) is not np.ndarray or h.flags.writeable:
+        h = array(f"Jacobian of {measurement.name!r}", h)
     if h.shape != (k, mode.space.ndx):
         raise InputError(
             f"the Jacobian of {measurement.name!r} must have shape ({k}, {mode.space.ndx}), got "

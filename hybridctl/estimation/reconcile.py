@@ -1,6 +1,6 @@
-r"""What becomes of a corrected mean that lies outside its mode, where a guard g is negative.
+r"""An estimate that a correction has put in contradiction with its mode, brought back into one.
 
-In this order:
+What becomes of a mean that lies outside its mode, where a guard g is negative, in this order:
 
 - *overdue*: g falls, so its event should have happened already. The mean is taken back in time to
   where g = 0, and goes from there through the event to the present; the covariance goes along, so
@@ -18,6 +18,7 @@ In this order:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,13 +26,14 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from hybridctl.checks import Array, Indices
-from hybridctl.errors import SimulationError
+from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, SimulationError
 from hybridctl.estimation.arcs import transition
 from hybridctl.estimation.estimate import Estimate, corrected, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
-from hybridctl.estimation.predict import Prediction, after_event, predict
+from hybridctl.estimation.predict import Prediction, after_event, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc
 
 _ROUNDS = 4
@@ -40,21 +42,31 @@ _INSTANT = 1e-9  # s after an event, that counts as at once
 _HELD = 1e-10  # of the size of the guard's value: least standard deviation that can move it
 
 
-def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
+def reconcile(
+    model: Model, estimate: Estimate, law: InputLaw, pending: Sequence[str] = ()
+) -> Prediction:
     """The estimate at the same time, inside its mode or on the way into it; see this module.
 
-    No state reaches the guards of a mode with a closed flow.
+    pending: guards of its mode that it is taken to be before, whatever their values. No state
+    reaches the guards of a mode with a closed flow.
     """
     if model.system.mode(estimate.mode).flow is not None:
         return Prediction(estimate)
-    now = Prediction(estimate, (), np.eye(len(estimate.covariance)))
-    for _ in range(_ROUNDS):
+    now = Prediction(estimate)
+    for k in range(_ROUNDS):
         e = now.estimate
         u = law(e.time, e.mean)
         g = model.guards(e.mode, e.time, e.mean, u)
+        if not g.size or g.min() >= -GUARD_TOLERANCE:
+            return now
         out = np.flatnonzero(g < -GUARD_TOLERANCE)
+        if pending and e.mode == estimate.mode:
+            names = model.system.outgoing(e.mode).guards.names
+            out = np.array([i for i in out.tolist() if names[i] not in pending], dtype=np.intp)
         if not out.size:
             return now
+        if k == 0:
+            now = now._replace(transition=np.eye(len(e.covariance)))
         gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
         again = _overdue(model, now, out[rates[out] < 0.0], rates, law)
         if again is not None:
@@ -67,7 +79,7 @@ def admit(model: Model, estimate: Estimate, law: InputLaw) -> Prediction:
         now = _cut_or_fire(model, now, worst, float(g[worst]), gradients[worst], law)
     e = now.estimate
     note = f"the mean stays outside mode {e.mode!r} at t = {e.time:.9g} s"
-    return replace(now, notes=(*now.notes, note))
+    return now._replace(notes=(*now.notes, note))
 
 
 def _overdue(
@@ -87,6 +99,54 @@ def _overdue(
     if falling.size:
         return _fired(model, now, _lowest(model, now, falling, law), e.mean, law)
     return None
+
+
+def ahead(model: Model, now: Prediction, guard: str, law: InputLaw) -> Prediction | None:
+    """The estimate at the same time after the event of a guard that it is still to reach.
+
+    It goes on to where the guard falls through zero, past all others, through the event, and from
+    there back along the mode after it, to first order the same motion. None where that is more than
+    `rewind` s ahead, or the simulation does not go there.
+    """
+    e = now.estimate
+    quiet = model.quiet()
+    others = [name for name in model.system.outgoing(e.mode).guards.names if name != guard]
+    try:
+        run = simulate(
+            model.without(e.mode, others),
+            e.mode,
+            e.mean,
+            (e.time, e.time + model.rewind),
+            law,
+            rtol=model.rtol,
+            atol=model.atol,
+            terminal=lambda event: True,
+        )
+        if not run.events:
+            return None
+        arc, event = run.arcs[0], run.events[0]
+        there = now.onward(*_along(quiet, e, model.system.mode(e.mode), arc, event.time))
+        after = after_event(quiet, there, event, there.estimate.covariance)
+        return _back(quiet, after, e.time, law)
+    except (SimulationError, GuardViolatedError, ConstraintViolatedError):
+        return None
+
+
+def _back(quiet: Model, after: Prediction, time: float, law: InputLaw) -> Prediction:
+    """A prediction taken back to an earlier time, in its mode."""
+    e = after.estimate
+    found = step_along(quiet, e, time, law)
+    if found is not None:
+        return after.onward(found.estimate, found.transition)
+    mode, arc = quiet.backwards(e.mode, e.mean, e.time, e.time - time, law)
+    return after.onward(*_along(quiet, e, mode, arc, time))
+
+
+def _along(quiet: Model, e: Estimate, mode: Mode, arc: Arc, time: float) -> tuple[Estimate, Array]:
+    """An estimate at the end of an arc, which is at a time, and the map to it."""
+    flow = transition(mode, arc, None, e.covariance, quiet.rtol)
+    p = flow.carry(e.covariance)
+    return replace(e, time=time, mean=arc(arc.end), covariance=p), flow.matrix
 
 
 def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Estimate:
@@ -148,12 +208,7 @@ def _rewound(
 def _taken_back(model: Model, present: Prediction, mode: Mode, arc: Arc) -> Prediction:
     """The estimate at the end of an arc that runs backwards from it."""
     e = present.estimate
-    flow = transition(mode, arc, None, e.covariance, model.rtol)
-    whole = None if present.transition is None else flow.matrix @ present.transition
-    earlier = replace(
-        e, time=e.time - arc.end, mean=arc(arc.end), covariance=flow.carry(e.covariance)
-    )
-    return replace(present, estimate=earlier, transition=whole)
+    return present.onward(*_along(model, e, mode, arc, e.time - arc.end))
 
 
 def _values(model: Model, e: Estimate, law: InputLaw) -> Array:
@@ -200,12 +255,8 @@ def _again(
     found = predict(few, back.estimate, time, law, halve=False)
     if found.kept or len(back.events) + len(found.events) == events:
         return None
-    whole = None
-    if found.transition is not None and back.transition is not None:
-        whole = found.transition @ back.transition
-    return Prediction(
-        found.estimate, (*back.events, *found.events), whole, (*back.notes, *found.notes)
-    )
+    past, notes = (*back.events, *found.events), (*back.notes, *found.notes)
+    return back.onward(found.estimate, found.transition)._replace(events=past, notes=notes)
 
 
 def _cut_or_fire(
@@ -221,7 +272,7 @@ def _cut_or_fire(
     shift, shrink = _truncated(g / s)
     p = tidied(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
     x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
-    return replace(now, estimate=replace(e, mean=x, covariance=p))
+    return now._replace(estimate=replace(e, mean=x, covariance=p))
 
 
 def _truncated(mean: float) -> tuple[float, float]:

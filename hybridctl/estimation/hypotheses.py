@@ -1,0 +1,413 @@
+r"""Likely orders of modes and events: how hypotheses part at events, are weighed, and agree.
+
+A hypothesis is a normal distribution that goes on along one order of events, to first order also
+where the mean has them at another time: along the extended arcs, past a guard that is still to fire
+or back from an event that is still to come. From one hypothesis others part
+
+- at each event of a prediction, with the guards of the event *pending*, for as long as they may not
+  have fired yet; and with another guard that may have fired *before*;
+- at each value, with a guard that the mean has not reached yet, fired *ahead*.
+
+The probability of each comes from the guard's value g and its variance,
+:math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
+difference of their times. Below `LEAST` nothing parts. Weights are multiplied with the likelihood
+of each value; a value that the gate rejects counts as one at its limit. Of those that agree, in
+mode and within half a deviation in every coordinate, the likelier is kept with both weights, and
+of all the likeliest `bound`. With a bound of one there is the mean's own order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import log_ndtr, logsumexp, ndtri
+
+from hybridctl.checks import Array
+from hybridctl.estimation.contact_signal import Evidence
+from hybridctl.estimation.correct import Innovation
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.measurement import AnyMeasurement
+from hybridctl.estimation.model import Model
+from hybridctl.estimation.predict import Prediction, extend
+from hybridctl.estimation.reconcile import ahead, reconcile
+from hybridctl.estimation.state import Admission, Beginning, FilterState, Hypothesis
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.trajectory import Event
+
+HYPOTHESES = 1  # by default
+LEAST = np.log(1e-4)  # of the probability of a hypothesis that parts from another
+FORGOTTEN = -14.0  # of its weight, relative to the likeliest
+AGREE = 0.5  # deviations
+_UNTRIED = 4  # times as many as are kept, before a value has been compared with them
+_LOOKS = 2  # at hypotheses that have passed a guard, for each that is kept beside the first
+_FARTHEST = float(ndtri(1e-4)) ** 2  # of a guard, in variances: that of `LEAST`
+_TINY = 1e-300  # variance of a guard that is known
+_EXACT = 1e-9  # of a coordinate without deviation, relative
+
+Corrected = tuple[Estimate, Innovation]
+Predict = Callable[[Model, Estimate, float, InputLaw], Prediction]
+Correct = Callable[[AnyMeasurement, Mode, Estimate, Array, Array], Corrected | None]
+
+
+class Moments(NamedTuple):
+    """How mean and covariance are predicted and corrected: to first order, or by sigma points."""
+
+    predict: Predict
+    correct: Correct
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """What a filter goes by; see `SaltedKalmanFilter`."""
+
+    model: Model
+    moments: Moments
+    measurements: Mapping[str, AnyMeasurement]
+    signals: Mapping[str, Evidence]
+    bound: int
+    patience: int | None
+    beginning: Beginning | None
+
+    def start(self, estimate: Estimate) -> FilterState:
+        """The state in which a run from an estimate begins."""
+        beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
+        return FilterState(estimate.time, begun([Hypothesis(estimate)]), beginning)
+
+    def corrected(self, e: Estimate, channel: str, value: Array, law: InputLaw) -> Corrected | None:
+        """An estimate after a value, and the innovation; None where it is missing."""
+        mode = self.model.system.mode(e.mode)
+        return self.moments.correct(self.measurements[channel], mode, e, value, law(e.time, e.mean))
+
+
+def begun(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
+    """Hypotheses just after a value, as those that the next sample begins with."""
+    return tuple(
+        Hypothesis(
+            h.estimate, h.log_weight, h.side, h.pending, k, None, _unit(len(h.estimate.covariance))
+        )
+        for k, h in enumerate(hypotheses)
+    )
+
+
+@lru_cache
+def _unit(n: int) -> Array:
+    return np.eye(n)
+
+
+def predicted(
+    rules: Rules, hypotheses: Sequence[Hypothesis], end: float, law: InputLaw
+) -> tuple[Hypothesis, ...]:
+    """Hypotheses at a later time, and those that part from them at events on the way."""
+    found = list[Hypothesis]()
+    for h in hypotheses:
+        if h.pending:
+            start = Prediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
+            passed = extend(rules.model, start, end, law)
+            found += [] if passed.kept else [_gone(h, passed)]
+            continue
+        alone = not found and h is hypotheses[-1]
+        model = rules.model if alone or h is hypotheses[0] else rules.model.impatient
+        main = rules.moments.predict(model, h.estimate, end, law)
+        if main.kept and model is not rules.model:
+            continue
+        if rules.bound == 1 or not main.befores:
+            found.append(_gone(h, main))
+        else:
+            found += _parted(rules, h, main, end, law)
+    if not found:  # all were past their guards, where the simulation does not go on
+        freed = [h._replace(pending=(), side=0.0) for h in hypotheses]
+        return predicted(rules, freed, end, law)
+    found.sort(key=_by_weight)
+    return tuple(found[: _UNTRIED * rules.bound])
+
+
+def corrected(
+    rules: Rules, hypotheses: Sequence[Hypothesis], channel: str, value: Array, law: InputLaw
+) -> tuple[Hypothesis, ...]:
+    """Hypotheses after a value of a measurement, the likeliest first, of those that are kept."""
+    first = rules.corrected(hypotheses[0].estimate, channel, value, law)
+    if first is None:
+        return tuple(h._replace(predicted=h.estimate) for h in hypotheses)
+    if rules.bound == 1:
+        return (_settled(rules, hypotheses[0], first, law, ()),)
+    found = []
+    for k, (h, passed) in enumerate(zip(*_early(rules, hypotheses, law), strict=True)):
+        own = first if k == 0 else rules.corrected(h.estimate, channel, value, law)
+        if own is not None:
+            found.append(_settled(rules, h, own, law, passed))
+    if len(found) == 1:
+        only = found[0]
+        return (only._replace(log_weight=-only.side),)
+    return _kept(rules, found)
+
+
+def signalled(
+    rules: Rules, hypotheses: Sequence[Hypothesis], channel: str, value: Array, law: InputLaw
+) -> tuple[Hypothesis, ...]:
+    """Hypotheses after a signal of contact."""
+    found = []
+    for h in hypotheses:
+        e = h.estimate
+        p = rules.signals[channel].applied(rules.model, e, value, law)
+        passed = Admission(e.mean, e.covariance, p.transition) if p.events else None
+        events, notes = (*h.events, *p.events), (*h.notes, *p.notes)
+        after = h._replace(estimate=p.estimate, events=events, notes=notes)
+        found.append(after._replace(predicted=e, admission=passed, pending=(), side=0.0))
+    return tuple(found) if len(found) == 1 else _kept(rules, found)
+
+
+def _gone(h: Hypothesis, way: Prediction) -> Hypothesis:
+    """A hypothesis at the end of a way that began at its estimate."""
+    whole = way.transition
+    if h.transition is None:
+        whole = None
+    elif whole is not None and h.transition is not _unit(len(h.transition)):
+        whole = whole @ h.transition
+    events, notes = h.events + way.events, h.notes + way.notes
+    return Hypothesis(
+        way.estimate, h.log_weight, h.side, h.pending, h.parent, None, whole, events, notes
+    )
+
+
+def _parted(
+    rules: Rules, h: Hypothesis, main: Prediction, end: float, law: InputLaw
+) -> list[Hypothesis]:
+    """A prediction with events, and what else may have happened at each of them.
+
+    The likeliest orders alone are gone along, as many as hypotheses are kept beside the first.
+    """
+    model, own, others = rules.model, 0.0, list[Hypothesis]()
+    orders = list[tuple[float, int, str]]()
+    for k, (before, event) in enumerate(zip(main.befores, main.events, strict=False)):
+        if not _may_part(model, before.estimate, event, law):
+            continue
+        late = extend(model, before, end, law)
+        if late.kept:
+            continue
+        chance = _before(model, late.estimate, event.guards, law)
+        if h.weight + chance > LEAST:
+            own += float(np.log1p(-np.exp(min(chance, -1e-3))))
+            others.append(_gone(h, late)._replace(pending=event.guards, side=h.side + chance))
+        for name, chance in _overtaking(model, before.estimate, event.guards, law):
+            orders.append((h.log_weight + chance, k, name))
+    for weight, k, name in sorted(orders, reverse=True)[: rules.bound - 1]:
+        way = None
+        if weight > LEAST:
+            way = _overtaken(rules, main.befores[k], name, end, law)
+        if way is not None:
+            others.append(_gone(h, way)._replace(log_weight=weight))
+    whole = _gone(h, main)
+    return [whole._replace(log_weight=h.log_weight + own), *others]
+
+
+def _overtaken(
+    rules: Rules, before: Prediction, name: str, end: float, law: InputLaw
+) -> Prediction | None:
+    """On from just before an event, with another guard fired first; None where that cannot be."""
+    first = ahead(rules.model, before, name, law)
+    if first is None:
+        return None
+    then = rules.moments.predict(rules.model.impatient, first.estimate, end, law)
+    if then.kept:
+        return None
+    events, notes = (*first.events, *then.events), (*first.notes, *then.notes)
+    return first.onward(then.estimate, then.transition)._replace(events=events, notes=notes)
+
+
+class _Ahead(NamedTuple):
+    """A guard that a hypothesis may be past already, and the weight that this has."""
+
+    weight: float
+    parent: int
+    name: str
+
+
+def _early(
+    rules: Rules, hypotheses: Sequence[Hypothesis], law: InputLaw
+) -> tuple[list[Hypothesis], list[tuple[str, ...]]]:
+    """Hypotheses, with those that have passed guards before the mean, and what each has not.
+
+    The likeliest first, and no more of them than twice what is kept. That a guard has fired says
+    that those before it have, so its own probability counts.
+    """
+    model, found, waiting = rules.model, list(hypotheses), list[_Ahead]()
+    passed: list[list[str]] = [[] for _ in hypotheses]
+
+    def look(k: int, weight: float) -> None:
+        for name, chance in _within_reach(model, found[k].estimate, law):
+            waiting.append(_Ahead(weight + chance, k, name))
+
+    for k, h in enumerate(hypotheses):
+        if not h.pending:
+            look(k, h.weight)
+    most = len(hypotheses) + _LOOKS * (rules.bound - 1)
+    while waiting and len(found) < most:
+        best = max(waiting)
+        waiting.remove(best)
+        if best.weight < LEAST:
+            break
+        h = found[best.parent]
+        start = Prediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
+        way = ahead(model, start, best.name, law)
+        if way is not None:
+            passed[best.parent].append(best.name)
+            passed.append([])
+            found.append(_gone(h, way)._replace(log_weight=best.weight))
+            look(len(found) - 1, best.weight)
+    return found, [tuple(names) for names in passed]
+
+
+def _settled(
+    rules: Rules, h: Hypothesis, found: Corrected, law: InputLaw, passed: Sequence[str]
+) -> Hypothesis:
+    """A hypothesis after a value, in its mode, with its new weight.
+
+    passed: guards that another one that has parted from it takes to have fired.
+    """
+    model, (after, innovation) = rules.model, found
+    side, pending, weight = h.side, h.pending, h.log_weight + _evidence(innovation)
+    if pending:
+        side = _before(model, after, pending, law)
+        if _inside(model, after, pending, law):
+            weight, side, pending = weight + side, 0.0, ()
+    elif passed:
+        weight += _before(model, after, passed, law)
+    way = reconcile(model, after, law, pending)
+    admission = None
+    if way.events:
+        admission = Admission(after.mean, after.covariance, way.transition)
+        if pending and way.estimate.mode != after.mode:  # by another guard
+            weight, side, pending = weight + side, 0.0, ()
+    return Hypothesis(
+        way.estimate,
+        weight,
+        side,
+        pending,
+        h.parent,
+        h.estimate,
+        h.transition,
+        (*h.events, *way.events),
+        (*h.notes, *way.notes),
+        admission,
+        innovation,
+    )
+
+
+def _evidence(i: Innovation) -> float:
+    """The log-likelihood of a value, at the limit of the gate where it is beyond that."""
+    return i.log_likelihood if i.accepted else i.log_likelihood + 0.5 * (i.nis - i.limit)
+
+
+def _by_weight(h: Hypothesis) -> float:
+    return -h.weight
+
+
+def _kept(rules: Rules, found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
+    """Those that differ and are likely enough, with weights that sum to one."""
+    found.sort(key=_by_weight)
+    total = float(logsumexp([h.weight for h in found]))
+    kept = list[Hypothesis]()
+    for h in found:
+        if h.weight < found[0].weight + FORGOTTEN:
+            break
+        same = next((k for k, other in enumerate(kept) if _agree(rules.model, other, h)), None)
+        if same is None:
+            kept.append(h)
+        else:
+            both = float(np.logaddexp(kept[same].weight, h.weight)) - kept[same].side
+            kept[same] = kept[same]._replace(log_weight=both)
+    kept = sorted(kept, key=_by_weight)[: rules.bound]
+    left = float(logsumexp([h.weight for h in kept]))
+    best, i = kept[0], kept[0].innovation
+    if i is not None and i.accepted:
+        kept[0] = best._replace(innovation=i._replace(log_likelihood=total))
+    return tuple(h._replace(log_weight=h.log_weight - left) for h in kept)
+
+
+def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:
+    """Whether two hypotheses say the same."""
+    if a.estimate.mode != b.estimate.mode or a.pending != b.pending:
+        return False
+    x, y = a.estimate.mean, b.estimate.mean
+    way = model.system.mode(a.estimate.mode).space.difference(x, y)
+    spread = np.sqrt(np.maximum(np.diag(a.estimate.covariance), 0.0))
+    return bool((np.abs(way) <= AGREE * spread + _EXACT * (1.0 + np.abs(x).max())).all())
+
+
+def _margins(model: Model, e: Estimate, law: InputLaw) -> tuple[Array, Array]:
+    """Values (n,) and variances (n,) of the guards at the mean of an estimate."""
+    u, guards = law(e.time, e.mean), model.system.outgoing(e.mode).guards
+    g, d = guards.values(e.time, e.mean, u), model.guard_jacobian(e.mode, e.time, e.mean, u).state
+    variances = ((d @ e.covariance) * d).sum(axis=1)
+    if model.guard_noise is not None:
+        variances = variances + [model.guard_noise.of(name) for name in guards.names]
+    return g, variances
+
+
+def _rows(model: Model, e: Estimate, guards: Sequence[str]) -> list[int]:
+    names = model.system.outgoing(e.mode).guards.names
+    return [names.index(name) for name in guards]
+
+
+def _before(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> float:
+    """Logarithm of the probability that guards of a mode are positive."""
+    rows = _rows(model, e, guards)
+    g, variances = _margins(model, e, law)
+    return float(log_ndtr(g[rows] / np.sqrt(np.maximum(variances[rows], _TINY))).sum())
+
+
+def _inside(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> bool:
+    u = law(e.time, e.mean)
+    return bool((model.guards(e.mode, e.time, e.mean, u)[_rows(model, e, guards)] > 0.0).all())
+
+
+def _may_part(model: Model, e: Estimate, event: Event, law: InputLaw) -> bool:
+    """Whether an event is that of guards of its mode none of which depends on the input."""
+    names = model.system.outgoing(e.mode).guards.names
+    if event.accumulation is not None or not set(event.guards) <= set(names):
+        return False
+    sees = model.sees_input(e.mode, e.time, e.mean, law(e.time, e.mean))
+    return not sees[_rows(model, e, event.guards)].any()
+
+
+def _within_reach(model: Model, e: Estimate, law: InputLaw) -> list[tuple[str, float]]:
+    """Guards that may have fired before the mean has reached them, and how probable that is."""
+    names = model.system.outgoing(e.mode).guards.names
+    if not names or model.system.mode(e.mode).flow is not None:
+        return []
+    g, variances = _margins(model, e, law)
+    near = (g * g < _FARTHEST * variances) & (g > 0.0)
+    if not near.any():
+        return []
+    u = law(e.time, e.mean)
+    _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+    sees = model.sees_input(e.mode, e.time, e.mean, u)
+    rows = np.flatnonzero(near & (g < -model.rewind * rates) & ~sees)
+    return [(names[k], float(log_ndtr(-g[k] / np.sqrt(variances[k])))) for k in rows]
+
+
+def _overtaking(
+    model: Model, e: Estimate, fired: Sequence[str], law: InputLaw
+) -> list[tuple[str, float]]:
+    """Guards that may have fired before some that fire now, and how probable that is."""
+    names = model.system.outgoing(e.mode).guards.names
+    u = law(e.time, e.mean)
+    g = model.guards(e.mode, e.time, e.mean, u)
+    d, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+    falling = (rates < 0.0) & (g > 0.0) & (g < -model.rewind * rates)
+    falling &= ~model.sees_input(e.mode, e.time, e.mean, u)
+    first, found = names.index(fired[0]), list[tuple[str, float]]()
+    for k in np.flatnonzero(falling):
+        if names[k] not in fired and rates[first] < 0.0:
+            row = d[k] / rates[k] - d[first] / rates[first]
+            variance = float(row @ e.covariance @ row)
+            if model.guard_noise is not None:
+                variance += sum(model.guard_noise.of(names[i]) / rates[i] ** 2 for i in (k, first))
+            chance = float(log_ndtr(g[k] / rates[k] / np.sqrt(max(variance, _TINY))))
+            found.append((names[k], chance))
+    return found

@@ -1,0 +1,191 @@
+"""What a filter knows at one time: hypotheses of how the motion came about, and doubts about them.
+
+A filter is a function from one frozen `FilterState` and a value to the next one, so that a loop
+over samples and a run over a record are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array
+from hybridctl.estimation.correct import Innovation
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.trajectory import Event
+
+
+class Admission(NamedTuple):
+    """A corrected estimate that was taken through events, at the same time, see `reconcile`.
+
+    mean, covariance: before that. matrix (ndx+, ndx): the first-order map, or None.
+    """
+
+    mean: Array
+    covariance: Array
+    matrix: Array | None
+
+
+class Hypothesis(NamedTuple):
+    """One order of modes and events, and what it has become since the last value.
+
+    log_weight: of all hypotheses that are kept; side: the part of it that is the probability of
+    being before its `pending` guards, whatever their values at the mean, or before those by which
+    another one has gone on. parent: the hypothesis after the last value from which it has come.
+    predicted: before the value of this sample. transition (ndx+, ndx): the first-order map to
+    that, None where it was piecewise linear. events, notes: since the last value. admission: how
+    events were passed that the value has brought about. innovation: None without a value. undone:
+    events of the past from this time on are not those of this hypothesis.
+    """
+
+    estimate: Estimate
+    log_weight: float = 0.0
+    side: float = 0.0
+    pending: tuple[str, ...] = ()
+    parent: int = 0
+    predicted: Estimate | None = None
+    transition: Array | None = None
+    events: tuple[Event, ...] = ()
+    notes: tuple[str, ...] = ()
+    admission: Admission | None = None
+    innovation: Innovation | None = None
+    undone: float | None = None
+
+    @property
+    def weight(self) -> float:
+        """Logarithm of the weight, with `side`."""
+        return self.log_weight + self.side
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """How to begin anew where the mode is wrong.
+
+    mode: one without contact. covariance (ndx, ndx): of its state before anything is known; the
+    deviations of velocities should be wide.
+    """
+
+    mode: ModeKey
+    covariance: Array
+
+
+class Doubt(NamedTuple):
+    """What speaks against the estimate, channel by channel.
+
+    rejected: values in a row, which begin anew after `patience` of them. unsure: channels that have
+    not accepted `patience` values in a row since values were believed, with how many they have.
+    """
+
+    rejected: Mapping[str, int] = {}
+    unsure: Mapping[str, int] = {}
+
+    def accepting(self, channel: str, patience: int) -> Doubt:
+        """After a value that the gate has taken."""
+        if channel not in self.rejected and channel not in self.unsure:
+            return self
+        unsure = dict(self.unsure)
+        if channel in unsure:
+            unsure[channel] += 1
+            if unsure[channel] >= patience:
+                del unsure[channel]
+        return Doubt(_without(self.rejected, channel), unsure)
+
+    def rejecting(self, channel: str, patience: int) -> Doubt:
+        """After one that it has rejected."""
+        count = (self.rejected.get(channel, 0) + 1) % patience
+        unsure = {**self.unsure, channel: 0} if channel in self.unsure else self.unsure
+        return Doubt({**self.rejected, channel: count}, unsure)
+
+    def believing(self, channel: str) -> Doubt:
+        """After one that was believed rather than the estimate."""
+        return Doubt(_without(self.rejected, channel), {**self.unsure, channel: 0})
+
+
+def _without(counts: Mapping[str, int], channel: str) -> Mapping[str, int]:
+    return {name: n for name, n in counts.items() if name != channel}
+
+
+Input = ArrayLike | InputLaw | None
+
+
+class Piece(NamedTuple):
+    """The input until `end` in s: held (nu,), a function u(t, x), or None for zero."""
+
+    end: float
+    input: Input
+
+
+class Row(NamedTuple):
+    """A value of a channel, the estimate after it, and the input at its time."""
+
+    estimate: Estimate
+    channel: str
+    value: Array
+    input: Input
+
+
+class FilterState(NamedTuple):
+    """All that a filter keeps: `predict` and `update` make the next one of it.
+
+    hypotheses: the most likely first; the properties are those of that one. channel: of the value
+    that was the last thing to come, None after a prediction. reopened: whether a value that the
+    gate rejected was taken, see `monitor`; its innovation is that before, and counts as rejected.
+    doubt, rows, inputs, beginning: what a lost filter finds back with: see `monitor`, the last
+    values of each channel, the inputs since the first of them, and how to begin anew.
+    """
+
+    time: float
+    hypotheses: tuple[Hypothesis, ...]
+    beginning: Beginning
+    channel: str | None = None
+    reopened: bool = False
+    doubt: Doubt = Doubt()
+    rows: Mapping[str, tuple[Row, ...]] = {}
+    inputs: tuple[Piece, ...] = ()
+
+    @property
+    def estimate(self) -> Estimate:
+        """The estimate."""
+        return self.hypotheses[0].estimate
+
+    @property
+    def predicted(self) -> Estimate:
+        """The estimate before the last value."""
+        best = self.hypotheses[0]
+        return best.estimate if best.predicted is None else best.predicted
+
+    @property
+    def innovation(self) -> Innovation | None:
+        """Of the last value, None where it was missing or a signal of contact."""
+        return self.hypotheses[0].innovation
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Since the value before the last one; after a prediction, since the last one."""
+        return self.hypotheses[0].events
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be replaced by something less exact, since as long."""
+        return self.hypotheses[0].notes
+
+    @property
+    def transition(self) -> Array | None:
+        """The first-order map of the prediction, None where it was piecewise linear."""
+        return self.hypotheses[0].transition
+
+    @property
+    def admission(self) -> Admission | None:
+        """How events were passed that the last value has brought about."""
+        return self.hypotheses[0].admission
+
+    @property
+    def undone(self) -> bool:
+        """Whether the last value has taken back events that were taken to have happened."""
+        best = self.hypotheses[0]
+        return best.undone is not None or best.parent != 0

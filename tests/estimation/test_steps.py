@@ -1,0 +1,65 @@
+"""One step of mean and covariance: compiled with its noise, by panels, and in closed form."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import ball, block
+
+from hybridctl.estimation.arcs import step_transition
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.predict import Prediction, extend, predict
+from hybridctl.hybrid.laws import HeldInput
+
+H = 0.02
+
+
+def pushed(h, mass, w):
+    """Covariance of place and speed after white noise of a force of density w."""
+    place, both, speed = h**3 / 3.0, h**2 / 2.0, h
+    return np.kron([[place, both], [both, speed]], w / mass**2 * np.eye(2))
+
+
+def test_a_compiled_step_gathers_the_noise_of_a_force_in_closed_form():
+    p, w = ball.Parameters(slope=0.0), 0.04
+    system = ball.system(p)
+    noise = Noise(w * np.eye(2), through_input=True)
+    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
+    start = Estimate(("open",), 0.0, np.array([0.0, 1.0, 0.5, 0.3]), np.diag([1.0, 2.0, 3.0, 4.0]))
+    found = predict(kf.model, start, H, HeldInput(np.zeros(2)))
+    assert kf.model.diffusion(system.mode(("open",))) is not None
+    phi = np.kron([[1.0, H], [0.0, 1.0]], np.eye(2))
+    right = phi @ start.covariance @ phi.T + pushed(H, p.mass, w)
+    np.testing.assert_allclose(found.transition, phi, atol=1e-14)
+    np.testing.assert_allclose(found.estimate.covariance, right, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("density", [np.diag([0.0, 0.0, 0.0, 1.0, 2.0, 3.0]), None])
+def test_compiled_and_by_panels_a_step_is_the_same(density):
+    system = block.system(actuated=True)
+    mode = system.mode(("open", "open"))
+    noise = Noise(np.diag([1.0, 4.0, 0.1]), through_input=True)
+    if density is not None:
+        noise = Noise(density)
+    x, u, p = np.array([0.0, 0.5, 0.3, 1.0, 0.2, -2.0]), np.array([0.3, 0.1, -0.2]), np.eye(6)
+    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
+    moved = mode.step.transition(0.0, x, u, H, 1e-10, 1e-10, kf.model.diffusion(mode))
+    taken = mode.step(0.0, x, u, H, 1e-10, 1e-10)
+    flow = step_transition(mode, 0.0, H, taken.states, u, noise, p, 1e-10)
+    np.testing.assert_allclose(moved.state, taken.states[-1], atol=1e-14)
+    np.testing.assert_allclose(moved.matrix, flow.matrix, atol=1e-12)
+    np.testing.assert_allclose(moved.noise, flow.covariance, atol=1e-12)
+
+
+def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
+    system = ball.system(ball.Parameters(slope=0.0))
+    noise = Noise(0.04 * np.eye(2), through_input=True)
+    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
+    start = Estimate(("open",), 0.0, np.array([0.0, 0.01, 0.5, -2.0]), np.eye(4))
+    whole = Prediction(start, transition=np.eye(4))
+    held = extend(kf.model, whole, H, HeldInput(np.zeros(2)))
+    asked = extend(kf.model, whole, H, lambda t, x: np.zeros(2))
+    assert held.estimate.mean[1] < -0.02
+    np.testing.assert_allclose(held.estimate.mean, asked.estimate.mean, atol=1e-12)
+    np.testing.assert_allclose(held.estimate.covariance, asked.estimate.covariance, atol=1e-12)
