@@ -21,10 +21,10 @@ from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, moved, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
-from hybridctl.hybrid.tolerances import OFF
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
 from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.tolerances import OFF
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients
 
