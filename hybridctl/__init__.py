@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridctl import mechanics as mechanics
+    from hybridctl import plots as plots
     from hybridctl import symbolic as symbolic
     from hybridctl.batch.simulate import Batch as Batch
     from hybridctl.batch.simulate import simulate_batch as simulate_batch
@@ -172,7 +173,7 @@ _HOME = {
     "tune": "hybridctl.control.tuning.search",
     "write_log": "hybridctl.logs",
 }
-_MODULES = ("mechanics", "symbolic")
+_MODULES = ("mechanics", "plots", "symbolic")
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

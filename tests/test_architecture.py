@@ -13,7 +13,7 @@ PACKAGE = Path(hybridctl.__file__).parent
 LAYERS = [
     {"errors"},
     {"checks"},
-    {"files", "spaces", "plugins"},
+    {"files", "spaces", "plugins", "tables"},
     {"compiled"},
     {"hybrid"},
     {"sensitivity", "whole_step"},
@@ -44,7 +44,7 @@ HOME = {
         "mechanics/mode_functions.py",
         "mechanics/mode_steps.py",
     },
-    "matplotlib": {"plots.py"},
+    "matplotlib": {"plots/panels.py"},
     "pinocchio": {"mechanics/robot.py"},
 }
 HEAVY = {"casadi", "matplotlib", "numpy", "pinocchio", "scipy"}

@@ -31,7 +31,6 @@ from rich.console import Console
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
@@ -266,25 +265,15 @@ def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
         ("landing", "The block that lands and is lifted", config.model, runs.landing),
         ("rocking", "The rocking block", block.ROCKING, runs.rocking),
     ):
-        actuated = name == "landing"
-        scenes.append(scene(title, model, block.system(model, actuated=actuated), run))
-        draw_contacts(
-            folder / f"figures/{name}",
-            title,
-            block.system(model, actuated=actuated),
-            block.robot(model, actuated=actuated),
-            block.contacts(model),
-            run,
-        )
+        scenes.append(scene(title, model, run))
+        draw_contacts(folder / f"figures/{name}", title, run)
     write_motion(folder, scenes)
 
 
-def scene(
-    title: str, model: block.Parameters, system: HybridSystem, run: HybridTrajectory
-) -> Scene:
+def scene(title: str, model: block.Parameters, run: HybridTrajectory) -> Scene:
     """A block that moves above the ground."""
     ground = ground_below(model, [run.start, *(event.time for event in run.events), run.end], run)
-    mover = Mover("block", run, lambda x: [outline(model, x)], system=system)
+    mover = Mover("block", run, lambda x: [outline(model, x)], system=run.system)
     return Scene(title, [mover], [ground], ("x", "z"))
 
 

@@ -243,15 +243,7 @@ def draw_all(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFo
     draw_motion(config, runs, folder)
     write_scene(config, runs, folder)
     for name in ("stops", "bounces"):
-        model = parameters(config, cases(config)[name])
-        draw_contacts(
-            folder / f"figures/{name}",
-            f"The ball that {name}",
-            ball.system(model),
-            ball.robot(model),
-            ball.contacts(model),
-            runs[name],
-        )
+        draw_contacts(folder / f"figures/{name}", f"The ball that {name}", runs[name])
 
 
 def write_scene(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:

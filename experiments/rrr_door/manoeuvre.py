@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.experiments.rrr_door.contact import contact_modes
 from hybridctl.experiments.rrr_door.figures import outline, write_scene
-from hybridctl.robots.rrr_door import Parameters, contacts, robot
+from hybridctl.robots.rrr_door import Parameters
 from rich.console import Console
 
 from hybridctl.checks import Array
@@ -158,9 +158,8 @@ def draw(parameters: Parameters, runs: Manoeuvres, folder: RunFolder) -> None:
     """Errors, modes, forces inside the cone and energy, and snapshots."""
     draw_errors(runs, folder)
     for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
-        stem = folder / f"figures/{name}"
-        title = f"Door manoeuvre, {name}"
-        draw_contacts(stem, title, runs.plant, robot(parameters), contacts(parameters), run)
+        known = replace(run, system=runs.plant)
+        draw_contacts(folder / f"figures/{name}", f"Door manoeuvre, {name}", known)
     events = runs.reference.events
     nominal, tracking = runs.reference.nominal, runs.tracking
     times = [0.0, *(e.time for e in events), 0.5 * (events[-1].time + nominal.end), nominal.end]

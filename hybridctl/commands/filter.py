@@ -25,6 +25,7 @@ from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.models import ModelSource, find_model
 from hybridctl.page.build import finish
+from hybridctl.plots import short_mode
 from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
@@ -201,8 +202,7 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     first = judgements[0]
     events = first.result.events
     shown = [
-        (f"{e.time:.4f}", ", ".join(e.guards), figures.short_mode(e.mode_after))
-        for e in events[:_SHOWN]
+        (f"{e.time:.4f}", ", ".join(e.guards), short_mode(e.mode_after)) for e in events[:_SHOWN]
     ]
     if shown:
         title = "Events" if len(events) <= _SHOWN else f"The first {_SHOWN} of {len(events)} events"
