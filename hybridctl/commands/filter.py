@@ -129,7 +129,7 @@ def load_log(
         return read_log(path, mapping, segment=segment)
     raw = read_raw(path)
     known = LogMapping.parse(recordings)
-    fields = {name for source in known.channels for name in source.fields}
+    fields = {name for _, _, source in known.sources() for name in source.fields}
     if raw.native is None and "" in raw.tables and fields <= set(raw.tables[""].fields):
         return read_log(path, known, segment=segment)
     return read_log(path, segment=segment)
