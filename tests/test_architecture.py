@@ -20,6 +20,7 @@ LAYERS = [
     {"batch", "mechanics", "symbolic"},
     {"control", "estimation"},
     {"plots", "logs", "report", "robot_file"},
+    {"experiment"},
     {"models", "page"},
     {"commands"},
     {"experiments", "robots"},

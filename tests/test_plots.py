@@ -38,9 +38,9 @@ def test_states_are_drawn_with_their_names_and_modes(landing, tmp_path):
 
 def test_contacts_forces_and_energy_are_those_of_the_run(landing):
     both = plots.modes(landing)
-    assert [a.get_ylabel() for a in both.axes][:2] == ["left gap [mm]", "left sliding [m/s]"]
+    assert [a.get_ylabel() for a in both.axes][:2] == ["left\ngap [mm]", "left\nsliding [m/s]"]
     one = plots.forces(landing, contacts=["right"])
-    assert [a.get_ylabel() for a in one.axes] == ["right normal [N]", "right friction [N]"]
+    assert [a.get_ylabel() for a in one.axes] == ["right\nnormal [N]", "right\nfriction [N]"]
     times, values = drawn(one.axes[0])
     quiet = (times > 0.4) & (times < 0.45)
     np.testing.assert_allclose(values[quiet], 0.5 * 9.81, rtol=1e-6)

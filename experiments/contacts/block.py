@@ -20,24 +20,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
+from hybridctl.experiments.contacts.closed_form import (
+    Comparison,
+    agreement,
+    compared_summary,
+    comparison_table,
+)
 from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import block
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
+from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.page.motion import Mover, Scene, mode_text, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
-from hybridctl.report import RunFolder, event_record, table
+from hybridctl.report import RunFolder, table
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 
+WITHIN = 1e-5  # s, m, N s, J, and parts of energy: what the tolerances of a quick run leave
 OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick")
 
 
@@ -80,8 +88,7 @@ class Config:
         return block.Parameters(friction=self.friction)
 
 
-@dataclass(frozen=True)
-class Runs:
+class Runs(NamedTuple):
     """The three motions."""
 
     landing: HybridTrajectory
@@ -94,32 +101,23 @@ def quick(config: Config) -> Config:
     return replace(config, rtol=1e-7, atol=1e-7, rocking_duration=1.0)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate the three motions beside their closed forms."""
     runs = simulate_all(config, console)
     compared = {
         "landing": compare_landing(config, runs.landing),
         "sliding": compare_sliding(config, runs.sliding),
         "rocking": compare_rocking(config, runs.rocking),
     }
-    summary = {
-        name: {
-            "events": [event_record(event) for event in getattr(runs, name).events],
-            "comparisons": [comparison.record() for comparison in comparisons],
-        }
-        for name, comparisons in compared.items()
-    }
-    for name in compared:
-        getattr(runs, name).save(folder / f"{name}.npz")
-    folder.write_json("summary.json", summary)
-    print_events(console, runs.landing)
-    console.print(comparison_table("Blocks against closed forms", compared))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        draw_all(config, runs, folder)
-    return summary
+    motions = runs._asdict()
+    return Findings(
+        compared_summary(motions, compared),
+        [event_table(runs.landing), comparison_table("Blocks against closed forms", compared)],
+        [agreement("every impulse, stop and release is the closed form's", compared, WITHIN)],
+        motions,
+        draw=lambda folder: draw_all(config, runs, folder),
+    )
 
 
 def simulate_all(config: Config, console: Console) -> Runs:
@@ -242,19 +240,19 @@ def first(run: HybridTrajectory, guard: str) -> Event:
     raise InputError(f"with these settings no corner {guard.split()[-1]}, as the block should")
 
 
-def print_events(console: Console, run: HybridTrajectory) -> None:
+def event_table(run: HybridTrajectory) -> Table:
     """The story of the block that lands and is lifted."""
     rows = [
         (
             ", ".join(event.guards),
-            f"{event.mode_after}",
+            mode_text(event.mode_after),
             f"{event.time:.6f}",
             *(f"{impulse:.4f}" for impulse in event.impulses),
         )
         for event in run.events
     ]
     columns = ["event", "modes after it", "time, s", "left, N s", "right, N s"]
-    console.print(table("A block lands, slides, stops and is lifted", columns, rows))
+    return table("A block lands, slides, stops and is lifted", columns, rows)
 
 
 def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:

@@ -15,22 +15,29 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
+from hybridctl.experiments.contacts.closed_form import (
+    Comparison,
+    agreement,
+    compared_summary,
+    comparison_table,
+)
 from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl.checks import Array, number
+from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.report import RunFolder, event_record, progress
+from hybridctl.report import RunFolder, progress
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 
 GRAVITY = 9.81
+WITHIN = 1e-5  # m, m/s, s: what the tolerances of a quick run leave
 BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
 
 STYLES = (
@@ -110,32 +117,22 @@ def quick(config: Config) -> Config:
     return replace(config, rtol=1e-7, atol=1e-7)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
-    runs = {}
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate every ball beside its closed form."""
     with progress(console, 0.0, config.duration) as begin:
-        for name, case in cases(config).items():
-            runs[name] = simulate_case(config, case, begin(name))
-            runs[name].save(folder / f"{name}.npz")
+        runs = {n: simulate_case(config, case, begin(n)) for n, case in cases(config).items()}
     compared = {
         name: compare(config, predict(config, case), runs[name])
         for name, case in cases(config).items()
     }
-    summary = {
-        name: {
-            "events": [event_record(event) for event in runs[name].events],
-            "comparisons": [comparison.record() for comparison in compared[name]],
-        }
-        for name in runs
-    }
-    folder.write_json("summary.json", summary)
-    console.print(comparison_table("A ball on a slope", compared))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        draw_all(config, runs, folder)
-    return summary
+    return Findings(
+        compared_summary(runs, compared),
+        [comparison_table("A ball on a slope", compared)],
+        [agreement("every impact, bounce and stop is that of the closed form", compared, WITHIN)],
+        runs,
+        draw=lambda folder: draw_all(config, runs, folder),
+    )
 
 
 def cases(config: Config) -> dict[str, Case]:

@@ -14,6 +14,7 @@ above by the stop; the inertia, which the paper does not print, is ours:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -27,9 +28,11 @@ from hybridctl.experiments.relaxation.figures import (
 )
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl import symbolic
 from hybridctl.checks import Array, number, vector
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed, relax
 from hybridctl.hybrid.simulate import simulate
@@ -276,26 +279,14 @@ def variations(config: Config) -> tuple[Array, Array]:
     return np.array(config.sizes), np.array(remainders)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
-    cases, rows, summary = {}, [], {}
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Lie on the stop by events and by relaxation, and vary what goes through the strip."""
+    cases = {}
     for c in (config.restitution, 0.0):
         with console.status(f"restitution {c:g}"):
             exact, locks = locked_by_events(c, config)
-            relaxed = relaxed_run(c, config.epsilon, config)
-        cases[c] = exact, locks, relaxed
-        for found, wanted in zip(relaxed.locked, locks, strict=True):
-            rows.append(
-                (
-                    f"{c:g}",
-                    f"{wanted[0]:.4f} to {wanted[1]:.4f}",
-                    f"{found[0]:.4f} to {found[1]:.4f}",
-                    f"{found[0] - wanted[0]:.1e}",
-                    f"{found[1] - wanted[1]:.1e}",
-                )
-            )
-    console.print(table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows))
+            cases[c] = exact, locks, relaxed_run(c, config.epsilon, config)
     with console.status("variations"):
         sizes, remainders = variations(config)
         printed = {epsilon: printed_run(epsilon, config) for epsilon in config.printed}
@@ -310,15 +301,42 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         "variation_sizes": sizes,
         "variation_remainders": remainders,
     }
-    folder.write_json("summary.json", summary)
-    console.print(f"slope of the variations' remainders: {slope:.2f}")
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+    pairs = [
+        (c, wanted, found)
+        for c, (_, locks, relaxed) in cases.items()
+        for wanted, found in zip(locks, relaxed.locked, strict=True)
+    ]
+    late = max((abs(found[1] - wanted[1]) for _, wanted, found in pairs), default=0.0)
+
+    def draw(folder: RunFolder) -> None:
         for c, (_, locks, relaxed) in cases.items():
             name = "plastic" if c == 0.0 else "elastic"
             draw_locked(folder / f"figures/{name}.png", relaxed, locks, f"c = {c:g}")
         draw_reference(folder / "figures/reference.png", at_rest(config.start), reference(config))
         draw_variations(folder / "figures/variations.png", sizes, remainders)
         draw_printed(folder / "figures/printed.png", plastic[0], printed)
-    return summary
+
+    return Findings(
+        summary,
+        [locked_table(pairs), f"slope of the variations' remainders: {slope:.2f}"],
+        [
+            Check("the stop lets go when events say, off by [s]", late, 1e-3),
+            Check("variations are of first order: slope of what remains", slope, 2.2, 1.8),
+        ],
+        draw=draw,
+    )
+
+
+def locked_table(pairs: Sequence[tuple[float, Interval, Interval]]) -> Table:
+    """Restitution, and when the link was locked, by events and relaxed."""
+    rows = [
+        (
+            f"{c:g}",
+            f"{wanted[0]:.4f} to {wanted[1]:.4f}",
+            f"{found[0]:.4f} to {found[1]:.4f}",
+            f"{found[0] - wanted[0]:.1e}",
+            f"{found[1] - wanted[1]:.1e}",
+        )
+        for c, wanted, found in pairs
+    ]
+    return table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows)

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.relaxation.figures import draw_ball, draw_errors
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl.checks import Array, count, number, vector
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
@@ -207,19 +209,12 @@ def slope(errors: Array, sizes: Array) -> float:
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Go on past infinitely many bounces, by events, by a scheme, and by exact relaxed flows."""
     c = config.restitution
     with console.status("times of the last bounce"):
         times = [(r, stop_time(r), last_bounce(r)) for r in config.restitutions]
-    console.print(
-        table(
-            "Last bounce [s]",
-            ["restitution", "events", "closed form", "difference"],
-            [(f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in times],
-        )
-    )
     steps = np.geomspace(1e-1, config.shortest, config.steps)
     with console.status("discrete schemes"):
         errors = scheme_errors(c, euler, steps, config.ratio)
@@ -228,7 +223,6 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         widths = np.array(config.widths)
         flows = np.array([flow_error(c, width) for width in widths])
         lifts = {str(r): lift_off(config, r) for r in (0.0, c)}
-    slopes = {name: slope(found, h) for name, (h, found) in others.items()}
     summary = {
         "stop_time": stop_time(c),
         "stop_time_exact": last_bounce(c),
@@ -236,27 +230,49 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         "error_slope": slope(errors, steps),
         "steps": steps,
         "errors": errors,
-        "other_slopes": slopes,
+        "other_slopes": {name: slope(found, h) for name, (h, found) in others.items()},
         "flow_slope": slope(flows, widths),
         "flow_errors": flows,
         "lift_off": lifts,
     }
-    folder.write_json("summary.json", summary)
-    rows = [(f"Euler, c = {c:g}", f"{summary['error_slope']:.2f}")]
-    rows += [(name, f"{value:.2f}") for name, value in slopes.items()]
-    rows.append((f"relaxed flow, in epsilon, c = {c:g}", f"{summary['flow_slope']:.2f}"))
-    console.print(table("Order of the error after the last bounce", ["", "slope"], rows))
-    found = [(f"restitution {r}", f"{delay:.1e}") for r, delay in lifts.items()]
-    console.print(table("From the pull to the lift-off", ["", "s"], found))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         curves = {f"Euler, c = {c:g}": (steps, errors), **others}
         draw_errors(folder / "figures/errors.png", curves, (widths, flows))
         relaxed = relax(ball(c), 1e-3)
         shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
         draw_ball(folder / "figures/ball.png", *entered(relaxed, shown, 0.0), last_bounce(c))
-    return summary
+
+    return Findings(summary, tables(config, summary), checks(summary), draw=draw)
+
+
+def tables(config: Config, summary: Mapping[str, Any]) -> list[Table]:
+    """Times of the last bounce, orders of the errors, and how soon the ball lifts off."""
+    c = config.restitution
+    times = [
+        (f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in summary["stop_times"]
+    ]
+    orders = {f"Euler, c = {c:g}": summary["error_slope"], **summary["other_slopes"]}
+    orders[f"relaxed flow, in epsilon, c = {c:g}"] = summary["flow_slope"]
+    rows = [(name, f"{order:.2f}") for name, order in orders.items()]
+    lifts = [(f"restitution {r}", f"{delay:.1e}") for r, delay in summary["lift_off"].items()]
+    columns = ["restitution", "events", "closed form", "difference"]
+    return [
+        table("Last bounce [s]", columns, times),
+        table("Order of the error after the last bounce", ["", "slope"], rows),
+        table("From the pull to the lift-off", ["", "s"], lifts),
+    ]
+
+
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """Bounces end when they should, and relaxation converges as its theory says."""
+    late = max(abs(found - exact) for _, found, exact in summary["stop_times"])
+    lift = max(summary["lift_off"].values())
+    return [
+        Check("events accumulate at the closed form's time, off by [s]", late, 1e-7),
+        Check("order of the relaxed flow in epsilon", summary["flow_slope"], 0.6, 0.4),
+        Check("the ball lifts off when it is pulled, after [s]", lift, 0.01),
+    ]
 
 
 def _other_errors(config: Config) -> dict[str, tuple[Array, Array]]:

@@ -29,6 +29,7 @@ from hybridctl.plots import short_mode
 from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
+_DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
 
 
 @dataclass(frozen=True)
@@ -209,10 +210,25 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
         console.print(table(title, ["time [s]", "guards", "mode after"], shown))
     for judgement in judgements:
         _say(console, f"{judgement.name}: {judgement.verdict}")
+    if len(judgements) > 1:
+        _say(console, ranking({j.name: j.result.log_likelihood for j in judgements}))
     for time, note in first.result.notes[:_NOTES]:
         _say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:
         _say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
+
+
+def ranking(likelihoods: Mapping[str, float]) -> str:
+    """One sentence on the log-likelihoods of filters by name: which is best, if one is."""
+    best = max(likelihoods, key=lambda name: likelihoods[name])
+    near = [n for n, value in likelihoods.items() if likelihoods[best] - value < _DECISIVE]
+    if len(near) == 1:
+        return f"the log speaks for {best}: all others are {_DECISIVE:g} or more behind in it"
+    return (
+        f"this log does not tell {', '.join(near)} apart: their log-likelihoods are less than "
+        f"{_DECISIVE:g} from the best; more impacts between few samples, or many logs, do "
+        "(`hybridctl simulate filter-study`)"
+    )
 
 
 def _say(console: Console, line: str) -> None:

@@ -346,6 +346,15 @@ class HybridTrajectory:
             n = max(int(np.ceil((arc.end - arc.start) / period)), 1)
             yield arc, np.linspace(arc.start, arc.end, n + 1)
 
+    def sampled_outputs(self, period: float) -> Iterator[tuple[Arc, Array, dict[str, Array]]]:
+        """Arcs and times (n,) as `sampled`, with the outputs (n, ...) that the arc's mode declares.
+
+        At both ends these are limits of the arc. Raises `InputError` for a run without its system.
+        """
+        for arc, times in self.sampled(period):
+            rows = [self._outputs_of(arc, t) for t in times.tolist()]
+            yield arc, times, {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the event reports to an .npz file, atomically.
 

@@ -224,7 +224,7 @@ def animation(
                 line.remove()
             for pose in frame:
                 _draw_pose(axes, pose)
-            axes.set_title(f"{title}, t = {frame[-1].time:.2f} s", fontsize=10)
+            axes.set_title(f"{title}, t = {frame[-1].time:.3f} s", fontsize=10)
             movie.grab_frame()
             figure.set_layout_engine("none")  # that of the first frame stays
 

@@ -96,14 +96,14 @@ def modes(
     rows = []
     for i, contact in chosen:
         gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
-        row = [Panel(f"{contact.name} gap [mm]", _coloured(gap, i))]
+        row = [Panel(f"{contact.name}\ngap [mm]", _coloured(gap, i))]
         if slides:
             speed = [
                 (arc, times, np.linalg.norm(values[:, i], axis=1))
                 for arc, times, values in slips
                 if i in closed_contacts(arc.mode)
             ]
-            row.append(Panel(f"{contact.name} sliding [m/s]", _coloured(speed, i)))
+            row.append(Panel(f"{contact.name}\nsliding [m/s]", _coloured(speed, i)))
         rows.append(row)
     return series(path, rows, title=f"{title}: contacts by mode")
 
@@ -134,8 +134,8 @@ def forces(
         ]
         rows.append(
             [
-                Panel(f"{contact.name} normal [N]", pressing, zero=True),
-                Panel(f"{contact.name} friction [N]", rubbing, zero=True),
+                Panel(f"{contact.name}\nnormal [N]", pressing, zero=True),
+                Panel(f"{contact.name}\nfriction [N]", rubbing, zero=True),
             ]
         )
     return series(path, rows, title=f"{title}: contact forces (dotted: events)")
@@ -173,14 +173,8 @@ def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[in
 
 def _sampled(run: HybridTrajectory, name: str) -> list[tuple[Arc, Array, Array]]:
     """Each arc with times (n,) and an output (n, ...); at its ends it has its own limits."""
-    outputs = _robot_system(run).mode
-    found = []
-    for arc, times in run.sampled(_period(run)):
-        declared = outputs(arc.mode).outputs
-        assert declared is not None
-        rows = [declared(t, *arc.state_and_input(t))[name] for t in times.tolist()]
-        found.append((arc, times, np.array(rows)))
-    return found
+    _robot_system(run)
+    return [(arc, times, found[name]) for arc, times, found in run.sampled_outputs(_period(run))]
 
 
 def _mode_of(arc: Arc, contact: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hybridctl.cli import cli
+from hybridctl.commands.filter import ranking
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.logs import read_log, write_log
@@ -95,6 +96,13 @@ def test_filters_are_compared_on_the_same_log(tmp_path):
     assert summary["log_likelihood"] == filters["salted"]["log_likelihood"]
     assert (tmp_path / "log.npz").is_file()
     assert (tmp_path / "estimates_no_jump.npz").is_file()
+
+
+def test_filters_that_a_log_does_not_tell_apart_are_named():
+    """Odds of twenty to one, a log-likelihood of 3, decide."""
+    text = ranking({"salted": 10.0, "no_jump": 7.5, "particle": 6.9})
+    assert text.startswith("this log does not tell salted, no_jump apart")
+    assert ranking({"salted": 10.0, "no_jump": 6.0}).startswith("the log speaks for salted")
 
 
 def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
