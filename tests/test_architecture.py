@@ -13,7 +13,7 @@ PACKAGE = Path(hybridctl.__file__).parent
 LAYERS = [
     {"errors"},
     {"checks"},
-    {"files", "spaces", "plugins", "series", "tables"},
+    {"files", "spaces", "plugins", "series", "settings", "tables"},
     {"compiled"},
     {"hybrid"},
     {"sensitivity", "whole_step"},

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.contacts.biped_figures import draw_flow
@@ -31,7 +31,7 @@ from hybridctl.robots.biped import AIR, Parameters
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
@@ -40,6 +40,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import progress, table
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
 
@@ -59,19 +60,16 @@ class Config:
     robot: Parameters = field(default_factory=Parameters)
     long_length: float = 1.0
     long_height: float = 2.0
-    after: float = 0.04
-    reach: float = 0.12
-    points: int = 41
-    steps: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
-    tolerance: float = 1e-11
+    after: Positive = 0.04
+    reach: Annotated[float, Bounds(above=0.0, at_most=0.5)] = 0.12
+    points: Annotated[int, Bounds(at_least=3)] = 41
+    steps: tuple[Positive, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
+    tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        number("after", self.after, above=0.0)
-        number("reach", self.reach, above=0.0, at_most=0.5)
-        count("points", self.points, at_least=3)
-        for k, step in enumerate(vector("steps", self.steps)):
-            number(f"steps[{k}]", step, above=0.0, at_most=self.reach)
-        number("tolerance", self.tolerance, above=0.0)
+        check_settings(self)
+        for k, step in enumerate(self.steps):
+            number(f"steps[{k}]", step, at_most=self.reach)
         self.long()
 
     def long(self) -> Parameters:

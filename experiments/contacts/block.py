@@ -19,8 +19,8 @@ the height of a force that lifts at distance d from the centre of a block of wid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import (
@@ -42,6 +42,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, mode_text, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
 from hybridctl.report import RunFolder, table
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 
@@ -59,25 +60,22 @@ class Config:
     as a part of the one at which it balances.
     """
 
-    friction: float = 0.3
-    tilt: float = 0.25
-    drop: float = 0.08
-    speed: float = 1.0
-    lift_time: float = 0.6
-    lift_rate: float = 15.0
-    lift_offset: float = 0.03
-    landing_duration: float = 1.5
-    slide_speed: float = 1.0
-    lean: float = 0.5
-    rocking_duration: float = 2.0
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    friction: Positive = 0.3
+    tilt: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.25
+    drop: Positive = 0.08
+    speed: Positive = 1.0
+    lift_time: Positive = 0.6
+    lift_rate: Positive = 15.0
+    lift_offset: Positive = 0.03
+    landing_duration: Positive = 1.5
+    slide_speed: Positive = 1.0
+    lean: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.5
+    rocking_duration: Positive = 2.0
+    rtol: Positive = 1e-9
+    atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            number(entry.name, getattr(self, entry.name), above=0.0)
-        number("tilt", self.tilt, at_most=1.0)
-        number("lean", self.lean, at_most=0.95)
+        check_settings(self)
         stop = self.speed / (self.friction * self.model.gravity)
         number("lift_time", self.lift_time, above=stop)
         number("landing_duration", self.landing_duration, above=self.lift_time)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.contacts import cube_drop_figures as figures
@@ -21,13 +21,14 @@ from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
 from hybridctl.report import event_record, progress, table
+from hybridctl.settings import Bounds, NotNegative, Positive, check_settings
 
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 
@@ -53,27 +54,19 @@ class Config:
     attitude: tuple[float, float, float] = (0.5, 0.3, 0.2)
     velocity: tuple[float, float, float] = (1.0, 0.2, 0.0)
     spin: tuple[float, float, float] = (2.0, 6.0, -1.0)
-    end: float = 1.2
-    step: float = 1e-3
+    end: Annotated[float, Bounds(above=0.0, at_most=LONGEST)] = 1.2
+    step: Annotated[float, Bounds(at_least=STEPS[0], at_most=STEPS[1])] = 1e-3
     data: str | None = None
-    toss: int = 0
-    friction: float = 0.18
-    restitution: float = 0.125
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    toss: Annotated[int, Bounds(at_least=0)] = 0
+    friction: NotNegative = 0.18
+    restitution: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.125
+    rtol: Positive = 1e-9
+    atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        for name in ("position", "attitude", "velocity", "spin"):
-            vector(name, getattr(self, name), 3)
-        for name in ("rtol", "atol"):
-            number(name, getattr(self, name), above=0.0)
-        number("end", self.end, above=0.0, at_most=LONGEST)
-        number("step", self.step, at_least=STEPS[0], at_most=STEPS[1])
+        check_settings(self)
         if self.data is not None and not isinstance(self.data, str):
             raise InputError(f"data must be the path of a file, got {self.data!r}")
-        count("toss", self.toss, at_least=0)
-        number("friction", self.friction, at_least=0.0)
-        number("restitution", self.restitution, at_least=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)

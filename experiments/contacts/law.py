@@ -172,7 +172,7 @@ def body(dimension: int) -> Robot:
 def corner_contacts(dimension: int, friction: float) -> list[Contact]:
     """The corners; in the plane those on one side, seen along y."""
     contacts = cube.contacts(cube.Parameters(friction=friction))
-    return [c for c in contacts if dimension == 3 or c.name[1] == "-"]
+    return [c for c in contacts if dimension == 3 or c.offset[1] < 0.0]
 
 
 def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generator) -> Case:

@@ -11,8 +11,8 @@ the velocity down the slope, v_n that away from it and th its angle:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import (
@@ -33,6 +33,7 @@ from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress
+from hybridctl.settings import Bounds, NotNegative, Positive, check_settings
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 
@@ -57,27 +58,23 @@ class Config:
     defaults at the impact itself. restitution: of the ball that bounces, with friction_low.
     """
 
-    slope: float = 0.3
-    height: float = 0.2
-    speed: float = 0.5
-    friction_low: float = 0.1
-    friction_high: float = 0.4
-    friction_catch: float = 0.8
-    restitution: float = 0.6
-    duration: float = 1.5
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3
+    height: Positive = 0.2
+    speed: NotNegative = 0.5
+    friction_low: NotNegative = 0.1
+    friction_high: Positive = 0.4
+    friction_catch: Positive = 0.8
+    restitution: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.6
+    duration: Positive = 1.5
+    rtol: NotNegative = 1e-9
+    atol: NotNegative = 1e-9
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            number(entry.name, getattr(self, entry.name), at_least=0.0)
-        number("slope", self.slope, above=0.0, at_most=1.5)
-        number("height", self.height, above=0.0)
+        check_settings(self)
         border = float(np.tan(self.slope))
         number("friction_low", self.friction_low, at_most=border)
         number("friction_high", self.friction_high, above=border)
         number("friction_catch", self.friction_catch, above=border)
-        number("restitution", self.restitution, above=0.0, at_most=0.95)
         last = max(predict(self, case).last_event for case in cases(self).values())
         number("duration", self.duration, above=last)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import casadi as ca
 import numpy as np
@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import symbolic
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed, relax
@@ -40,6 +40,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity.linearize import linearize
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 
@@ -49,6 +50,7 @@ CALM = 2.0  # times sqrt(epsilon): what is left of bounces is slower (K(0.5) = 1
 RTOL, ATOL = 1e-12, 1e-13  # of variations, whose remainders are down to 1e-9
 Interval: TypeAlias = tuple[float, float]
 Flags: TypeAlias = NDArray[np.bool_]
+Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
@@ -61,26 +63,17 @@ class Config:
     """
 
     start: tuple[float, float] = (25.0, 35.0)
-    epsilon: float = 1e-6
-    restitution: float = 0.5
-    duration: float = 22.0
+    epsilon: Width = 1e-6
+    restitution: Annotated[float, Bounds(above=0.0, at_most=0.9)] = 0.5
+    duration: Positive = 22.0
     variation_start: tuple[float, float] = (20.0, 2.0)
-    variation_epsilon: float = 1e-3
-    variation_duration: float = 2.0
-    sizes: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
-    printed: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
+    variation_epsilon: Width = 1e-3
+    variation_duration: Positive = 2.0
+    sizes: tuple[Positive, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
+    printed: tuple[Positive, ...] = (1e-3, 1e-4, 1e-5)
 
     def __post_init__(self) -> None:
-        for name in ("start", "variation_start"):
-            vector(name, getattr(self, name), 2)
-        for name in ("epsilon", "variation_epsilon"):
-            number(name, getattr(self, name), above=0.0, at_most=0.1)
-        number("restitution", self.restitution, above=0.0, at_most=0.9)
-        for name in ("duration", "variation_duration"):
-            number(name, getattr(self, name), above=0.0)
-        for name in ("sizes", "printed"):
-            for k, value in enumerate(vector(name, getattr(self, name))):
-                number(f"{name}[{k}]", value, above=0.0)
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:

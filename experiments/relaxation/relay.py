@@ -24,7 +24,7 @@ from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl import symbolic
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.relaxation.relax import relax
 from hybridctl.hybrid.relaxation.sliding import SLIDING, filippov
@@ -32,6 +32,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
+from hybridctl.settings import Positive, check_settings
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
 
@@ -50,22 +51,17 @@ class Config:
     in m/s.
     """
 
-    relay: float = 2.5
+    relay: Positive = 2.5
     relay_forcing: tuple[float, float] = (3.0, 1.2)
-    friction: float = 0.3
+    friction: Positive = 0.3
     friction_forcing: tuple[float, float] = (4.0, 1.5)
     start: tuple[float, float] = (1.0, 0.0)
-    speed: float = 0.5
-    duration: float = 15.0
-    widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
+    speed: Positive = 0.5
+    duration: Positive = 15.0
+    widths: tuple[Positive, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
 
     def __post_init__(self) -> None:
-        for name in ("relay", "friction", "speed", "duration"):
-            number(name, getattr(self, name), above=0.0)
-        for name in ("relay_forcing", "friction_forcing", "start"):
-            vector(name, getattr(self, name), 2)
-        for k, width in enumerate(vector("widths", self.widths)):
-            number(f"widths[{k}]", width, above=0.0)
+        check_settings(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.relaxation.figures import draw_ball, draw_errors
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import (
     Edge,
@@ -46,6 +46,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
+from hybridctl.settings import Bounds, Positive, check_settings
 from hybridctl.spaces import VectorSpace
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
@@ -55,6 +56,11 @@ AFTER = 3.0  # s past the last bounce, over which errors are taken
 START = (HEIGHT, 0.0)
 SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
 HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
+
+
+Restitution: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.95)]
+Several: TypeAlias = Annotated[int, Bounds(at_least=3)]
+Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
@@ -68,32 +74,20 @@ class Config:
     `pull` m/s^2, after `rest` s.
     """
 
-    restitution: float = 0.5
-    restitutions: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-    others: tuple[float, ...] = (0.1, 0.7, 0.8)
-    steps: int = 25
-    shortest: float = 1e-4
-    other_steps: int = 13
-    ratio: float = 0.01
-    widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
-    lift_width: float = 1e-7
-    pull: float = 2.0
-    rest: float = 2.0
+    restitution: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.5
+    restitutions: tuple[Restitution, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+    others: tuple[Restitution, ...] = (0.1, 0.7, 0.8)
+    steps: Several = 25
+    shortest: Annotated[float, Bounds(above=0.0, at_most=0.05)] = 1e-4
+    other_steps: Several = 13
+    ratio: Positive = 0.01
+    widths: tuple[Width, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
+    lift_width: Width = 1e-7
+    pull: Annotated[float, Bounds(above=GRAVITY)] = 2.0
+    rest: Positive = 2.0
 
     def __post_init__(self) -> None:
-        number("restitution", self.restitution, above=0.0, at_most=0.95)
-        for name in ("restitutions", "others"):
-            for k, c in enumerate(vector(name, getattr(self, name))):
-                number(f"{name}[{k}]", c, at_least=0.0, at_most=0.95)
-        count("steps", self.steps, at_least=3)
-        number("shortest", self.shortest, above=0.0, at_most=0.05)
-        count("other_steps", self.other_steps, at_least=3)
-        number("ratio", self.ratio, above=0.0)
-        for k, width in enumerate(vector("widths", self.widths)):
-            number(f"widths[{k}]", width, above=0.0, at_most=0.1)
-        number("lift_width", self.lift_width, above=0.0, at_most=0.1)
-        number("pull", self.pull, above=GRAVITY)
-        number("rest", self.rest, above=0.0)
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:

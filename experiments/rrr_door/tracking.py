@@ -22,7 +22,7 @@ from hybridctl.robots.rrr_door import Parameters, system, urdf
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, member, vector
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import scheduled
@@ -38,6 +38,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import mode_text
 from hybridctl.report import RunFolder, event_record, progress, table
+from hybridctl.settings import Positive, check_settings
 
 SUMMARY = "an arm hits a door with both corners of its foot, tracked with reference spreading"
 
@@ -66,7 +67,7 @@ class Config:
 
     friction: bool = False
     release: bool = False
-    friction_coefficient: float = 0.2
+    friction_coefficient: Positive = 0.2
     gains: str | None = None
 
     perturbation: tuple[float, ...] = PERTURBATION
@@ -85,15 +86,10 @@ class Config:
     manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
 
     def __post_init__(self) -> None:
+        check_settings(self)
         vector("perturbation", self.perturbation, 8)
-        number("scale", self.scale)
-        for name in ("position_gains_ante", "velocity_gains_ante"):
-            vector(name, getattr(self, name), 3)
-        for name in ("position_gains_post", "velocity_gains_post"):
-            vector(name, getattr(self, name), 3)
         member("phantom", self.phantom, PHASES)
         member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
-        number("friction_coefficient", self.friction_coefficient, above=0.0)
 
 
 @dataclass(frozen=True)
