@@ -91,3 +91,15 @@ def test_nis_is_drawn_beside_its_limit(filtered):
     np.testing.assert_allclose(axes.lines[1].get_ydata(), -np.log(0.01))  # chi2 of dimension 2
     with pytest.raises(InputError, match="innovations"):
         plots.nis({})
+
+
+def test_bands_are_those_of_the_part_that_is_shown():
+    spans = [(0.0, 1.0, "air"), (1.0, 1.05, "left"), (1.05, 2.0, "both")]
+    assert [band.label for band in plots.mode_bands(spans)] == ["air", "", "both"]
+    near = plots.mode_bands(spans, (0.98, 1.08))
+    assert [(b.start, b.end, b.label) for b in near] == [
+        (0.98, 1.0, "air"),
+        (1.0, 1.05, "left"),
+        (1.05, 1.08, "both"),
+    ]
+    assert [band.label for band in plots.mode_bands(spans, (1.5, 2.0))] == ["both"]

@@ -183,7 +183,7 @@ def draw_forces(runs: Runs, folder: RunFolder) -> None:
             folder / f"figures/forces_{name}.png",
             panels,
             title=f"Contact forces of the {name} around the impact",
-            bands=_bands(run),
+            bands=_bands(run, _around_events(run)),
             span=_around_events(run),
         )
 
@@ -204,7 +204,7 @@ def draw_errors(runs: Runs, folder: RunFolder) -> None:
         folder / "figures/errors_at_impact.png",
         [[panel]],
         title=title,
-        bands=bands,
+        bands=_bands(runs.tracking, _around_events(runs.tracking)),
         span=_around_events(runs.tracking),
     )
 
@@ -319,6 +319,6 @@ def _around_events(run: HybridTrajectory) -> tuple[float, float]:
     return times[0] - EVENT_WINDOW, times[-1] + EVENT_WINDOW
 
 
-def _bands(run: HybridTrajectory) -> list[Band]:
+def _bands(run: HybridTrajectory, within: tuple[float, float] | None = None) -> list[Band]:
     """One shaded band per arc."""
-    return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])
+    return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs], within)

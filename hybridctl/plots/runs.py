@@ -53,20 +53,23 @@ def states(run: HybridTrajectory, path: Path = None, *, title: str = "States") -
     return series(path, grid(panels), title=title, bands=bands, span=(run.start, run.end))
 
 
-def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
-    """A band for each (start, end, mode), a colour for each mode; wide ones are named."""
+def mode_bands(
+    spans: Iterable[tuple[float, float, ModeKey]], within: tuple[float, float] | None = None
+) -> list[Band]:
+    """A band for each (start, end, mode), a colour for each mode; wide ones are named.
+
+    within: the part of the time axis that is shown, all of it by default.
+    """
     spans = list(spans)
-    whole = spans[-1][1] - spans[0][0]
     kinds = list(dict.fromkeys(mode for _, _, mode in spans))
-    return [
-        Band(
-            start,
-            end,
-            short_mode(mode) if end - start > _WIDE * whole else "",
-            BANDS[kinds.index(mode) % len(BANDS)],
-        )
-        for start, end, mode in spans
-    ]
+    first, last = within or (spans[0][0], spans[-1][1])
+    bands = []
+    for start, end, mode in spans:
+        a, b = max(start, first), min(end, last)
+        label = short_mode(mode) if b - a > _WIDE * (last - first) else ""
+        if b >= a:
+            bands.append(Band(a, b, label, BANDS[kinds.index(mode) % len(BANDS)]))
+    return bands
 
 
 def short_mode(mode: ModeKey) -> str:
