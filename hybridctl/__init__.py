@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridctl import mechanics as mechanics
+    from hybridctl import plots as plots
     from hybridctl import symbolic as symbolic
     from hybridctl.batch.simulate import Batch as Batch
     from hybridctl.batch.simulate import simulate_batch as simulate_batch
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from hybridctl.estimation.noise import Noise as Noise
     from hybridctl.estimation.particle import ParticleFilter as ParticleFilter
     from hybridctl.estimation.record import Record as Record
-    from hybridctl.estimation.record import Series as Series
     from hybridctl.estimation.smoother import smooth as smooth
     from hybridctl.estimation.start import first_estimate as first_estimate
     from hybridctl.estimation.unscented import UnscentedFilter as UnscentedFilter
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from hybridctl.sensitivity.return_map import periodic_orbit as periodic_orbit
     from hybridctl.sensitivity.simultaneous import jump_derivative as jump_derivative
     from hybridctl.sensitivity.symmetry import Symmetry as Symmetry
+    from hybridctl.series import Series as Series
     from hybridctl.spaces import VectorSpace as VectorSpace
 
 __version__ = "0.1.0"
@@ -134,7 +135,7 @@ _HOME = {
     "Reset": "hybridctl.hybrid.mode",
     "SampledPolicy": "hybridctl.hybrid.policy",
     "SaltedKalmanFilter": "hybridctl.estimation.filter",
-    "Series": "hybridctl.estimation.record",
+    "Series": "hybridctl.series",
     "Symmetry": "hybridctl.sensitivity.symmetry",
     "Transition": "hybridctl.hybrid.mode",
     "UnscentedFilter": "hybridctl.estimation.unscented",
@@ -173,7 +174,7 @@ _HOME = {
     "view": "hybridctl.viewer.view",
     "write_log": "hybridctl.logs",
 }
-_MODULES = ("mechanics", "symbolic")
+_MODULES = ("mechanics", "plots", "symbolic")
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

@@ -89,6 +89,8 @@ def typed(kind: type[T], content: Any, where: str) -> T:
         found = _WHERE.fullmatch(str(error))
         assert found is not None
         path, what = found["path"] or "", found["what"]
+        if isinstance(error.__cause__, InputError):  # of a type's own check, which names its field
+            raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
         value, field_type = content, kind
         for name, index in _STEP.findall(path):
             value = value[name] if name else value[int(index)]

@@ -19,7 +19,9 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
 
-CORNERS = tuple("".join(signs) for signs in product("-+", repeat=3))
+SIDES = (("back", "front"), ("right", "left"), ("bottom", "top"))  # along x, y, z
+SIGNS = tuple(product((-1.0, 1.0), repeat=3))
+CORNERS = tuple("-".join(names) for names in product(*SIDES))
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Ro
 
 
 def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
-    """The centres of the corners, named by the signs of their x, y, z, above the table."""
+    """The centres of the corners, named by the faces they are at, above the table."""
     p = parameters or Parameters()
     table = Plane(point=(0.0, 0.0, p.table + p.rounding), normal=(0.0, 0.0, 1.0))
     reach = p.half_width - p.rounding
@@ -74,12 +76,12 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
             name,
             "cube",
             table,
-            offset=tuple(reach * (1.0 if sign == "+" else -1.0) for sign in name),
+            offset=tuple(reach * sign for sign in signs),
             restitution=p.restitution,
             friction=p.friction,
             restitution_threshold=p.restitution_threshold,
         )
-        for name in CORNERS
+        for name, signs in zip(CORNERS, SIGNS, strict=True)
     )
 
 

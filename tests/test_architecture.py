@@ -13,13 +13,14 @@ PACKAGE = Path(hybridctl.__file__).parent
 LAYERS = [
     {"errors"},
     {"checks"},
-    {"files", "spaces", "plugins", "workers"},
+    {"files", "spaces", "plugins", "series", "settings", "tables", "workers"},
     {"compiled"},
     {"hybrid"},
     {"sensitivity", "whole_step"},
     {"batch", "mechanics", "symbolic"},
     {"control", "estimation"},
     {"plots", "logs", "report", "robot_file"},
+    {"experiment"},
     {"models", "page"},
     {"commands", "viewer"},
     {"experiments", "robots"},
@@ -44,7 +45,7 @@ HOME = {
         "mechanics/impact_expressions.py",
         "mechanics/mode_expressions.py",
     },
-    "matplotlib": {"plots.py"},
+    "matplotlib": {"plots/panels.py"},
     "pinocchio": {"mechanics/robot.py"},
 }
 HEAVY = {"casadi", "matplotlib", "numpy", "pinocchio", "scipy"}

@@ -22,22 +22,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.contacts.biped_figures import draw_flow, write_drops
 from hybridctl.robots import biped
 from hybridctl.robots.biped import AIR, Parameters
 from rich.console import Console
+from rich.table import Table
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
 
@@ -57,19 +60,16 @@ class Config:
     robot: Parameters = field(default_factory=Parameters)
     long_length: float = 1.0
     long_height: float = 2.0
-    after: float = 0.04
-    reach: float = 0.12
-    points: int = 41
-    steps: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
-    tolerance: float = 1e-11
+    after: Positive = 0.04
+    reach: Annotated[float, Bounds(above=0.0, at_most=0.5)] = 0.12
+    points: Annotated[int, Bounds(at_least=3)] = 41
+    steps: tuple[Positive, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
+    tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        number("after", self.after, above=0.0)
-        number("reach", self.reach, above=0.0, at_most=0.5)
-        count("points", self.points, at_least=3)
-        for k, step in enumerate(vector("steps", self.steps)):
-            number(f"steps[{k}]", step, above=0.0, at_most=self.reach)
-        number("tolerance", self.tolerance, above=0.0)
+        check_settings(self)
+        for k, step in enumerate(self.steps):
+            number(f"steps[{k}]", step, at_most=self.reach)
         self.long()
 
     def long(self) -> Parameters:
@@ -132,22 +132,22 @@ def quick(config: Config) -> Config:
     return replace(config, points=13, steps=(1e-3, 1e-4))
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Drop every biped."""
     with progress(console, 0.0, 1.0) as begin:
         results = {
             name: study(config, variant, begin(name)) for name, variant in variants(config).items()
         }
     summary = {name: record(config, result) for name, result in results.items()}
-    folder.write_json("summary.json", summary)
-    print_table(console, config, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         draw_flow(folder / "figures/flow.png", results)
         write_drops(folder, shown(config))
-    return summary
+
+    return Findings(
+        summary, [flow_table(config, summary), *jumps(summary)], checks(summary), draw=draw
+    )
 
 
 def shown(config: Config) -> dict[str, tuple[Parameters, HybridTrajectory]]:
@@ -229,7 +229,38 @@ def record(config: Config, result: Result) -> dict[str, Any]:
     }
 
 
-def print_table(console: Console, config: Config, summary: Mapping[str, Any]) -> None:
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """Where the flow is smooth, has a kink, or jumps, and that both orders are (19) apart."""
+    found = [
+        Check(f"{name}: the flow is smooth, kink", s["kink"], 1e-9)
+        if name != "by feet"
+        else Check("by feet: the flow has a kink", s["kink"], least=0.1)
+        for name, s in summary.items()
+        if s["has_cascade"]
+    ]
+    found += [
+        Check(f"{name}: the orders differ by [Bder] (19), error", s["closed_form_error"], 1e-9)
+        for name, s in summary.items()
+        if s["has_cascade"]
+    ]
+    return found + [
+        Check(f"{name}: the flow jumps at level", s["jump"], least=1e-2)
+        for name, s in summary.items()
+        if not s["has_cascade"]
+    ]
+
+
+def jumps(summary: Mapping[str, Any]) -> list[str]:
+    """A line for each ground on which there is no cascade."""
+    return [
+        f"{name}: the orders of the feet lead apart, and the final state jumps by "
+        f"{s['jump']:.3f} (m, m/s, rad, rad/s) at level: no cascade"
+        for name, s in summary.items()
+        if not s["has_cascade"]
+    ]
+
+
+def flow_table(config: Config, summary: Mapping[str, Any]) -> Table:
     """One-sided derivatives of the rise and the spin, the difference of orders, the errors."""
     rows: list[tuple[str, ...]] = []
     for name, s in summary.items():
@@ -257,10 +288,4 @@ def print_table(console: Console, config: Config, summary: Mapping[str, Any]) ->
         "or 0; error against differences of simulations"
     )
     columns = ["ground", "rise -", "rise +", "spin -", "spin +", "by x", "pitch", "(19)", "sim."]
-    console.print(table(title, columns, rows))
-    for name, s in summary.items():
-        if not s["has_cascade"]:
-            console.print(
-                f"{name}: the orders of the feet lead apart, and the final state jumps by "
-                f"{s['jump']:.3f} (m, m/s, rad, rad/s) at level: no cascade"
-            )
+    return table(title, columns, rows)

@@ -19,26 +19,34 @@ the height of a force that lifts at distance d from the centre of a block of wid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
+from hybridctl.experiments.contacts.closed_form import (
+    Comparison,
+    agreement,
+    compared_summary,
+    comparison_table,
+)
 from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import block
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
+from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.page.motion import Mover, Scene, mode_text, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
-from hybridctl.report import RunFolder, event_record, table
+from hybridctl.report import RunFolder, table
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 
+WITHIN = 1e-5  # s, m, N s, J, and parts of energy: what the tolerances of a quick run leave
 OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick")
 
 
@@ -52,25 +60,22 @@ class Config:
     as a part of the one at which it balances.
     """
 
-    friction: float = 0.3
-    tilt: float = 0.25
-    drop: float = 0.08
-    speed: float = 1.0
-    lift_time: float = 0.6
-    lift_rate: float = 15.0
-    lift_offset: float = 0.03
-    landing_duration: float = 1.5
-    slide_speed: float = 1.0
-    lean: float = 0.5
-    rocking_duration: float = 2.0
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    friction: Positive = 0.3
+    tilt: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.25
+    drop: Positive = 0.08
+    speed: Positive = 1.0
+    lift_time: Positive = 0.6
+    lift_rate: Positive = 15.0
+    lift_offset: Positive = 0.03
+    landing_duration: Positive = 1.5
+    slide_speed: Positive = 1.0
+    lean: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.5
+    rocking_duration: Positive = 2.0
+    rtol: Positive = 1e-9
+    atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            number(entry.name, getattr(self, entry.name), above=0.0)
-        number("tilt", self.tilt, at_most=1.0)
-        number("lean", self.lean, at_most=0.95)
+        check_settings(self)
         stop = self.speed / (self.friction * self.model.gravity)
         number("lift_time", self.lift_time, above=stop)
         number("landing_duration", self.landing_duration, above=self.lift_time)
@@ -81,8 +86,7 @@ class Config:
         return block.Parameters(friction=self.friction)
 
 
-@dataclass(frozen=True)
-class Runs:
+class Runs(NamedTuple):
     """The three motions."""
 
     landing: HybridTrajectory
@@ -95,32 +99,23 @@ def quick(config: Config) -> Config:
     return replace(config, rtol=1e-7, atol=1e-7, rocking_duration=1.0)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate the three motions beside their closed forms."""
     runs = simulate_all(config, console)
     compared = {
         "landing": compare_landing(config, runs.landing),
         "sliding": compare_sliding(config, runs.sliding),
         "rocking": compare_rocking(config, runs.rocking),
     }
-    summary = {
-        name: {
-            "events": [event_record(event) for event in getattr(runs, name).events],
-            "comparisons": [comparison.record() for comparison in comparisons],
-        }
-        for name, comparisons in compared.items()
-    }
-    for name in compared:
-        getattr(runs, name).save(folder / f"{name}.npz")
-    folder.write_json("summary.json", summary)
-    print_events(console, runs.landing)
-    console.print(comparison_table("Blocks against closed forms", compared))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        draw_all(config, runs, folder)
-    return summary
+    motions = runs._asdict()
+    return Findings(
+        compared_summary(motions, compared),
+        [event_table(runs.landing), comparison_table("Blocks against closed forms", compared)],
+        [agreement("every impulse, stop and release is the closed form's", compared, WITHIN)],
+        motions,
+        draw=lambda folder: draw_all(config, runs, folder),
+    )
 
 
 def simulate_all(config: Config, console: Console) -> Runs:
@@ -243,19 +238,19 @@ def first(run: HybridTrajectory, guard: str) -> Event:
     raise InputError(f"with these settings no corner {guard.split()[-1]}, as the block should")
 
 
-def print_events(console: Console, run: HybridTrajectory) -> None:
+def event_table(run: HybridTrajectory) -> Table:
     """The story of the block that lands and is lifted."""
     rows = [
         (
             ", ".join(event.guards),
-            f"{event.mode_after}",
+            mode_text(event.mode_after),
             f"{event.time:.6f}",
             *(f"{impulse:.4f}" for impulse in event.impulses),
         )
         for event in run.events
     ]
     columns = ["event", "modes after it", "time, s", "left, N s", "right, N s"]
-    console.print(table("A block lands, slides, stops and is lifted", columns, rows))
+    return table("A block lands, slides, stops and is lifted", columns, rows)
 
 
 def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
@@ -266,25 +261,15 @@ def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
         ("landing", "The block that lands and is lifted", config.model, runs.landing),
         ("rocking", "The rocking block", block.ROCKING, runs.rocking),
     ):
-        actuated = name == "landing"
-        scenes.append(scene(title, model, block.system(model, actuated=actuated), run))
-        draw_contacts(
-            folder / f"figures/{name}",
-            title,
-            block.system(model, actuated=actuated),
-            block.robot(model, actuated=actuated),
-            block.contacts(model),
-            run,
-        )
+        scenes.append(scene(title, model, run))
+        draw_contacts(folder / f"figures/{name}", title, run)
     write_motion(folder, scenes)
 
 
-def scene(
-    title: str, model: block.Parameters, system: HybridSystem, run: HybridTrajectory
-) -> Scene:
+def scene(title: str, model: block.Parameters, run: HybridTrajectory) -> Scene:
     """A block that moves above the ground."""
     ground = ground_below(model, [run.start, *(event.time for event in run.events), run.end], run)
-    mover = Mover("block", run, lambda x: [outline(model, x)], system=system)
+    mover = Mover("block", run, lambda x: [outline(model, x)], system=run.system)
     return Scene(title, [mover], [ground], ("x", "z"))
 
 

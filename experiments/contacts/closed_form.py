@@ -8,7 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from hybridctl.report import table
+from hybridctl.experiment import Check
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import event_record, table
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,39 @@ class Comparison:
         }
 
 
+def compared_summary(
+    runs: Mapping[str, HybridTrajectory], groups: Mapping[str, Sequence[Comparison]]
+) -> dict[str, Any]:
+    """Events and comparisons of each run, for summary.json."""
+    return {
+        name: {
+            "events": [event_record(event) for event in runs[name].events],
+            "comparisons": [comparison.record() for comparison in group],
+        }
+        for name, group in groups.items()
+    }
+
+
+def agreement(claim: str, groups: Mapping[str, Sequence[Comparison]], within: float) -> Check:
+    """The check that no quantity is farther from its closed form."""
+    return Check(claim, max(abs(c.error) for group in groups.values() for c in group), within)
+
+
 def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> Table:
     """One row for each comparison of each named group."""
     rows = [
         (
             f"{name}: {c.quantity}",
-            f"{c.simulated:.6f}",
-            f"{c.closed_form:.6f}",
+            _plain(c.simulated),
+            _plain(c.closed_form),
             f"{c.error:.1e}",
         )
         for name, group in groups.items()
         for c in group
     ]
     return table(title, ["quantity", "simulated", "closed form", "error"], rows)
+
+
+def _plain(value: float) -> str:
+    """With six digits, and no sign for zero."""
+    return f"{round(value, 6) + 0.0:.6f}"

@@ -11,21 +11,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.contacts import cube_drop_figures as figures
 from hybridctl.experiments.contacts.recorded_tosses import Toss, load_toss
 from hybridctl.robots import cube
 from rich.console import Console
+from rich.table import Table
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
-from hybridctl.report import RunFolder, event_record, progress, table
+from hybridctl.report import event_record, progress, table
+from hybridctl.settings import Bounds, NotNegative, Positive, check_settings
 
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 
@@ -51,27 +54,19 @@ class Config:
     attitude: tuple[float, float, float] = (0.5, 0.3, 0.2)
     velocity: tuple[float, float, float] = (1.0, 0.2, 0.0)
     spin: tuple[float, float, float] = (2.0, 6.0, -1.0)
-    end: float = 1.2
-    step: float = 1e-3
+    end: Annotated[float, Bounds(above=0.0, at_most=LONGEST)] = 1.2
+    step: Annotated[float, Bounds(at_least=STEPS[0], at_most=STEPS[1])] = 1e-3
     data: str | None = None
-    toss: int = 0
-    friction: float = 0.18
-    restitution: float = 0.125
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    toss: Annotated[int, Bounds(at_least=0)] = 0
+    friction: NotNegative = 0.18
+    restitution: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.125
+    rtol: Positive = 1e-9
+    atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        for name in ("position", "attitude", "velocity", "spin"):
-            vector(name, getattr(self, name), 3)
-        for name in ("rtol", "atol"):
-            number(name, getattr(self, name), above=0.0)
-        number("end", self.end, above=0.0, at_most=LONGEST)
-        number("step", self.step, at_least=STEPS[0], at_most=STEPS[1])
+        check_settings(self)
         if self.data is not None and not isinstance(self.data, str):
             raise InputError(f"data must be the path of a file, got {self.data!r}")
-        count("toss", self.toss, at_least=0)
-        number("friction", self.friction, at_least=0.0)
-        number("restitution", self.restitution, at_least=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
@@ -106,35 +101,33 @@ def quick(config: Config) -> Config:
     return replace(config, rtol=1e-7, atol=1e-7, step=2e-3)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate the drop by events and by time stepping."""
     drop = prepare(config)
-    folder.write_configuration(config, seed=None)
     with progress(console, 0.0, float(drop.times[-1])) as begin:
         events = simulate_events(config, drop, begin("events"))
         steps = simulate_steps(config, drop, begin("time stepping"))
-    events.save(folder / "events.npz")
-    steps.save(folder / "time_stepping.npz")
     poses = {"events": poses_at(events, drop.times), "stepping": poses_at(steps, drop.times)}
     if drop.recorded is not None:
         poses["recorded"] = drop.recorded
-    differences = compare(poses)
+    contact = contact_of(drop.model, events)
     summary = {
         "poses": side_by_side(drop.times, poses),
-        "differences": {name: d.record() for name, d in differences.items()},
+        "differences": {name: d.record() for name, d in compare(poses).items()},
         "rest": rest_of(drop.model, events),
         "modes": mode_counts(events),
         "energy": energy_of(drop.model, events),
-        "contact": contact_of(drop.model, events),
+        "contact": contact,
         "events": [event_record(event) for event in events.events],
     }
-    folder.write_json("summary.json", summary)
-    print_tables(console, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        figures.draw_all(drop.model, drop.times, poses, events, folder)
-    return summary
+    return Findings(
+        summary,
+        printed(summary),
+        checks(contact, drop.model),
+        {"events": events, "time_stepping": steps},
+        draw=lambda folder: figures.draw_all(drop.model, drop.times, poses, events, folder),
+    )
 
 
 def prepare(config: Config) -> Drop:
@@ -272,19 +265,14 @@ def energy_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]
 
 def contact_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]:
     """The lowest gap, the least normal force, and friction beyond its cone at most."""
-    system, mu = cube.system(model), model.friction
     gaps, pushes, beyond = [np.inf], [np.inf], [-np.inf]
-    for arc, times in run.sampled(PERIOD):
-        outputs, closed = system.mode(arc.mode).outputs, list(closed_contacts(arc.mode))
-        if outputs is None:
-            continue
-        for t in map(float, times):
-            now = outputs(t, *arc.state_and_input(t))
-            gaps.append(now["gap"].min())
-            normal = now["normal_force"][closed]
-            friction = np.linalg.norm(now["friction_force"][closed], axis=1)
-            pushes.extend(normal)
-            beyond.extend(friction - mu * normal)
+    for arc, _, inside in run.sampled_outputs(PERIOD):
+        closed = list(closed_contacts(arc.mode))
+        gaps.append(inside["gap"].min())
+        normal = inside["normal_force"][:, closed]
+        friction = np.linalg.norm(inside["friction_force"][:, closed], axis=2)
+        pushes.extend(normal.ravel())
+        beyond.extend((friction - model.friction * normal).ravel())
     return {
         "lowest_gap_m": float(min(gaps)),
         "least_normal_force_N": float(min(pushes)),
@@ -292,31 +280,42 @@ def contact_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float
     }
 
 
-def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
+def checks(contact: Mapping[str, float], model: cube.Parameters) -> list[Check]:
+    """What holds of contacts on the whole way; a table that pulled would do so by its weight."""
+    slack = 1e-6 * model.mass * model.gravity
+    return [
+        Check("no corner is in the table [m]", contact["lowest_gap_m"], least=-1e-6),
+        Check("no corner pulls [N]", contact["least_normal_force_N"], least=-slack),
+        Check("friction is inside its cone [N]", contact["friction_beyond_cone_N"], slack),
+    ]
+
+
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """Poses side by side, where the cube came to rest, and what happened to its energy."""
-    print_poses(console, summary["poses"])
     units = {"mm": "position_mm", "deg": "angle_deg"}
     rows = [
         (name, *(f"{d[f'{when}_{unit}']:.2f}" for unit in units.values() for when in WHEN))
         for name, d in summary["differences"].items()
     ]
     columns = ["motions", *(f"{when} [{unit}]" for unit in units for when in WHEN)]
-    console.print(table("Poses apart, in the mean and at the end", columns, rows))
     rest, modes, energy = (summary[name] for name in ("rest", "modes", "energy"))
     gaps = ", ".join(f"{1e6 * gap:.1e}" for gap in rest["lowest_four_gaps_m"])
-    console.print(f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat")
-    console.print(f"lowest four corners then: {gaps} um; {_counted(rest['corners'])}")
-    console.print(
+    found: list[Table | str] = [
+        pose_table(summary["poses"]),
+        table("Poses apart, in the mean and at the end", columns, rows),
+        f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat",
+        f"lowest four corners then: {gaps} um; {_counted(rest['corners'])}",
         f"{modes['events']} events through {modes['modes']} modes, corners: "
-        f"{_counted(modes['guards'])}"
-    )
-    console.print(f"energy: {energy['start_J']:.4f} J to {energy['end_J']:.4f} J")
+        f"{_counted(modes['guards'])}",
+        f"energy: {energy['start_J']:.4f} J to {energy['end_J']:.4f} J",
+    ]
     if energy["least_loss_at_an_impact_J"] < -ROUNDING:
         gain = -energy["least_loss_at_an_impact_J"]
-        console.print(f"Newton's rule with friction gains up to {gain:.2g} J at an impact")
+        found.append(f"Newton's rule with friction gains up to {gain:.2g} J at an impact")
+    return found
 
 
-def print_poses(console: Console, poses: Mapping[str, Array]) -> None:
+def pose_table(poses: Mapping[str, Array]) -> Table:
     """Every motion at the same times, one below the other."""
     motions = [name for name in poses if name != "times"]
     rows = [
@@ -330,7 +329,7 @@ def print_poses(console: Console, poses: Mapping[str, Array]) -> None:
         for name in motions
     ]
     columns = ["t [s]", "motion", "x", "y", "z", "q_x", "q_y", "q_z", "q_w"]
-    console.print(table("Poses side by side: positions in mm, quaternions", columns, rows))
+    return table("Poses side by side: positions in mm, quaternions", columns, rows)
 
 
 def _rounded(value: float, digits: int) -> str:

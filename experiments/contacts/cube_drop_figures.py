@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-from hybridctl.experiments.contacts.figures import draw_energy, draw_forces, draw_modes
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics import closed_contacts, contact_system
+from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import (
     BASELINE,
@@ -23,6 +21,9 @@ from hybridctl.plots import (
     Line,
     Panel,
     Pose,
+    energy,
+    forces,
+    modes,
     series,
     snapshots,
 )
@@ -46,7 +47,7 @@ def draw_all(
     """Save every figure of the experiment."""
     draw_poses(times, poses, folder)
     draw_snapshots(model, times, poses, folder)
-    draw_touching(model, run, folder)
+    draw_touching(run, folder)
     write_scene(model, run, folder)
 
 
@@ -117,13 +118,13 @@ def _edges(model: cube.Parameters, pose: Array) -> list[Array]:
     """The twelve edges in the world, (2, 3) each."""
     offsets = np.array([contact.offset for contact in cube.contacts(model)])
     corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
-    sides = combinations(range(len(cube.CORNERS)), 2)
+    sides = combinations(range(len(cube.SIGNS)), 2)
     return [corners[[a, b]] for a, b in sides if _differ(a, b) == 1]
 
 
 def _differ(a: int, b: int) -> int:
     """In how many axes two corners differ."""
-    return sum(s != t for s, t in zip(cube.CORNERS[a], cube.CORNERS[b], strict=True))
+    return sum(s != t for s, t in zip(cube.SIGNS[a], cube.SIGNS[b], strict=True))
 
 
 def write_scene(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder) -> None:
@@ -132,21 +133,16 @@ def write_scene(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder
     margin = 4.0 * model.half_width
     (x0, y0), (x1, y1) = centres.min(axis=0) - margin, centres.max(axis=0) + margin
     table = np.array([(x0, y0, 0.0), (x1, y0, 0.0), (x1, y1, 0.0), (x0, y1, 0.0), (x0, y0, 0.0)])
-    mover = Mover("cube", run, lambda x: _edges(model, x[:7]), system=cube.system(model))
+    mover = Mover("cube", run, lambda x: _edges(model, x[:7]), system=run.system)
     write_motion(folder, [Scene("The cube on the table", [mover], [table], ("x", "y", "z"))])
 
 
-def draw_touching(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder) -> None:
+def draw_touching(run: HybridTrajectory, folder: RunFolder) -> None:
     """Modes and forces of the corners that touch the table at some time, and the energy."""
-    robot, contacts = cube.robot(model), cube.contacts(model)
-    kept = sorted({i for arc in run.arcs for i in closed_contacts(arc.mode)})
-    draw_energy(folder / "figures/energy.png", "The cube", robot, run)
-    if not kept:
-        return
-    touching = [contacts[i] for i in kept]
-    system = contact_system(robot, touching)
-    arcs = [replace(arc, mode=tuple(arc.mode[i] for i in kept)) for arc in run.arcs]  # type: ignore[index]
-    restricted = HybridTrajectory(tuple(arcs), run.events)
-    title = "Corners of the cube, by the signs of their x, y, z"
-    draw_modes(folder / "figures/modes.png", title, system, touching, restricted)
-    draw_forces(folder / "figures/forces.png", title, system, touching, restricted)
+    energy(run, folder / "figures/energy.png", title="The cube")
+    touching = sorted({i for arc in run.arcs for i in closed_contacts(arc.mode)})
+    if touching:
+        names = [cube.CORNERS[i] for i in touching]
+        title = "Corners of the cube"
+        modes(run, folder / "figures/modes.png", title=title, contacts=names)
+        forces(run, folder / "figures/forces.png", title=title, contacts=names)

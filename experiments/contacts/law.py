@@ -26,9 +26,11 @@ import numpy as np
 from hybridctl.robots import cube
 from hybridctl.robots.bodies import free_body
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl.checks import Array, count, vector
 from hybridctl.errors import InputError, SeveralContactSolutionsError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
@@ -131,9 +133,9 @@ def quick(config: Config) -> Config:
     return replace(config, samples=tuple(min(n, 8) for n in config.samples[:4]))
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=config.seed)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Judge all cases, in the plane and in space."""
     rng = np.random.default_rng(config.seed)
     tallies = []
     for dimension, corners in CORNERS.items():
@@ -145,11 +147,18 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
                 cases = [draw_case(robot, dimension, points, rng) for _ in range(number)]
                 done = float(sum(numbers[: points - 1]))
                 tallies += judge_all(config, robot, dimension, cases, done, tick)
-    summary = {"rows": [tally.record() for tally in tallies]}
-    folder.write_json("summary.json", summary)
-    print_table(console, summary["rows"])
-    draw_figure(tallies, folder)
-    return summary
+    rows = [tally.record() for tally in tallies]
+    apart = max(row["largest_difference"] for row in rows)
+    single = [row["none_percent"] for row in rows if row["points"] == 1]
+    return Findings(
+        {"rows": rows},
+        [*tables(rows), LEGEND],
+        [
+            Check("both ways agree where there is one solution, relative", apart, 10.0 * CERTIFIED),
+            Check("an impact of one point always has a solution: none [%]", max(single), 0.0),
+        ],
+        draw=lambda folder: draw_figure(tallies, folder),
+    )
 
 
 def body(dimension: int) -> Robot:
@@ -163,7 +172,7 @@ def body(dimension: int) -> Robot:
 def corner_contacts(dimension: int, friction: float) -> list[Contact]:
     """The corners; in the plane those on one side, seen along y."""
     contacts = cube.contacts(cube.Parameters(friction=friction))
-    return [c for c in contacts if dimension == 3 or c.name[1] == "-"]
+    return [c for c in contacts if dimension == 3 or c.offset[1] < 0.0]
 
 
 def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generator) -> Case:
@@ -247,19 +256,25 @@ def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSoluti
     return float(np.abs(one.rates - other.rates).max() / np.abs(problem.free).max())
 
 
-def print_table(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+LEGEND = (
+    "none to family: what enumeration finds\n"
+    "apart: relative difference to iteration, where enumeration finds one\n"
+    "other: number of cases where enumeration finds one and iteration none or another\n"
+    "new: number of cases where enumeration finds none and iteration one"
+)
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
     """All tallies, in the plane and in space."""
-    for dimension, place in PLACES.items():
-        title = f"Solutions of Coulomb's law for an impact in {place}, % of n samples"
-        columns = ["pts", "mu", "n", *OUTCOMES, "apart", "other", "new"]
-        cells = [_cells(row) for row in rows if row["dimension"] == dimension]
-        console.print(table(title, columns, cells))
-    console.print(
-        "none to family: what enumeration finds\n"
-        "apart: relative difference to iteration, where enumeration finds one\n"
-        "other: number of cases where enumeration finds one and iteration none or another\n"
-        "new: number of cases where enumeration finds none and iteration one"
-    )
+    columns = ["pts", "mu", "n", *OUTCOMES, "apart", "other", "new"]
+    return [
+        table(
+            f"Solutions of Coulomb's law for an impact in {place}, % of n samples",
+            columns,
+            [_cells(row) for row in rows if row["dimension"] == dimension],
+        )
+        for dimension, place in PLACES.items()
+    ]
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:

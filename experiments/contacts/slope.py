@@ -11,26 +11,34 @@ the velocity down the slope, v_n that away from it and th its angle:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
+from hybridctl.experiments.contacts.closed_form import (
+    Comparison,
+    agreement,
+    compared_summary,
+    comparison_table,
+)
 from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl.checks import Array, number
+from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.report import RunFolder, event_record, progress
+from hybridctl.report import RunFolder, progress
+from hybridctl.settings import Bounds, NotNegative, Positive, check_settings
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 
 GRAVITY = 9.81
+WITHIN = 1e-5  # m, m/s, s: what the tolerances of a quick run leave
 BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
 
 STYLES = (
@@ -50,27 +58,23 @@ class Config:
     defaults at the impact itself. restitution: of the ball that bounces, with friction_low.
     """
 
-    slope: float = 0.3
-    height: float = 0.2
-    speed: float = 0.5
-    friction_low: float = 0.1
-    friction_high: float = 0.4
-    friction_catch: float = 0.8
-    restitution: float = 0.6
-    duration: float = 1.5
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3
+    height: Positive = 0.2
+    speed: NotNegative = 0.5
+    friction_low: NotNegative = 0.1
+    friction_high: Positive = 0.4
+    friction_catch: Positive = 0.8
+    restitution: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.6
+    duration: Positive = 1.5
+    rtol: NotNegative = 1e-9
+    atol: NotNegative = 1e-9
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            number(entry.name, getattr(self, entry.name), at_least=0.0)
-        number("slope", self.slope, above=0.0, at_most=1.5)
-        number("height", self.height, above=0.0)
+        check_settings(self)
         border = float(np.tan(self.slope))
         number("friction_low", self.friction_low, at_most=border)
         number("friction_high", self.friction_high, above=border)
         number("friction_catch", self.friction_catch, above=border)
-        number("restitution", self.restitution, above=0.0, at_most=0.95)
         last = max(predict(self, case).last_event for case in cases(self).values())
         number("duration", self.duration, above=last)
 
@@ -110,32 +114,22 @@ def quick(config: Config) -> Config:
     return replace(config, rtol=1e-7, atol=1e-7)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
-    runs = {}
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate every ball beside its closed form."""
     with progress(console, 0.0, config.duration) as begin:
-        for name, case in cases(config).items():
-            runs[name] = simulate_case(config, case, begin(name))
-            runs[name].save(folder / f"{name}.npz")
+        runs = {n: simulate_case(config, case, begin(n)) for n, case in cases(config).items()}
     compared = {
         name: compare(config, predict(config, case), runs[name])
         for name, case in cases(config).items()
     }
-    summary = {
-        name: {
-            "events": [event_record(event) for event in runs[name].events],
-            "comparisons": [comparison.record() for comparison in compared[name]],
-        }
-        for name in runs
-    }
-    folder.write_json("summary.json", summary)
-    console.print(comparison_table("A ball on a slope", compared))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        draw_all(config, runs, folder)
-    return summary
+    return Findings(
+        compared_summary(runs, compared),
+        [comparison_table("A ball on a slope", compared)],
+        [agreement("every impact, bounce and stop is that of the closed form", compared, WITHIN)],
+        runs,
+        draw=lambda folder: draw_all(config, runs, folder),
+    )
 
 
 def cases(config: Config) -> dict[str, Case]:
@@ -243,15 +237,7 @@ def draw_all(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFo
     draw_motion(config, runs, folder)
     write_scene(config, runs, folder)
     for name in ("stops", "bounces"):
-        model = parameters(config, cases(config)[name])
-        draw_contacts(
-            folder / f"figures/{name}",
-            f"The ball that {name}",
-            ball.system(model),
-            ball.robot(model),
-            ball.contacts(model),
-            runs[name],
-        )
+        draw_contacts(folder / f"figures/{name}", f"The ball that {name}", runs[name])
 
 
 def write_scene(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:

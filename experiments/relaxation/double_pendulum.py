@@ -14,8 +14,9 @@ above by the stop; the inertia, which the paper does not print, is ours:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import casadi as ca
 import numpy as np
@@ -28,9 +29,11 @@ from hybridctl.experiments.relaxation.figures import (
 )
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl import symbolic
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed, relax
 from hybridctl.hybrid.simulate import simulate
@@ -38,6 +41,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity.linearize import linearize
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 
@@ -47,6 +51,7 @@ CALM = 2.0  # times sqrt(epsilon): what is left of bounces is slower (K(0.5) = 1
 RTOL, ATOL = 1e-12, 1e-13  # of variations, whose remainders are down to 1e-9
 Interval: TypeAlias = tuple[float, float]
 Flags: TypeAlias = NDArray[np.bool_]
+Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
@@ -59,26 +64,17 @@ class Config:
     """
 
     start: tuple[float, float] = (25.0, 35.0)
-    epsilon: float = 1e-6
-    restitution: float = 0.5
-    duration: float = 22.0
+    epsilon: Width = 1e-6
+    restitution: Annotated[float, Bounds(above=0.0, at_most=0.9)] = 0.5
+    duration: Positive = 22.0
     variation_start: tuple[float, float] = (20.0, 2.0)
-    variation_epsilon: float = 1e-3
-    variation_duration: float = 2.0
-    sizes: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
-    printed: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
+    variation_epsilon: Width = 1e-3
+    variation_duration: Positive = 2.0
+    sizes: tuple[Positive, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
+    printed: tuple[Positive, ...] = (1e-3, 1e-4, 1e-5)
 
     def __post_init__(self) -> None:
-        for name in ("start", "variation_start"):
-            vector(name, getattr(self, name), 2)
-        for name in ("epsilon", "variation_epsilon"):
-            number(name, getattr(self, name), above=0.0, at_most=0.1)
-        number("restitution", self.restitution, above=0.0, at_most=0.9)
-        for name in ("duration", "variation_duration"):
-            number(name, getattr(self, name), above=0.0)
-        for name in ("sizes", "printed"):
-            for k, value in enumerate(vector(name, getattr(self, name))):
-                number(f"{name}[{k}]", value, above=0.0)
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -277,26 +273,14 @@ def variations(config: Config) -> tuple[Array, Array]:
     return np.array(config.sizes), np.array(remainders)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
-    cases, rows, summary = {}, [], {}
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Lie on the stop by events and by relaxation, and vary what goes through the strip."""
+    cases = {}
     for c in (config.restitution, 0.0):
         with console.status(f"restitution {c:g}"):
             exact, locks = locked_by_events(c, config)
-            relaxed = relaxed_run(c, config.epsilon, config)
-        cases[c] = exact, locks, relaxed
-        for found, wanted in zip(relaxed.locked, locks, strict=True):
-            rows.append(
-                (
-                    f"{c:g}",
-                    f"{wanted[0]:.4f} to {wanted[1]:.4f}",
-                    f"{found[0]:.4f} to {found[1]:.4f}",
-                    f"{found[0] - wanted[0]:.1e}",
-                    f"{found[1] - wanted[1]:.1e}",
-                )
-            )
-    console.print(table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows))
+            cases[c] = exact, locks, relaxed_run(c, config.epsilon, config)
     with console.status("variations"):
         sizes, remainders = variations(config)
         printed = {epsilon: printed_run(epsilon, config) for epsilon in config.printed}
@@ -311,11 +295,14 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         "variation_sizes": sizes,
         "variation_remainders": remainders,
     }
-    folder.write_json("summary.json", summary)
-    console.print(f"slope of the variations' remainders: {slope:.2f}")
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+    pairs = [
+        (c, wanted, found)
+        for c, (_, locks, relaxed) in cases.items()
+        for wanted, found in zip(locks, relaxed.locked, strict=True)
+    ]
+    late = max((abs(found[1] - wanted[1]) for _, wanted, found in pairs), default=0.0)
+
+    def draw(folder: RunFolder) -> None:
         for c, (_, locks, relaxed) in cases.items():
             name = "plastic" if c == 0.0 else "elastic"
             draw_locked(folder / f"figures/{name}.png", relaxed, locks, f"c = {c:g}")
@@ -323,4 +310,28 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         draw_variations(folder / "figures/variations.png", sizes, remainders)
         draw_printed(folder / "figures/printed.png", plastic[0], printed)
         write_pendulum(folder, {f"restitution {c:g}": exact for c, (exact, *_) in cases.items()})
-    return summary
+
+    return Findings(
+        summary,
+        [locked_table(pairs), f"slope of the variations' remainders: {slope:.2f}"],
+        [
+            Check("the stop lets go when events say, off by [s]", late, 1e-3),
+            Check("variations are of first order: slope of what remains", slope, 2.2, 1.8),
+        ],
+        draw=draw,
+    )
+
+
+def locked_table(pairs: Sequence[tuple[float, Interval, Interval]]) -> Table:
+    """Restitution, and when the link was locked, by events and relaxed."""
+    rows = [
+        (
+            f"{c:g}",
+            f"{wanted[0]:.4f} to {wanted[1]:.4f}",
+            f"{found[0]:.4f} to {found[1]:.4f}",
+            f"{found[0] - wanted[0]:.1e}",
+            f"{found[1] - wanted[1]:.1e}",
+        )
+        for c, wanted, found in pairs
+    ]
+    return table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows)

@@ -15,7 +15,7 @@ The forcing is a pair of states, so that the fields are autonomous.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import casadi as ca
 import numpy as np
@@ -24,19 +24,22 @@ from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl import symbolic
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.relaxation.relax import relax
 from hybridctl.hybrid.relaxation.sliding import SLIDING, filippov
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
+from hybridctl.settings import Positive, check_settings
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
 
 GRAVITY = 9.81
 SAMPLES = 600
 Surface = Literal["relay", "friction"]
+SURFACES: tuple[Surface, ...] = ("relay", "friction")
 
 
 @dataclass(frozen=True)
@@ -48,22 +51,17 @@ class Config:
     in m/s.
     """
 
-    relay: float = 2.5
+    relay: Positive = 2.5
     relay_forcing: tuple[float, float] = (3.0, 1.2)
-    friction: float = 0.3
+    friction: Positive = 0.3
     friction_forcing: tuple[float, float] = (4.0, 1.5)
     start: tuple[float, float] = (1.0, 0.0)
-    speed: float = 0.5
-    duration: float = 15.0
-    widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
+    speed: Positive = 0.5
+    duration: Positive = 15.0
+    widths: tuple[Positive, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
 
     def __post_init__(self) -> None:
-        for name in ("relay", "friction", "speed", "duration"):
-            number(name, getattr(self, name), above=0.0)
-        for name in ("relay_forcing", "friction_forcing", "start"):
-            vector(name, getattr(self, name), 2)
-        for k, width in enumerate(vector("widths", self.widths)):
-            number(f"widths[{k}]", width, above=0.0)
+        check_settings(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,45 +141,43 @@ def order(config: Config, found: Study) -> float:
     return float(np.polyfit(np.log(config.widths), np.log(found.errors), 1)[0])
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Slide by Filippov's modes, by relaxation, and by mechanics."""
     with console.status("sliding"):
-        studies = {surface: study(config, surface) for surface in ("relay", "friction")}
+        studies = {surface: study(config, surface) for surface in SURFACES}
         phases, positions = stuck(config)
     friction = studies["friction"]
+    orders = {name: order(config, found) for name, found in studies.items()}
+    errors = {name: found.errors for name, found in studies.items()}
+    apart = float(np.abs(friction.states[:, 0] - positions).max())
     summary = {
-        "order": order(config, studies["relay"]),
-        "friction_order": order(config, friction),
+        "order": orders["relay"],
+        "friction_order": orders["friction"],
         "sliding": studies["relay"].phases,
         "sticking": friction.phases,
         "sticking_by_mechanics": phases,
-        "difference_to_mechanics": float(np.abs(friction.states[:, 0] - positions).max()),
+        "difference_to_mechanics": apart,
         "widths": config.widths,
-        "errors": {name: found.errors for name, found in studies.items()},
+        "errors": errors,
     }
-    folder.write_json("summary.json", summary)
     rows = [
-        (
-            name,
-            len(found.phases),
-            f"{found.errors[0]:.1e}",
-            f"{found.errors[-1]:.1e}",
-            f"{order(config, found):.3f}",
-        )
-        for name, found in studies.items()
+        (name, len(studies[name].phases), f"{e[0]:.1e}", f"{e[-1]:.1e}", f"{orders[name]:.3f}")
+        for name, e in errors.items()
     ]
     ends = [f"error at {width:.0e}" for width in (config.widths[0], config.widths[-1])]
     columns = ["system", "phases", *ends, "order"]
-    console.print(table("Relaxed runs against Filippov's solution", columns, rows))
-    console.print(
-        f"dry friction: Filippov's solution differs from the stick mode of mechanics by "
-        f"{summary['difference_to_mechanics']:.1e} m"
-    )
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         draw_sliding(folder / "figures/motion.png", studies)
-        errors = {name: found.errors for name, found in studies.items()}
         draw_orders(folder / "figures/errors.png", np.array(config.widths), errors)
-    return summary
+
+    return Findings(
+        summary,
+        [table("Relaxed runs against Filippov's solution", columns, rows)],
+        [
+            *(Check(f"{name}: order of the error", o, 1.1, 0.9) for name, o in orders.items()),
+            Check("dry friction is the stick mode of mechanics, apart by [m]", apart, 1e-7),
+        ],
+        draw=draw,
+    )

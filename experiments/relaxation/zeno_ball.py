@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.relaxation.figures import draw_ball, draw_errors
 from rich.console import Console
+from rich.table import Table
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
@@ -44,6 +46,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
+from hybridctl.settings import Bounds, Positive, check_settings
 from hybridctl.spaces import VectorSpace
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
@@ -53,6 +56,11 @@ AFTER = 3.0  # s past the last bounce, over which errors are taken
 START = (HEIGHT, 0.0)
 SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
 HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
+
+
+Restitution: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.95)]
+Several: TypeAlias = Annotated[int, Bounds(at_least=3)]
+Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
@@ -66,32 +74,20 @@ class Config:
     `pull` m/s^2, after `rest` s.
     """
 
-    restitution: float = 0.5
-    restitutions: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-    others: tuple[float, ...] = (0.1, 0.7, 0.8)
-    steps: int = 25
-    shortest: float = 1e-4
-    other_steps: int = 13
-    ratio: float = 0.01
-    widths: tuple[float, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
-    lift_width: float = 1e-7
-    pull: float = 2.0
-    rest: float = 2.0
+    restitution: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.5
+    restitutions: tuple[Restitution, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+    others: tuple[Restitution, ...] = (0.1, 0.7, 0.8)
+    steps: Several = 25
+    shortest: Annotated[float, Bounds(above=0.0, at_most=0.05)] = 1e-4
+    other_steps: Several = 13
+    ratio: Positive = 0.01
+    widths: tuple[Width, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
+    lift_width: Width = 1e-7
+    pull: Annotated[float, Bounds(above=GRAVITY)] = 2.0
+    rest: Positive = 2.0
 
     def __post_init__(self) -> None:
-        number("restitution", self.restitution, above=0.0, at_most=0.95)
-        for name in ("restitutions", "others"):
-            for k, c in enumerate(vector(name, getattr(self, name))):
-                number(f"{name}[{k}]", c, at_least=0.0, at_most=0.95)
-        count("steps", self.steps, at_least=3)
-        number("shortest", self.shortest, above=0.0, at_most=0.05)
-        count("other_steps", self.other_steps, at_least=3)
-        number("ratio", self.ratio, above=0.0)
-        for k, width in enumerate(vector("widths", self.widths)):
-            number(f"widths[{k}]", width, above=0.0, at_most=0.1)
-        number("lift_width", self.lift_width, above=0.0, at_most=0.1)
-        number("pull", self.pull, above=GRAVITY)
-        number("rest", self.rest, above=0.0)
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -207,19 +203,12 @@ def slope(errors: Array, sizes: Array) -> float:
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Go on past infinitely many bounces, by events, by a scheme, and by exact relaxed flows."""
     c = config.restitution
     with console.status("times of the last bounce"):
         times = [(r, stop_time(r), last_bounce(r)) for r in config.restitutions]
-    console.print(
-        table(
-            "Last bounce [s]",
-            ["restitution", "events", "closed form", "difference"],
-            [(f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in times],
-        )
-    )
     steps = np.geomspace(1e-1, config.shortest, config.steps)
     with console.status("discrete schemes"):
         errors = scheme_errors(c, euler, steps, config.ratio)
@@ -228,7 +217,6 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         widths = np.array(config.widths)
         flows = np.array([flow_error(c, width) for width in widths])
         lifts = {str(r): lift_off(config, r) for r in (0.0, c)}
-    slopes = {name: slope(found, h) for name, (h, found) in others.items()}
     summary = {
         "stop_time": stop_time(c),
         "stop_time_exact": last_bounce(c),
@@ -236,27 +224,49 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         "error_slope": slope(errors, steps),
         "steps": steps,
         "errors": errors,
-        "other_slopes": slopes,
+        "other_slopes": {name: slope(found, h) for name, (h, found) in others.items()},
         "flow_slope": slope(flows, widths),
         "flow_errors": flows,
         "lift_off": lifts,
     }
-    folder.write_json("summary.json", summary)
-    rows = [(f"Euler, c = {c:g}", f"{summary['error_slope']:.2f}")]
-    rows += [(name, f"{value:.2f}") for name, value in slopes.items()]
-    rows.append((f"relaxed flow, in epsilon, c = {c:g}", f"{summary['flow_slope']:.2f}"))
-    console.print(table("Order of the error after the last bounce", ["", "slope"], rows))
-    found = [(f"restitution {r}", f"{delay:.1e}") for r, delay in lifts.items()]
-    console.print(table("From the pull to the lift-off", ["", "s"], found))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         curves = {f"Euler, c = {c:g}": (steps, errors), **others}
         draw_errors(folder / "figures/errors.png", curves, (widths, flows))
         relaxed = relax(ball(c), 1e-3)
         shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
         draw_ball(folder / "figures/ball.png", *entered(relaxed, shown, 0.0), last_bounce(c))
-    return summary
+
+    return Findings(summary, tables(config, summary), checks(summary), draw=draw)
+
+
+def tables(config: Config, summary: Mapping[str, Any]) -> list[Table]:
+    """Times of the last bounce, orders of the errors, and how soon the ball lifts off."""
+    c = config.restitution
+    times = [
+        (f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in summary["stop_times"]
+    ]
+    orders = {f"Euler, c = {c:g}": summary["error_slope"], **summary["other_slopes"]}
+    orders[f"relaxed flow, in epsilon, c = {c:g}"] = summary["flow_slope"]
+    rows = [(name, f"{order:.2f}") for name, order in orders.items()]
+    lifts = [(f"restitution {r}", f"{delay:.1e}") for r, delay in summary["lift_off"].items()]
+    columns = ["restitution", "events", "closed form", "difference"]
+    return [
+        table("Last bounce [s]", columns, times),
+        table("Order of the error after the last bounce", ["", "slope"], rows),
+        table("From the pull to the lift-off", ["", "s"], lifts),
+    ]
+
+
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """Bounces end when they should, and relaxation converges as its theory says."""
+    late = max(abs(found - exact) for _, found, exact in summary["stop_times"])
+    lift = max(summary["lift_off"].values())
+    return [
+        Check("events accumulate at the closed form's time, off by [s]", late, 1e-7),
+        Check("order of the relaxed flow in epsilon", summary["flow_slope"], 0.6, 0.4),
+        Check("the ball lifts off when it is pulled, after [s]", lift, 0.01),
+    ]
 
 
 def _other_errors(config: Config) -> dict[str, tuple[Array, Array]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +11,10 @@ from hybridctl.robots.rrr_door import Parameters
 
 from hybridctl.checks import Array
 from hybridctl.control.reference import Reference
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
-from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import (
-    BANDS,
     BASELINE,
     REFERENCE,
     TRACKING,
@@ -25,6 +23,7 @@ from hybridctl.plots import (
     Panel,
     Pose,
     animation,
+    mode_bands,
     series,
     snapshots,
 )
@@ -184,7 +183,7 @@ def draw_forces(runs: Runs, folder: RunFolder) -> None:
             folder / f"figures/forces_{name}.png",
             panels,
             title=f"Contact forces of the {name} around the impact",
-            bands=_bands(run),
+            bands=_bands(run, _around_events(run)),
             span=_around_events(run),
         )
 
@@ -205,7 +204,7 @@ def draw_errors(runs: Runs, folder: RunFolder) -> None:
         folder / "figures/errors_at_impact.png",
         [[panel]],
         title=title,
-        bands=bands,
+        bands=_bands(runs.tracking, _around_events(runs.tracking)),
         span=_around_events(runs.tracking),
     )
 
@@ -308,12 +307,10 @@ def _forces(
 ) -> list[tuple[Array, Array]]:
     """Times in a span and contact forces (n, 2), per arc."""
     found = []
-    for arc, times in run.sampled(2.5e-4):
-        near = times[(times >= span[0]) & (times <= span[1])]
-        outputs = plant.mode(arc.mode).outputs
-        if len(near) and outputs is not None:
-            values = [outputs(t, arc(t), arc.input(t))["normal_force"] for t in map(float, near)]
-            found.append((near, np.array(values)))
+    for _, times, outputs in replace(run, system=plant).sampled_outputs(2.5e-4):
+        near = (times >= span[0]) & (times <= span[1])
+        if near.any():
+            found.append((times[near], outputs["normal_force"][near]))
     return found
 
 
@@ -322,16 +319,6 @@ def _around_events(run: HybridTrajectory) -> tuple[float, float]:
     return times[0] - EVENT_WINDOW, times[-1] + EVENT_WINDOW
 
 
-def digits(mode: ModeKey) -> str:
-    """A mode as the thesis writes it: one digit per corner, corner 1 last."""
-    closed = closed_contacts(mode)
-    return "".join("1" if i in closed else "0" for i in (1, 0))
-
-
-def _bands(run: HybridTrajectory) -> list[Band]:
-    """One shaded and named band per arc."""
-    names = [digits(arc.mode) for arc in run.arcs]
-    return [
-        Band(arc.start, arc.end, name, BANDS[int(name, 2)])
-        for arc, name in zip(run.arcs, names, strict=True)
-    ]
+def _bands(run: HybridTrajectory, within: tuple[float, float] | None = None) -> list[Band]:
+    """One shaded band per arc."""
+    return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs], within)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from hybridctl.experiments.contacts.figures import draw_contacts
-from hybridctl.experiments.rrr_door.contact import contact_modes
 from hybridctl.experiments.rrr_door.figures import outline, write_scene
-from hybridctl.robots.rrr_door import Parameters, contacts, robot
-from rich.console import Console
+from hybridctl.robots.rrr_door import Parameters
+from rich.table import Table
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
+from hybridctl.experiment import Check
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
+from hybridctl.page.motion import mode_text
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, series, snapshots
 from hybridctl.report import RunFolder, event_record, table
 
@@ -106,23 +107,20 @@ def force_margins(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float
     arcs, where an event has just happened, are left out as well.
     """
     least, ratio = np.inf, 0.0
-    for arc, times in run.sampled(1e-3):
-        closed, outputs = list(closed_contacts(arc.mode)), plant.mode(arc.mode).outputs
-        if not closed or outputs is None:
-            continue
-        for t in map(float, times[:-1]):
-            values = outputs(t, arc(t), arc.input(t))
-            normal = values["normal_force"][closed]
-            friction = np.linalg.norm(values["friction_force"][closed], axis=1)
-            least = min(least, float(normal.min()))
-            pressed = normal > 0.01
-            ratio = max(ratio, float((friction[pressed] / normal[pressed]).max(initial=0.0)))
+    for arc, _, outputs in replace(run, system=plant).sampled_outputs(1e-3):
+        closed = list(closed_contacts(arc.mode))
+        normal = outputs["normal_force"][:-1, closed]
+        friction = np.linalg.norm(outputs["friction_force"][:-1, closed], axis=2)
+        pressed = normal > 0.01
+        least = min(least, float(normal.min(initial=np.inf)))
+        ratio = max(ratio, float((friction[pressed] / normal[pressed]).max(initial=0.0)))
     return {"least_normal_force": least, "largest_friction_ratio": ratio}
 
 
-def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any]) -> None:
+def tables(runs: Manoeuvres, summary: Mapping[str, Any]) -> list[Table]:
     """Events of all three runs (of guards or modes), then errors and force margins."""
-    columns = ["modes of corners 1/2", "time [s]", "normal impulses [N s]"]
+    printed = []
+    columns = ["modes of corners 1 and 2", "time [s]", "normal impulses [N s]"]
     for title, events in (
         ("Reference", runs.reference.events),
         ("Perturbed, reference spreading", runs.tracking.events),
@@ -133,14 +131,14 @@ def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any])
             for e in events
             if e.guards or e.mode_before != e.mode_after
         ]
-        console.print(table(title, columns, rows))
+        printed.append(table(title, columns, rows))
     lines: list[tuple[str, ...]] = []
     for name, label in (("tracking", "spreading"), ("conventional", "conventional")):
         part = summary[name]
         keys = ("peak_error", "rms_error", "final_error", "peak_input")
         margins = ("least_normal_force", "largest_friction_ratio")
         lines.append((label, *(f"{part[key]:.4f}" for key in (*keys, *margins))))
-    console.print(
+    printed.append(
         table(
             "Error (all states, rad and rad/s), peak input (N m), least normal force (N), and the "
             "largest ratio of friction to it",
@@ -148,19 +146,33 @@ def print_tables(console: Console, runs: Manoeuvres, summary: Mapping[str, Any])
             lines,
         )
     )
+    return printed
+
+
+def checks(summary: Mapping[str, Any], friction: float) -> list[Check]:
+    """What reference spreading is worth here, and that no contact pulls or leaves its cone."""
+    tracked, clock = summary["tracking"], summary["conventional"]
+    pull, ratio = (
+        summary["reference"][key] for key in ("least_normal_force", "largest_friction_ratio")
+    )
+    return [
+        Check("the error fed back by spreading stays below", tracked["peak_error"], 0.4),
+        Check("the conventional error peaks", clock["peak_error"], least=3.0),
+        Check("no contact pulls on the reference [N]", pull, least=-1e-6),
+        Check("its friction is inside the cone, ratio", ratio, friction + 1e-6),
+    ]
 
 
 def _modes(event: Event) -> str:
-    return " -> ".join("/".join(contact_modes(m)) for m in (event.mode_before, event.mode_after))
+    return " -> ".join(mode_text(mode) for mode in (event.mode_before, event.mode_after))
 
 
 def draw(parameters: Parameters, runs: Manoeuvres, folder: RunFolder) -> None:
     """Errors, modes, forces inside the cone and energy, and snapshots."""
     draw_errors(runs, folder)
     for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
-        stem = folder / f"figures/{name}"
-        title = f"Door manoeuvre, {name}"
-        draw_contacts(stem, title, runs.plant, robot(parameters), contacts(parameters), run)
+        known = replace(run, system=runs.plant)
+        draw_contacts(folder / f"figures/{name}", f"Door manoeuvre, {name}", known)
     events = runs.reference.events
     nominal, tracking = runs.reference.nominal, runs.tracking
     times = [0.0, *(e.time for e in events), 0.5 * (events[-1].time + nominal.end), nominal.end]

@@ -20,8 +20,9 @@ from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, c
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, Design, build
 from hybridctl.robots.rrr_door import Parameters, system, urdf
 from rich.console import Console
+from rich.table import Table
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, member, vector
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import scheduled
@@ -29,22 +30,26 @@ from hybridctl.control.reference import PHASES, Phase, Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
 from hybridctl.errors import InputError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
+from hybridctl.page.motion import mode_text
 from hybridctl.report import RunFolder, event_record, progress, table
+from hybridctl.settings import Positive, check_settings
 
 SUMMARY = "an arm hits a door with both corners of its foot, tracked with reference spreading"
 
 PERTURBATION = (-0.05, -0.03, -0.02, 0.0, -0.02, -0.05, 0.03, 0.0)  # (5.31)
 FEEDBACKS = ("ante", "post", "none")
 
-PUBLISHED_REFERENCE = (("00 -> 11", 1.0000, (1.2572, 0.3410)),)  # Table 5.1
+# The thesis writes modes as digits, corner 1 last: 01 is closed open.
+PUBLISHED_REFERENCE = (("open open -> closed closed", 1.0000, (1.2572, 0.3410)),)  # Table 5.1
 PUBLISHED_TRACKING = (  # Table 5.2
-    ("00 -> 01", 1.0389, (1.2273, 0.0)),
-    ("01 -> 11", 1.0488, (0.5247, 0.4442)),
+    ("open open -> closed open", 1.0389, (1.2273, 0.0)),
+    ("closed open -> closed closed", 1.0488, (0.5247, 0.4442)),
 )
 
 
@@ -62,7 +67,7 @@ class Config:
 
     friction: bool = False
     release: bool = False
-    friction_coefficient: float = 0.2
+    friction_coefficient: Positive = 0.2
     gains: str | None = None
 
     perturbation: tuple[float, ...] = PERTURBATION
@@ -81,15 +86,10 @@ class Config:
     manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
 
     def __post_init__(self) -> None:
+        check_settings(self)
         vector("perturbation", self.perturbation, 8)
-        number("scale", self.scale)
-        for name in ("position_gains_ante", "velocity_gains_ante"):
-            vector(name, getattr(self, name), 3)
-        for name in ("position_gains_post", "velocity_gains_post"):
-            vector(name, getattr(self, name), 3)
         member("phantom", self.phantom, PHASES)
         member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
-        number("friction_coefficient", self.friction_coefficient, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -110,33 +110,40 @@ def quick(config: Config) -> Config:
     return replace(config, rtol=1e-7, atol=1e-7, animate=False)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Track the reference from the perturbed start, by both kinds of error."""
     if config.friction or config.release:
-        return run_manoeuvre(config, folder, console)
+        return run_manoeuvre(config, console)
     began = time.perf_counter()
     with progress(console, 0.0, FINAL_TIME) as begin:
         runs = simulate_all(config, begin)
     report = feasibility(runs.plant, runs.reference)
     summary = summarize(runs, report)
     summary["simulation_seconds"] = time.perf_counter() - began
-    for name in ("tracking", "conventional"):
-        getattr(runs, name).save(folder / f"{name}.npz")
-    runs.reference.nominal.save(folder / "reference.npz")
-    folder.write_text("rrr_door.urdf", urdf(config.robot))
-    folder.write_json("summary.json", summary)
-    print_tables(console, runs, report, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         figures.draw_all(config.robot, runs, folder)
         if config.animate:
             figures.animate(config.robot, runs, folder)
-    return summary
+
+    spread, clock = runs.spread_error.peak, runs.conventional_error.peak
+    return Findings(
+        summary,
+        printed(runs, report, summary),
+        [
+            Check("the error fed back by spreading stays below", spread, 0.3),
+            Check("the conventional error peaks, times that", clock / spread, least=10.0),
+            Check("no closed contact pulls [N]", summary["tracking"]["least_force"], least=0.0),
+            Check("closed contacts stay closed, gap [m]", summary["drift"], 1e-8),
+        ],
+        saved(runs.reference, runs.tracking, runs.conventional),
+        {"rrr_door.urdf": urdf(config.robot)},
+        draw,
+    )
 
 
-def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+def run_manoeuvre(config: Config, console: Console) -> Findings:
     """The reference with friction or release, tracked from the perturbed start."""
     with console.status("simulating"):
         parameters, plant, reference = scene(config)
@@ -144,17 +151,25 @@ def run_manoeuvre(config: Config, folder: RunFolder, console: Console) -> dict[s
         feedback = schedule(config, reference)
         runs = manoeuvres.track(plant, reference, start, feedback, tolerance=config.rtol)
     summary = manoeuvres.summarize(runs)
-    reference.nominal.save(folder / "reference.npz")
-    for name in ("tracking", "conventional"):
-        getattr(runs, name).save(folder / f"{name}.npz")
-    folder.write_text("rrr_door.urdf", urdf(parameters))
-    folder.write_json("summary.json", summary)
-    manoeuvres.print_tables(console, runs, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        manoeuvres.draw(parameters, runs, folder)
-    return summary
+    return Findings(
+        summary,
+        manoeuvres.tables(runs, summary),
+        manoeuvres.checks(summary, parameters.friction),
+        saved(reference, runs.tracking, runs.conventional),
+        {"rrr_door.urdf": urdf(parameters)},
+        lambda folder: manoeuvres.draw(parameters, runs, folder),
+    )
+
+
+def saved(
+    reference: Reference, tracking: HybridTrajectory, conventional: HybridTrajectory
+) -> dict[str, HybridTrajectory]:
+    """The runs by the names of their files."""
+    return {
+        "reference": reference.nominal,
+        "tracking": tracking,
+        "conventional": conventional,
+    }
 
 
 def scene(
@@ -255,11 +270,16 @@ def summarize(runs: Runs, report: Feasibility) -> dict[str, Any]:
     }
 
 
-def print_tables(
-    console: Console, runs: Runs, report: Feasibility, summary: Mapping[str, Any]
-) -> None:
+def printed(runs: Runs, report: Feasibility, summary: Mapping[str, Any]) -> list[Table | str]:
     """Events as in Tables 5.1 and 5.2 beside the published ones, then errors and inputs."""
-    columns = ["event", "modes", "time [s]", "impulse 1 [N s]", "impulse 2 [N s]"]
+    found: list[Table | str] = []
+    columns = [
+        "event",
+        "corners 1 and 2",
+        "time [s]",
+        "impulse 1 [N s]",
+        "impulse 2 [N s]",
+    ]
     for title, events, published in (
         ("Reference", runs.reference.events, PUBLISHED_REFERENCE),
         ("Perturbed, reference spreading", runs.tracking.events, PUBLISHED_TRACKING),
@@ -272,50 +292,37 @@ def print_tables(
         rows += [
             ("thesis", m, f"{t:.4f}", *(f"{x:.4f}" for x in impulse)) for m, t, impulse in published
         ]
-        console.print(table(title, columns, rows))
+        found.append(table(title, columns, rows))
     t, c = summary["tracking"], summary["conventional"]
-    rows = [
-        (
-            "error against extended arcs (spread)",
-            "spreading",
-            t["peak_spread_error"],
-            t["rms_spread_error"],
-        ),
-        (
-            "error on the clock (conventional)",
-            "spreading",
-            t["peak_conventional_error"],
-            t["rms_conventional_error"],
-        ),
-        ("error on the clock (conventional)", "conventional", c["peak_error"], c["rms_error"]),
-        ("input, N m", "spreading", t["peak_input"], t["rms_input"]),
-        ("input, N m", "conventional", c["peak_input"], c["rms_input"]),
+    measures: list[tuple[str, str, Any, str]] = [
+        ("error against extended arcs (spread)", "spreading", t, "spread_error"),
+        ("error on the clock (conventional)", "spreading", t, "conventional_error"),
+        ("error on the clock (conventional)", "conventional", c, "error"),
+        ("input, N m", "spreading", t, "input"),
+        ("input, N m", "conventional", c, "input"),
     ]
-    cells = [(name, control, f"{peak:.4f}", f"{rms:.4f}") for name, control, peak, rms in rows]
-    console.print(
-        table(
-            "Errors (all states, rad and rad/s) and inputs",
-            ["quantity", "feedback on", "peak", "rms"],
-            cells,
-        )
-    )
-    console.print(
+    cells = [
+        (name, control, f"{of[f'peak_{key}']:.4f}", f"{of[f'rms_{key}']:.4f}")
+        for name, control, of, key in measures
+    ]
+    title = "Errors (all states, rad and rad/s) and inputs"
+    found.append(table(title, ["quantity", "feedback on", "peak", "rms"], cells))
+    found.append(
         f"least contact force: reference {summary['reference']['least_force']:.3f} N, tracking "
         f"{t['least_force']:.3f} N; largest gap of a closed contact {summary['drift']:.1e} m"
     )
     for e in report.events:
         rates = ", ".join(f"{name} {rate:.2f} m/s" for name, rate in e.guard_rates.items())
-        console.print(
+        found.append(
             f"reference event: {rates}; least impulse in any order {e.least_impulse:.3f} N s; "
             f"orders agree to {e.associativity:.1e}"
         )
-    for failure in report.failures:
-        console.print(f"[yellow]not feasible:[/yellow] {failure}")
+    return found + [f"[yellow]not feasible:[/yellow] {failure}" for failure in report.failures]
 
 
 def modes(event: Event) -> str:
-    """Modes before and after as the thesis writes them: one digit per corner, corner 1 last."""
-    return " -> ".join(figures.digits(key) for key in (event.mode_before, event.mode_after))
+    """Modes of corners 1 and 2 before and after."""
+    return " -> ".join(mode_text(key) for key in (event.mode_before, event.mode_after))
 
 
 def least_force(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> float:
@@ -331,13 +338,10 @@ def drift(plant: HybridSystem, run: HybridTrajectory, period: float = 1e-3) -> f
 
 
 def _of_closed(plant: HybridSystem, run: HybridTrajectory, name: str, period: float) -> list[Array]:
-    """Samples of an output of the contacts that are closed."""
-    found = []
-    for arc, times in run.sampled(period):
-        outputs, closed = plant.mode(arc.mode).outputs, list(closed_contacts(arc.mode))
-        if closed and outputs is not None:
-            found += [outputs(t, arc(t), arc.input(t))[name][closed] for t in map(float, times)]
-    return found
+    """Samples (n, c) of an output of the contacts that are closed, for each arc that has some."""
+    parts = replace(run, system=plant).sampled_outputs(period)
+    found = [outputs[name][:, list(closed_contacts(arc.mode))] for arc, _, outputs in parts]
+    return [values for values in found if values.size]
 
 
 def peak_input(run: HybridTrajectory) -> float:

@@ -25,9 +25,11 @@ from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.models import ModelSource, find_model
 from hybridctl.page.build import finish
+from hybridctl.plots import short_mode
 from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
+_DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def load_log(
         return read_log(path, mapping, segment=segment)
     raw = read_raw(path)
     known = LogMapping.parse(recordings)
-    fields = {name for source in known.channels for name in source.fields}
+    fields = {name for _, _, source in known.sources() for name in source.fields}
     if raw.native is None and "" in raw.tables and fields <= set(raw.tables[""].fields):
         return read_log(path, known, segment=segment)
     return read_log(path, segment=segment)
@@ -209,18 +211,32 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     first = judgements[0]
     events = first.result.events
     shown = [
-        (f"{e.time:.4f}", ", ".join(e.guards), figures.short_mode(e.mode_after))
-        for e in events[:_SHOWN]
+        (f"{e.time:.4f}", ", ".join(e.guards), short_mode(e.mode_after)) for e in events[:_SHOWN]
     ]
     if shown:
         title = "Events" if len(events) <= _SHOWN else f"The first {_SHOWN} of {len(events)} events"
         console.print(table(title, ["time [s]", "guards", "mode after"], shown))
     for judgement in judgements:
         _say(console, f"{judgement.name}: {judgement.verdict}")
+    if len(judgements) > 1:
+        _say(console, ranking({j.name: j.result.log_likelihood for j in judgements}))
     for time, note in first.result.notes[:_NOTES]:
         _say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:
         _say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
+
+
+def ranking(likelihoods: Mapping[str, float]) -> str:
+    """One sentence on the log-likelihoods of filters by name: which is best, if one is."""
+    best = max(likelihoods, key=lambda name: likelihoods[name])
+    near = [n for n, value in likelihoods.items() if likelihoods[best] - value < _DECISIVE]
+    if len(near) == 1:
+        return f"the log speaks for {best}: all others are {_DECISIVE:g} or more behind in it"
+    return (
+        f"this log does not tell {', '.join(near)} apart: their log-likelihoods are less than "
+        f"{_DECISIVE:g} from the best; more impacts between few samples, or many logs, do "
+        "(`hybridctl simulate filter-study`)"
+    )
 
 
 def _say(console: Console, line: str) -> None:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 from scipy.spatial.transform import Rotation
 
-from hybridctl.commands.figures import mode_bands
 from hybridctl.errors import InputError
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.files import read_yaml
@@ -24,6 +23,7 @@ from hybridctl.logs import examine, read_log
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
 from hybridctl.page.build import finish
 from hybridctl.plots import TRACKING, Line, Panel, series
+from hybridctl.plots.filters import result_bands
 from hybridctl.report import RunFolder, build_configuration, table
 
 _OWN = ("settings", "channels")  # keys that a model of another kind does not have
@@ -154,7 +154,7 @@ def draw(folder: RunFolder, found: BaseRun) -> None:
         rows.append(row)
     (folder / "figures").mkdir(exist_ok=True)
     title = "The root, with two standard deviations; shaded by feet in contact"
-    series(folder / "figures/base.png", rows, title=title, bands=mode_bands(found.result))
+    series(folder / "figures/base.png", rows, title=title, bands=result_bands(found.result))
 
 
 def _say(console: Console, line: str) -> None:

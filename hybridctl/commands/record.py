@@ -16,34 +16,35 @@ from rich.console import Console
 
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Part
-from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
-from hybridctl.logs import Channel, Log, write_estimates, write_log
+from hybridctl.logs import Log, write_estimates, write_log
 from hybridctl.models import ModelSource
+from hybridctl.series import Series
 
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
 
 
 def to_log(record: Record, model: FilterModel, metadata: Mapping[str, str]) -> Log:
     """The channels of a log from which `Log.record` makes this record."""
-    channels: list[Channel] = []
+    channels: dict[str, Series] = {}
     for sensor in model.sensors:
-        channels += _split(record.channels[sensor.name], sensor.parts)
+        channels |= _split(record.channels[sensor.name], sensor.parts)
     if model.inputs is not None and record.inputs is not None:
-        channels += _split(record.inputs, (model.inputs,), "input")
+        channels |= _split(record.inputs, (model.inputs,), "input")
     for part, signal in model.signals.items():
         if signal.channel in record.channels:
-            channels += _split(record.channels[signal.channel], (part,))
-    return Log(tuple(channels), metadata=metadata)
+            channels |= _split(record.channels[signal.channel], (part,))
+    return Log(channels, metadata=metadata)
 
 
-def _split(series: Series, parts: Sequence[Part], role: str = "measurement") -> list[Channel]:
+def _split(series: Series, parts: Sequence[Part], role: str = "measurement") -> dict[str, Series]:
     """The channels that hold the columns of a series side by side."""
-    channels, first = [], 0
+    channels, first = {}, 0
     for part in parts:
         last = first + len(part.columns) if part.columns else None
         given = (part.columns, part.unit or "1", part.frame, role, part.quaternion)
-        channels.append(Channel(part.channel, series.times, series.values[:, first:last], *given))
+        channels[part.channel] = Series(series.times, series.values[:, first:last], *given)
         first = last or first
     return channels
 
@@ -76,7 +77,7 @@ def record(
     with console.status("simulating"):
         log, truth = synthetic_log(model, settings)
     write(path, model, log, truth)
-    counts = {channel.name: len(channel) for channel in log.channels}
+    counts = {name: len(series) for name, series in log.channels.items()}
     listed = ", ".join(f"{name} ({n})" for name, n in counts.items())
     console.print(f"{path}: {listed}", markup=False, highlight=False, soft_wrap=True)
     for event in truth.run.guard_events:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from html import escape
+from itertools import zip_longest
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf
@@ -13,6 +15,7 @@ from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space, VectorSpace
+from hybridctl.tables import html_table
 
 SYMMETRIC = 1e-9  # how far from symmetric and positive a given covariance may be, relative
 _TERMS = 30
@@ -37,6 +40,14 @@ class Estimate:
             mean = np.asarray(self.mean)
             spread = np.sqrt(np.maximum(np.diag(np.atleast_2d(self.covariance)), 0.0))
             return f"Estimate({self.mode}, {self.time:.6g} s, mean {mean}, deviations {spread})"
+
+    def _repr_html_(self) -> str:
+        """A table of mean and standard deviations, which are of the tangent space."""
+        spread = np.sqrt(np.maximum(np.diag(self.covariance), 0.0)).tolist()
+        rows = zip_longest(self.mean.tolist(), spread, fillvalue=math.nan)
+        cells = [(k, f"{x:.6g}", f"{s:.3g}") for k, (x, s) in enumerate(rows)]
+        title = f"<p>{escape(str(self.mode))} at {self.time:.6g} s</p>"
+        return title + html_table(("", "mean", "deviation"), cells)
 
 
 def checked(system: HybridSystem, estimate: Estimate) -> Estimate:

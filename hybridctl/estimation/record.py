@@ -12,51 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, array, floats
+from hybridctl.checks import Array
 from hybridctl.errors import InputError
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """Values (n, m) at times (n,) in s; a value that is NaN is missing, a time must not be."""
-
-    times: Array
-    values: Array
-
-    def __post_init__(self) -> None:
-        times = array("times", self.times, (None,))
-        try:
-            values = floats(self.values)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"values must be an array of numbers, got {self.values!r}") from error
-        if values.ndim == 1:
-            values = values[:, None]
-        if values.ndim != 2 or len(values) != len(times):
-            raise InputError(
-                f"values must have shape ({len(times)}, any), one row for each time, got "
-                f"{values.shape}"
-            )
-        if np.isinf(values).any():
-            raise InputError(f"values must not be infinite, row {_first(np.isinf(values))} is")
-        values.flags.writeable = False
-        object.__setattr__(self, "times", times)
-        object.__setattr__(self, "values", values)
-
-    @property
-    def disorder(self) -> int:
-        """How many stamps are earlier than the one before them."""
-        return int((np.diff(self.times) < 0.0).sum())
-
-    def sorted(self) -> Series:
-        """The same rows in order of time; rows of equal time keep their order."""
-        if not self.disorder:
-            return self
-        order = np.argsort(self.times, kind="stable")
-        return Series(self.times[order], self.values[order])
-
-
-def _first(rows: Array) -> int:
-    return int(np.argwhere(rows)[0, 0])
+from hybridctl.series import Series as Series
 
 
 class Sample(NamedTuple):
@@ -111,8 +69,7 @@ class Record:
         """The rows of all channels at times in (after, until], and all inputs."""
         channels = {}
         for name, series in self.channels.items():
-            kept = (series.times > after) & (series.times <= until)
-            channels[name] = Series(series.times[kept], series.values[kept])
+            channels[name] = series.rows((series.times > after) & (series.times <= until))
         return replace(self, channels=channels)
 
     def input(self, t: float) -> Array | None:

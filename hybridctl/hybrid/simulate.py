@@ -171,6 +171,10 @@ def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> Hy
     arcs: list[Arc] = []
     events: list[Event] = []
     fired = 0
+
+    def so_far() -> HybridTrajectory:
+        return HybridTrajectory(tuple(arcs), tuple(events), run.system)
+
     while True:
         flown = flow_on(run, point)
         crossing = flown.crossing
@@ -182,15 +186,15 @@ def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> Hy
             raise StepLimitError(
                 f"more than max_steps = {run.max_steps} steps by t = {flown.end:.9g} s in mode "
                 f"{point.mode.key!r}, {flown.stuck}",
-                trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
+                trajectory=so_far(),
             )
         if crossing is None:
-            return HybridTrajectory(tuple(arcs), tuple(events))
+            return so_far()
         if crossing.guards and fired == run.max_events:
             raise EventLimitError(
                 f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
                 f"in mode {point.mode.key!r}; the last guards were {crossing.guards}",
-                trajectory=HybridTrajectory(tuple(arcs), tuple(events)),
+                trajectory=so_far(),
             )
         fired += len(crossing.guards) > 0
         limit = accumulating(run, arc.mode, crossing, events)
@@ -199,4 +203,4 @@ def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> Hy
         if event.guards and terminal(event):
             t, x, u = point.time, point.state, point.input
             arcs.append(arc_from_steps(len(arcs), point.mode, [], t, x, u, t))
-            return HybridTrajectory(tuple(arcs), tuple(events))
+            return so_far()

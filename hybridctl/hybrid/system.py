@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hybridctl.checks import did_you_mean
 from hybridctl.errors import SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
+from hybridctl.tables import html_table
 
 T = TypeVar("T")
 
@@ -55,6 +58,22 @@ class HybridSystem:
     def __repr__(self) -> str:
         guards = "by mode" if self.guard_names is None else ", ".join(self.guard_names)
         return f"{type(self).__name__}(guards {guards})"
+
+    def _repr_html_(self) -> str:
+        """A table of the guards."""
+        return html_table(("guard",), [(name,) for name in self.guard_names or ("by mode",)])
+
+    def state_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Names of the coordinates (nx,) of a mode's state, with units in brackets if known."""
+        return tuple(f"x{k}" for k in range(self.mode(key).space.nx))
+
+    def input_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Names of the entries (nu,) of a mode's input, likewise."""
+        return tuple(f"u{k}" for k in range(self.mode(key).nu))
+
+    def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the entries of an output of this shape, in the order of its flat array."""
+        return tuple(".".join([name, *map(str, index)]) for index in np.ndindex(shape))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_modes": {}, "_outgoing": {}}

@@ -7,10 +7,10 @@ import os
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +19,13 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
+from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
+from hybridctl.tables import html_table
 
 Side = Literal["left", "right"]
 FORMAT = 3
@@ -59,6 +61,18 @@ class Event:
     def __repr__(self) -> str:
         what = ", ".join(self.guards) or "the input changes"
         return f"Event({self.time:.9g} s, {what}: {self.mode_before} -> {self.mode_after})"
+
+    def _repr_html_(self) -> str:
+        """A table of what happened."""
+        rows = [
+            ("time [s]", f"{self.time:.9g}"),
+            ("guards", ", ".join(self.guards) or "none: the input changes"),
+            ("mode before", self.mode_before),
+            ("mode after", self.mode_after),
+        ]
+        if self.impulses.size:
+            rows.append(("impulses [N s]", ", ".join(f"{p:.6g}" for p in self.impulses)))
+        return html_table(("event", ""), rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +196,16 @@ class HybridTrajectory:
     """Arcs 0..N and the N events between them; event j ends arc j.
 
     At an event time both limits exist: `traj(t, side="left")` is the state before all events at
-    t, `side="right"` the state after them.
+    t, `side="right"` the state after them. system: the one that was simulated, which knows outputs
+    and names. It is not pickled: `dataclasses.replace(run, system=system)` gives it back.
     """
 
     arcs: tuple[Arc, ...]
     events: tuple[Event, ...]
+    system: HybridSystem | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"arcs": self.arcs, "events": self.events, "system": None}
 
     @property
     def guard_events(self) -> tuple[Event, ...]:
@@ -245,14 +264,76 @@ class HybridTrajectory:
 
     def _repr_html_(self) -> str:
         """A table of the arcs and of the events that end them."""
-        rows = []
-        for k, arc in enumerate(self.arcs):
-            ends = ", ".join(self.events[k].guards) if k < len(self.events) else ""
-            cells = (f"{arc.start:.6g}", f"{arc.end:.6g}", str(arc.mode), ends)
-            rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
-        head = "".join(f"<th>{c}</th>" for c in ("from [s]", "to [s]", "mode", "event"))
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><tr>{head}</tr>{body}</table>"
+        ends = [", ".join(event.guards) for event in self.events]
+        rows = [
+            (f"{arc.start:.6g}", f"{arc.end:.6g}", arc.mode, end)
+            for arc, end in zip(self.arcs, [*ends, ""], strict=True)
+        ]
+        return html_table(("from [s]", "to [s]", "mode", "event"), rows)
+
+    def outputs(self, name: str, t: ArrayLike, side: Side = "right") -> Array:
+        """A quantity that modes declare, such as "normal_force": at time t, or (n, ...) at (n,).
+
+        NaN where the mode at a time does not declare it. `contact_system` says what robots have;
+        of other systems `system.mode(key).outputs` does.
+
+        Raises `InputError` for times outside [start, end] and for a run without its system,
+        `UnknownNameError` for a name that no mode of this run declares.
+        """
+        shape = self._declared[member("output", name, self._declared)]
+        single = np.ndim(t) == 0
+        times = [number("t", t)] if single else vector("t", t).tolist()
+        values = np.full((len(times), *shape), np.nan)
+        for row, time in zip(values, times, strict=True):
+            found = self._outputs_of(self.arc(time, side), time)
+            if name in found:
+                row[...] = found[name]
+        return values[0] if single else values
+
+    @cached_property
+    def _declared(self) -> dict[str, tuple[int, ...]]:
+        """Names of the outputs of all modes on the way, and their shapes."""
+        first = {arc.mode: arc for arc in reversed(self.arcs)}
+        found = [self._outputs_of(arc, arc.start) for arc in first.values()]
+        return {name: np.shape(value) for outputs in found for name, value in outputs.items()}
+
+    def _outputs_of(self, arc: Arc, t: float) -> Mapping[str, Array]:
+        outputs = self._known_system.mode(arc.mode).outputs
+        return {} if outputs is None else outputs(t, *arc.state_and_input(t))
+
+    @property
+    def _known_system(self) -> HybridSystem:
+        if self.system is None:
+            raise InputError(
+                "a run that was pickled or put together has no system; "
+                "dataclasses.replace(run, system=system) gives it back"
+            )
+        return self.system
+
+    def to_dataframe(self, times: ArrayLike | None = None) -> Any:
+        """A pandas table with a row for each time: mode, state, input, and all outputs.
+
+        Columns are named, with units, by `system.state_labels` and its kin; the index is the time
+        in s. times (n,) may not decrease; an event time gives the state after it. Without times,
+        those at which the integrator stepped, with both limits of every event.
+
+        Raises `InputError` for other times, where pandas (the extra `pandas`) is not installed,
+        and for a run without its system.
+        """
+        if times is None:
+            return dataframe(self._known_system, [(arc, arc.times) for arc in self.arcs])
+        t = vector("times", times)
+        if len(t) and not (self.start <= t[0] and t[-1] <= self.end and (np.diff(t) >= 0).all()):
+            raise InputError(
+                f"times must lie in [{self.start}, {self.end}] and not decrease, got {t.tolist()}"
+            )
+        ends = np.array([arc.end for arc in self.arcs[:-1]])
+        parts = np.split(t, t.searchsorted(ends, "left"))
+        return dataframe(self._known_system, list(zip(self.arcs, parts, strict=True)))
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """A matplotlib figure of the states over time, see `hybridctl.plots.states`."""
+        return import_module("hybridctl.plots").states(self, path)  # not loaded with simulations
 
     def input(self, t: float, side: Side = "right") -> Array:
         """Input (nu,) at time t."""
@@ -264,6 +345,15 @@ class HybridTrajectory:
         for arc in self.arcs:
             n = max(int(np.ceil((arc.end - arc.start) / period)), 1)
             yield arc, np.linspace(arc.start, arc.end, n + 1)
+
+    def sampled_outputs(self, period: float) -> Iterator[tuple[Arc, Array, dict[str, Array]]]:
+        """Arcs and times (n,) as `sampled`, with the outputs (n, ...) that the arc's mode declares.
+
+        At both ends these are limits of the arc. Raises `InputError` for a run without its system.
+        """
+        for arc, times in self.sampled(period):
+            rows = [self._outputs_of(arc, t) for t in times.tolist()]
+            yield arc, times, {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the event reports to an .npz file, atomically.
@@ -333,7 +423,7 @@ class HybridTrajectory:
             if isinstance(error, InputError):
                 raise
             raise FileFormatError(f"{path} is not a saved hybrid trajectory: {error}") from error
-        return HybridTrajectory(tuple(arcs), tuple(events))
+        return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 
 _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")

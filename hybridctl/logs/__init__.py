@@ -14,6 +14,5 @@ from hybridctl.logs.mapping import Mapping as Mapping
 from hybridctl.logs.quality import LogReport as LogReport
 from hybridctl.logs.quality import examine as examine
 from hybridctl.logs.readers import read_raw as read_raw
-from hybridctl.logs.schema import Channel as Channel
 from hybridctl.logs.schema import Log as Log
 from hybridctl.logs.writers import write_log as write_log

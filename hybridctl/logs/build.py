@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
@@ -15,11 +16,12 @@ from hybridctl.errors import InputError
 from hybridctl.logs.guess import guess_mapping
 from hybridctl.logs.mapping import ChannelSource, Mapping, Segment
 from hybridctl.logs.native import native_log
-from hybridctl.logs.raw import Field, RawLog, RawTable
+from hybridctl.logs.raw import Field, RawLog, RawTable, measured
 from hybridctl.logs.readers import read_raw
-from hybridctl.logs.schema import Channel, Log
+from hybridctl.logs.schema import Log
 from hybridctl.logs.stamps import Stamps, stamps
 from hybridctl.logs.units import si
+from hybridctl.series import Series
 
 
 def read_log(
@@ -48,34 +50,34 @@ def read_log(
         if mapping.segment is None:
             raise InputError(f"segment {segment} was asked for, but the mapping has no segments")
         index = checks.count("segment", segment, at_least=0)
-        mapping = dataclasses.replace(mapping, segment=Segment(mapping.segment.offsets, index))
-    return build(read_raw(path, {source.topic for source in mapping.channels}), mapping)
+        mapping = msgspec.structs.replace(mapping, segment=Segment(mapping.segment.offsets, index))
+    return build(read_raw(path, {source.topic for _, _, source in mapping.sources()}), mapping)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # damaged numbers may be of any size
 def build(raw: RawLog, mapping: Mapping) -> Log:
     """The channels of `mapping`, made from the tables of `raw`; SI units, one origin."""
-    channels: list[Channel] = []
+    channels: dict[str, Series] = {}
     clocks: list[Stamps] = []
     notes = list(raw.notes)
-    for source in mapping.channels:
+    for name, role, source in mapping.sources():
         try:
-            channel, clock, lost = _channel(raw, mapping, source)
+            channels[name], clock, lost = _channel(raw, mapping, source, role)
         except InputError as error:
-            raise type(error)(f"{raw.path}: channel {source.name!r}: {error}") from error
-        channels.append(channel)
+            raise type(error)(f"{raw.path}: channel {name!r}: {error}") from error
         clocks.append(clock)
         if lost:
-            notes.append(f"{source.name}: {lost} rows without a stamp are left out")
+            notes.append(f"{name}: {lost} rows without a stamp are left out")
     origin = min(clock.origin_ns for clock in clocks)
-    shifted = [
-        dataclasses.replace(channel, times=channel.times + 1e-9 * (clock.origin_ns - origin))
-        for channel, clock in zip(channels, clocks, strict=True)
-    ]
-    return Log(tuple(shifted), origin, str(raw.path), raw.format, notes=tuple(notes))
+    for (name, series), clock in zip(channels.items(), clocks, strict=True):
+        later = 1e-9 * (clock.origin_ns - origin)
+        channels[name] = replace(series, times=series.times + later)
+    return Log(channels, origin, str(raw.path), raw.format, notes=tuple(notes))
 
 
-def _channel(raw: RawLog, mapping: Mapping, source: ChannelSource) -> tuple[Channel, Stamps, int]:
+def _channel(
+    raw: RawLog, mapping: Mapping, source: ChannelSource, role: str
+) -> tuple[Series, Stamps, int]:
     table = raw.tables[checks.member("topic", source.topic, raw.tables)]
     parts = [_rows(table, name) for name in source.fields]
     count = len(parts[0])
@@ -95,17 +97,16 @@ def _channel(raw: RawLog, mapping: Mapping, source: ChannelSource) -> tuple[Chan
     if not keep.any():
         raise InputError("no row with a stamp and a value")
     unit, values = _converted(table, source, values)
-    channel = Channel(
-        source.name,
+    series = Series(
         clock.times[keep],
-        values[keep],
+        measured(values[keep]),
         () if source.rotation else columns,
         unit,
         source.frame,
-        source.role,
+        role,
         quaternion=bool(source.rotation),
     )
-    return channel, clock, int((~stamped).sum())
+    return series, clock, int((~stamped).sum())
 
 
 def _rows(table: RawTable, name: str) -> Field:

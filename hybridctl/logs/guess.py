@@ -9,13 +9,13 @@ from hybridctl.logs.raw import Field, RawLog, RawTable
 
 def guess_mapping(raw: RawLog) -> Mapping:
     """Channels named by field, or by topic and field; the time must have an obvious name."""
-    channels = [source for table in raw.tables.values() for source in _channels(table)]
+    channels = dict(pair for table in raw.tables.values() for pair in _channels(table))
     if not channels:
         raise InputError(
             f"{raw.path}: without a mapping, a field must be named like a time (t, time, stamp, "
             f"time_ns, ...) and others have as many rows; see `hybridctl info {raw.path}`"
         )
-    return Mapping(tuple(channels))
+    return Mapping(channels)
 
 
 def draft_mapping(raw: RawLog) -> Mapping:
@@ -23,18 +23,18 @@ def draft_mapping(raw: RawLog) -> Mapping:
     try:
         return guess_mapping(raw)
     except InputError:
-        channels = tuple(
-            ChannelSource(f"{table.name}.{name}".strip("."), (name,), topic=table.name)
+        channels = {
+            f"{table.name}.{name}".strip("."): ChannelSource((name,), topic=table.name)
             for table in raw.tables.values()
             for name, values in table.fields.items()
             if values.size and _usable(values, len(values))
-        )
+        }
         if not channels:
             raise
-        return Mapping(channels, TimeSource(rate=100.0))
+        return Mapping(channels, time=TimeSource(rate=100.0))
 
 
-def _channels(table: RawTable) -> list[ChannelSource]:
+def _channels(table: RawTable) -> list[tuple[str, ChannelSource]]:
     time = table.obvious_time() if table.stamps is None else None
     if table.stamps is not None:
         rows = len(table.stamps)
@@ -71,12 +71,11 @@ def _is_stamp(name: str, table: RawTable) -> bool:
 
 def _source(
     table: RawTable, group: str, fields: list[str], time: TimeSource | None
-) -> ChannelSource:
+) -> tuple[str, ChannelSource]:
     name = f"{table.name}.{group}" if table.name else group
     parts = {field.rpartition(".")[2]: field for field in fields}
     quaternion = set(parts) == set("wxyz")
-    return ChannelSource(
-        name,
+    return name, ChannelSource(
         tuple(parts[axis] for axis in "xyzw") if quaternion else tuple(fields),
         topic=table.name,
         rotation="xyzw" if quaternion else "",

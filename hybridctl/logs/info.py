@@ -95,8 +95,8 @@ def _origin(log: Log) -> str:
 
 def _channels(log: Log, report: LogReport) -> Table:
     """One row for each channel; a role is given where it is not a measurement."""
-    with_role = any(channel.role != "measurement" for channel in log.channels)
-    with_frame = any(channel.frame for channel in log.channels)
+    with_role = any(channel.role != "measurement" for channel in log.channels.values())
+    with_frame = any(channel.frame for channel in log.channels.values())
     table = _table("channels")
     table.add_column("channel", overflow="fold", min_width=8)
     table.add_column("columns", overflow="fold", min_width=8)
@@ -104,10 +104,10 @@ def _channels(log: Log, report: LogReport) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("count", "[Hz]", "first", "last", "gaps", "NaN"):
         table.add_column(escape(name), justify="right", no_wrap=True)
-    for channel, quality in zip(log.channels, report.channels, strict=True):
+    for channel, quality in zip(log.channels.values(), report.channels, strict=True):
         ends = (channel.times.min(), channel.times.max()) if len(channel) else ()
         table.add_row(
-            escape(channel.name),
+            escape(quality.name),
             escape(_short(channel.columns)),
             *["" if channel.role == "measurement" else channel.role] * with_role,
             escape(channel.unit),

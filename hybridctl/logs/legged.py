@@ -30,11 +30,11 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.record import Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.logs.estimates import PoseSeries, write_estimates
-from hybridctl.logs.schema import Channel, Log
+from hybridctl.logs.schema import Log
 from hybridctl.mechanics.robot import Robot
+from hybridctl.series import Series
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) ->
     stamps of the rates. Raises `UnknownNameError` for a channel or joint that the log does not
     have, `InputError` for units other than rad, rad/s, m/s^2 and N where the log has some.
     """
-    rate = _in(log[channels.gyroscope], "rad/s", 3)
-    force = _in(log[channels.accelerometer], "m/s^2", 3)
-    angles = _in(log[channels.joints], "rad")
+    rate = _in(log, channels.gyroscope, "rad/s", 3)
+    force = _in(log, channels.accelerometer, "m/s^2", 3)
+    angles = _in(log, channels.joints, "rad")
     for joint in estimator.joints:
         member(f"joint in channel {channels.joints!r}:", joint, angles.columns)
     columns = [angles.columns.index(joint) for joint in estimator.joints]
     loads = {
-        foot: _in(log[name], "N")
+        foot: _in(log, name, "N")
         for foot, name in zip(estimator.base.feet, channels.loads, strict=True)
         if name is not None
     }
@@ -162,21 +162,21 @@ def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) ->
     )
 
 
-def _in(channel: Channel, unit: str, width: int | None = None) -> Channel:
+def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
     """A channel in a unit, with so many columns."""
-    if channel.unit not in ("1", unit):
-        raise InputError(f"channel {channel.name!r} must be in {unit}, got {channel.unit}")
-    if width is not None and channel.values.shape[1] != width:
+    series = log[name]
+    if series.unit not in ("1", unit):
+        raise InputError(f"channel {name!r} must be in {unit}, got {series.unit}")
+    if width is not None and series.values.shape[1] != width:
         raise InputError(
-            f"channel {channel.name!r} must have {width} columns, got {channel.values.shape[1]}"
+            f"channel {name!r} must have {width} columns, got {series.values.shape[1]}"
         )
-    return channel
+    return series
 
 
-def _at(channel: Channel, times: Array) -> Array:
+def _at(series: Series, times: Array) -> Array:
     """The values (n, m) of a channel at these times."""
-    if np.array_equal(channel.times, times):
-        return channel.values
-    order = np.argsort(channel.times, kind="stable")
-    stamps, values = channel.times[order], channel.values[order]
-    return np.column_stack([np.interp(times, stamps, column) for column in values.T])
+    if np.array_equal(series.times, times):
+        return series.values
+    known = series.sorted()
+    return np.column_stack([np.interp(times, known.times, column) for column in known.values.T])

@@ -16,35 +16,25 @@ into the messages of a topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping as Dictionary
-from dataclasses import dataclass, fields
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import yaml
 
 from hybridctl import checks
 from hybridctl.errors import InputError
-from hybridctl.files import read_yaml
+from hybridctl.files import read_yaml, typed
 from hybridctl.logs.units import NANOSECONDS, UNITS
 
 ROTATIONS = ("wxyz", "xyzw", "rpy")
-_SECTIONS = {"channels": "measurement", "inputs": "input", "truth": "truth"}
-_CHANNEL = (
-    "topic",
-    "fields",
-    "columns",
-    "labels",
-    "unit",
-    "scale",
-    "frame",
-    "rotation",
-    "time",
-)
+ROLES = {"channels": "measurement", "inputs": "input", "truth": "truth"}  # by section
+
+Names = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True)
-class TimeSource:
+class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Stamps: a field in a unit, or a rate [Hz] (a number, or the field that holds it).
 
     With neither, the stamps of the recording, or the field whose name says that it is the time.
@@ -52,19 +42,23 @@ class TimeSource:
 
     field: str = ""
     unit: str = ""
-    rate: float | str = 0.0
+    rate: Annotated[float, msgspec.Meta(gt=0)] | str = 0.0
+
+    def __post_init__(self) -> None:
+        if self.field and self.rate:
+            raise InputError("rate must be left out: stamps have a field or a rate, not both")
+        if self.unit:
+            checks.member("unit", self.unit, NANOSECONDS)
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One of several recordings in a row: rows `offsets[index]` up to `offsets[index + 1]`."""
 
     offsets: str
-    index: int = 0
+    index: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-@dataclass(frozen=True)
-class ChannelSource:
+class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a channel comes from.
 
     `columns` keeps some columns, by label or number; `labels` names them (a list, or the field
@@ -73,26 +67,39 @@ class ChannelSource:
     roll, pitch and yaw about fixed axes, Rz(yaw) Ry(pitch) Rx(roll).
     """
 
-    name: str
-    fields: tuple[str, ...]
+    fields: Names
     topic: str = ""
-    columns: tuple[str, ...] = ()
-    labels: tuple[str, ...] | str = ()
+    columns: Names = ()
+    labels: str | Names = ()
     unit: str = ""
     scale: float = 1.0
     frame: str = ""
     rotation: str = ""
-    role: str = "measurement"
     time: TimeSource | None = None
 
+    def __post_init__(self) -> None:
+        checks.number("scale", self.scale)
+        if self.unit:
+            checks.member("unit", self.unit, UNITS)
+        if self.rotation:
+            checks.member("rotation", self.rotation, ROTATIONS)
 
-@dataclass(frozen=True)
-class Mapping:
-    """From the fields of a recording to the channels of a log."""
 
-    channels: tuple[ChannelSource, ...]
+class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From the fields of a recording to the channels of a log, by name and in their roles."""
+
+    channels: dict[str, ChannelSource] = {}
+    inputs: dict[str, ChannelSource] = {}
+    truth: dict[str, ChannelSource] = {}
     time: TimeSource = TimeSource()
     segment: Segment | None = None
+
+    def __post_init__(self) -> None:
+        names = Counter(name for section in ROLES for name in getattr(self, section))
+        if not names:
+            raise InputError("mapping needs at least one entry in channels, inputs or truth")
+        if max(names.values()) > 1:
+            raise InputError(f"channels, inputs and truth need different names, got {list(names)}")
 
     @classmethod
     def load(cls, path: str | Path) -> Mapping:
@@ -103,115 +110,50 @@ class Mapping:
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
 
-    def text(self) -> str:
-        """This mapping as YAML, to be edited; `load` reads it back."""
-        content: dict[str, Any] = {"time": _given(self.time)}
-        content["segment"] = None if self.segment is None else _given(self.segment)
-        for section, role in _SECTIONS.items():
-            content[section] = {
-                c.name: {k: v for k, v in _given(c).items() if k not in ("name", "role")}
-                for c in self.channels
-                if c.role == role
-            }
-        kept = {key: value for key, value in content.items() if value}
-        body = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None)
-        return f"# channels are read as SI after `unit`, one of {', '.join(UNITS)}\n{body}"
-
     @classmethod
     def parse(cls, content: Any) -> Mapping:
         """The mapping in nested dictionaries, as YAML gives them."""
-        given = _dictionary("mapping", content, ("time", "segment", *_SECTIONS))
-        time = _time("time", given.get("time") or {})
-        segment = _segment(given["segment"]) if given.get("segment") is not None else None
-        channels = []
-        for section, role in _SECTIONS.items():
-            entries = given.get(section) or {}
-            if not isinstance(entries, Dictionary):
-                raise InputError(f"{section} must be names with fields, got {entries!r}")
-            channels += [_channel(f"{section}.{n}", str(n), v, role) for n, v in entries.items()]
-        if not channels:
-            raise InputError("mapping needs at least one entry in channels, inputs or truth")
-        names = [channel.name for channel in channels]
-        if len(set(names)) != len(names):
-            raise InputError(f"channels, inputs and truth need different names, got {names}")
-        return cls(tuple(channels), time, segment)
+        given = typed(dict[str, Any], content, "mapping")
+        for key in given:
+            checks.member("key in mapping", key, cls.__struct_fields__)
+        parts: dict[str, Any] = {
+            section: {
+                str(name): typed(ChannelSource, _spelled(source), f"{section}.{name}")
+                for name, source in typed(dict[Any, Any], given.get(section) or {}, section).items()
+            }
+            for section in ROLES
+        }
+        if given.get("time"):
+            parts["time"] = typed(TimeSource, given["time"], "time")
+        if given.get("segment"):
+            parts["segment"] = typed(Segment, given["segment"], "segment")
+        return cls(**parts)
+
+    def text(self) -> str:
+        """This mapping as YAML, to be edited; `load` reads it back."""
+        content = msgspec.to_builtins(self)
+        body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
+        return f"# channels are read as SI after `unit`, one of {', '.join(UNITS)}\n{body}"
+
+    def sources(self) -> list[tuple[str, str, ChannelSource]]:
+        """Name, role and source of every channel."""
+        return [
+            (name, role, source)
+            for section, role in ROLES.items()
+            for name, source in getattr(self, section).items()
+        ]
 
 
-def _given(entry: TimeSource | Segment | ChannelSource) -> dict[str, Any]:
-    """What of an entry is not its default, in lists and dictionaries."""
-    given = {}
-    for f in fields(entry):
-        value = getattr(entry, f.name)
-        if value != f.default:
-            plain = list(value) if isinstance(value, tuple) else value
-            given[f.name] = _given(value) if isinstance(value, TimeSource) else plain
-    return given
-
-
-def _dictionary(name: str, value: Any, known: tuple[str, ...]) -> Dictionary[str, Any]:
-    if not isinstance(value, Dictionary):
-        raise InputError(f"{name} must have keys among {list(known)}, got {value!r}")
-    for key in value:
-        checks.member(f"key in {name}", key, known)
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{name} must be text, got {value!r}")
-    return value
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """A name or a list of names; numbers count as names, for columns that have no other."""
-    values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(v, str | int) and not isinstance(v, bool) for v in values):
-        raise InputError(f"{name} must be a name or a list of names, got {value!r}")
-    return tuple(str(v) for v in values)
-
-
-def _time(name: str, value: Any) -> TimeSource:
-    given = _dictionary(name, value, ("field", "unit", "rate"))
-    if "field" in given and "rate" in given:
-        raise InputError(f"{name} takes a field or a rate, not both")
-    rate = given.get("rate", 0.0)
-    if "rate" in given and not isinstance(rate, str):
-        rate = checks.number(f"{name}.rate", rate, above=0)
-    if "unit" in given:
-        checks.member(f"{name}.unit", given["unit"], NANOSECONDS)
-    return TimeSource(_text(f"{name}.field", given.get("field", "")), given.get("unit", ""), rate)
-
-
-def _segment(value: Any) -> Segment:
-    given = _dictionary("segment", value, ("offsets", "index"))
-    if "offsets" not in given:
-        raise InputError("segment needs offsets, the field with the first row of each segment")
-    index = checks.count("segment.index", given.get("index", 0), at_least=0)
-    return Segment(_text("segment.offsets", given["offsets"]), index)
-
-
-def _channel(path: str, name: str, value: Any, role: str) -> ChannelSource:
-    given = _dictionary(path, value, _CHANNEL)
-    if "fields" not in given:
-        raise InputError(
-            f"{path} needs fields: the columns, arrays or message fields it is made of"
-        )
-    unit = given.get("unit", "")
-    if "unit" in given:
-        unit = checks.member(f"{path}.unit", "1" if unit == 1 else unit, UNITS)
-    if "rotation" in given:
-        checks.member(f"{path}.rotation", given["rotation"], ROTATIONS)
-    labels = given.get("labels", ())
-    return ChannelSource(
-        name,
-        _texts(f"{path}.fields", given["fields"]),
-        topic=_text(f"{path}.topic", given.get("topic", "")),
-        columns=_texts(f"{path}.columns", given["columns"]) if "columns" in given else (),
-        labels=labels if isinstance(labels, str | tuple) else _texts(f"{path}.labels", labels),
-        unit=unit,
-        scale=checks.number(f"{path}.scale", given.get("scale", 1.0)),
-        frame=_text(f"{path}.frame", given.get("frame", "")),
-        rotation=given.get("rotation", ""),
-        role=role,
-        time=_time(f"{path}.time", given["time"]) if "time" in given else None,
-    )
+def _spelled(source: Any) -> Any:
+    """A source in full: a single name counts as a list of it, and a number as a name."""
+    if not isinstance(source, dict):
+        return source
+    full = dict(source)
+    for key in ("fields", "columns", "labels", "unit"):
+        value = full.get(key)
+        many = value if isinstance(value, list) else [value]
+        names = [str(v) if type(v) is int else v for v in many]
+        if key in full:
+            single = not isinstance(value, list) and key in ("labels", "unit")
+            full[key] = names[0] if single else names
+    return full

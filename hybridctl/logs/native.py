@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from hybridctl.errors import FileFormatError
-from hybridctl.logs.raw import RawLog, reading
-from hybridctl.logs.schema import Channel, Log
+from hybridctl.logs.raw import RawLog, measured, reading
+from hybridctl.logs.schema import Log
+from hybridctl.series import Series
 
 VERSION = 1
 
@@ -21,15 +22,15 @@ def header(log: Log) -> dict[str, Any]:
         "metadata": dict(log.metadata),
         "channels": [
             {
-                "name": channel.name,
-                "count": len(channel),
-                "columns": list(channel.columns),
-                "unit": channel.unit,
-                "frame": channel.frame,
-                "role": channel.role,
-                "quaternion": channel.quaternion,
+                "name": name,
+                "count": len(series),
+                "columns": list(series.columns),
+                "unit": series.unit,
+                "frame": series.frame,
+                "role": series.role,
+                "quaternion": series.quaternion,
             }
-            for channel in log.channels
+            for name, series in log.channels.items()
         ],
     }
 
@@ -40,22 +41,22 @@ def native_log(raw: RawLog) -> Log:
         given = raw.native
         if not isinstance(given, dict) or given.get("version") != VERSION:
             raise FileFormatError(f"{raw.path}: a log of version {VERSION} is expected")
-        channels = []
+        channels: dict[str, Series] = {}
         for entry in given["channels"]:
             times, values = _samples(raw, entry)
-            entry = {**entry, "columns": tuple(entry["columns"])}
-            count = entry.pop("count")
-            channels.append(Channel(times=times, values=values, **entry))
-            if len(channels[-1]) != count:
+            rest = {**entry, "columns": tuple(entry["columns"])}
+            name, count = rest.pop("name"), rest.pop("count")
+            channels[name] = Series(times, measured(values), **rest)
+            if len(times) != count:
                 raise FileFormatError(
-                    f"{raw.path}: channel {entry['name']!r} has {len(channels[-1])} samples where "
-                    f"{count} were written; the file was cut or changed"
+                    f"{raw.path}: channel {name!r} has {len(times)} samples where {count} were "
+                    "written; the file was cut or changed"
                 )
         origin = given["origin_ns"]
         if not isinstance(origin, int):
             raise FileFormatError(f"{raw.path}: origin_ns must be a whole number, got {origin!r}")
         metadata = {str(k): str(v) for k, v in given["metadata"].items()}
-        return Log(tuple(channels), origin, str(raw.path), raw.format, metadata, tuple(raw.notes))
+        return Log(channels, origin, str(raw.path), raw.format, metadata, tuple(raw.notes))
 
 
 def _samples(raw: RawLog, entry: dict[str, Any]) -> tuple[Any, Any]:

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import numpy as np
 
-from hybridctl.logs.schema import Channel, Log
+from hybridctl.logs.schema import Log
+from hybridctl.series import Series
 
 GAP = 5.0  # times the median spacing
 PLAUSIBLE = {
@@ -60,22 +61,22 @@ class LogReport:
 @np.errstate(over="ignore", invalid="ignore")  # damaged numbers may be of any size
 def examine(log: Log) -> LogReport:
     """Look for what a filter should be told of: see `ChannelQuality` and `PLAUSIBLE`."""
-    qualities = tuple(_quality(channel) for channel in log.channels)
+    qualities = tuple(_quality(name, series) for name, series in log.channels.items())
     warnings = list(log.notes)
-    for channel, quality in zip(log.channels, qualities, strict=True):
-        warnings += [f"{channel.name}: {text}" for text in _odd_stamps(channel, quality)]
-        warnings += [f"{channel.name}: {text}" for text in _odd_values(channel, quality)]
+    for series, quality in zip(log.channels.values(), qualities, strict=True):
+        odd = _odd_stamps(quality) + _odd_values(series, quality)
+        warnings += [f"{quality.name}: {text}" for text in odd]
     return LogReport(qualities, tuple(warnings + _apart(log)))
 
 
-def _quality(channel: Channel) -> ChannelQuality:
+def _quality(name: str, channel: Series) -> ChannelQuality:
     times = channel.times
     spacing = np.diff(np.sort(times))
     apart = spacing[spacing > 0]
     median = float(np.median(apart)) if apart.size else 0.0
     back = times < np.maximum.accumulate(times) if times.size else np.zeros(0, bool)
     return ChannelQuality(
-        channel.name,
+        name,
         len(channel),
         channel.rate,
         duplicates=int((spacing == 0).sum()),
@@ -86,7 +87,7 @@ def _quality(channel: Channel) -> ChannelQuality:
     )
 
 
-def _odd_stamps(channel: Channel, quality: ChannelQuality) -> list[str]:
+def _odd_stamps(quality: ChannelQuality) -> list[str]:
     odd = []
     if quality.duplicates:
         odd.append(f"{quality.duplicates} stamps occur more than once")
@@ -107,7 +108,7 @@ def _odd_stamps(channel: Channel, quality: ChannelQuality) -> list[str]:
     return odd
 
 
-def _odd_values(channel: Channel, quality: ChannelQuality) -> list[str]:
+def _odd_values(channel: Series, quality: ChannelQuality) -> list[str]:
     odd = []
     if quality.incomplete:
         odd.append(f"{quality.incomplete} of {quality.count} rows have missing values (NaN)")
@@ -131,9 +132,9 @@ def _odd_values(channel: Channel, quality: ChannelQuality) -> list[str]:
 
 def _apart(log: Log) -> list[str]:
     """Channels that share no time cannot come from one clock."""
-    filled = [channel for channel in log.channels if len(channel)]
+    filled = [(name, series.times) for name, series in log.channels.items() if len(series)]
     return [
-        f"{a.name} and {b.name} do not overlap in time; are their clocks and units the same?"
-        for a, b in combinations(filled, 2)
-        if a.times.max() < b.times.min() or b.times.max() < a.times.min()
+        f"{one} and {other} do not overlap in time; are their clocks and units the same?"
+        for (one, a), (other, b) in combinations(filled, 2)
+        if a.max() < b.min() or b.max() < a.min()
     ]

@@ -74,6 +74,13 @@ class RawLog:
     notes: list[str] = field(default_factory=list)
 
 
+def measured(values: Field) -> Field:
+    """Numbers as floats, with infinities, which no sensor measures, as missing (NaN)."""
+    found = values.astype(np.float64)
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
 def too_large(path: Path, what: str, size: int) -> FileFormatError:
     """The error for a declared size that a file of this length cannot or should not have."""
     return FileFormatError(

@@ -11,10 +11,11 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, Part
-from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.record import Record
+from hybridctl.series import Series
 
 if TYPE_CHECKING:
-    from hybridctl.logs.schema import Channel, Log
+    from hybridctl.logs.schema import Log
 
 LARGEST = 1e6  # in SI units; a sensor of a robot that says more is broken
 _NORM = 0.1  # how far from one the length of a measured quaternion may be
@@ -83,7 +84,7 @@ def _columns(log: Log, part: Part, notes: list[str]) -> tuple[Array, Array]:
     return channel.times, values
 
 
-def _in_order(channel: Channel, part: Part) -> Array:
+def _in_order(channel: Series, part: Part) -> Array:
     names = channel.columns
     if channel.quaternion != part.quaternion and part.quaternion:
         raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")

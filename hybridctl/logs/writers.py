@@ -42,7 +42,9 @@ def write_log(path: str | Path, log: Log) -> None:
 
 def _write_csv(path: Path, log: Log) -> None:
     """Channels with the same stamps share rows; the others leave each other's cells empty."""
-    names = [f"{channel.name}.{column}" for channel in log.channels for column in channel.columns]
+    names = [
+        f"{name}.{column}" for name, series in log.channels.items() for column in series.columns
+    ]
     plain = all(name == name.strip() and name.isprintable() for name in names)
     if not plain or len({"time", *names}) != len(names) + 1:
         raise InputError(f"a CSV file needs plain column names, all different, got {names}")
@@ -50,7 +52,7 @@ def _write_csv(path: Path, log: Log) -> None:
     order: dict[tuple[int, int], float] = {}
     clocks: dict[bytes, int] = {}
     start = 0
-    for channel in log.channels:
+    for channel in log.channels.values():
         width = len(channel.columns)
         clock = clocks.setdefault(channel.times.tobytes(), len(clocks))
         reached = np.maximum.accumulate(channel.times).tolist()
@@ -70,9 +72,9 @@ def _write_csv(path: Path, log: Log) -> None:
 
 def _write_npz(path: Path, log: Log) -> None:
     arrays = {HEADER: np.array(json.dumps(header(log)))}
-    for channel in log.channels:
-        arrays[f"{channel.name}/times"] = channel.times
-        arrays[f"{channel.name}/values"] = channel.values
+    for name, channel in log.channels.items():
+        arrays[f"{name}/times"] = channel.times
+        arrays[f"{name}/values"] = channel.values
     with path.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -84,8 +86,8 @@ def _write_hdf5(path: Path, log: Log) -> None:
         raise missing_extra(path, "HDF5", "h5py", "hdf5") from error
     with h5py.File(path, "w") as file:
         file.attrs[HEADER] = json.dumps(header(log))
-        for channel in log.channels:
-            group = file.create_group(channel.name)
+        for name, channel in log.channels.items():
+            group = file.create_group(name)
             group.create_dataset("times", data=channel.times, fletcher32=len(channel) > 0)
             group.create_dataset("values", data=channel.values, fletcher32=channel.values.size > 0)
             group["times"].attrs["unit"] = "s"
@@ -94,10 +96,10 @@ def _write_hdf5(path: Path, log: Log) -> None:
 
 def _write_mcap(path: Path, log: Log) -> None:
     with McapFile(path, json.dumps(header(log))) as file:
-        for channel in log.channels:
+        for name, channel in log.channels.items():
             values = {column: {"type": ["number", "null"]} for column in channel.columns}
             schema = object_schema({"time": {"type": "number"}, "values": object_schema(values)})
-            topic = file.topic(f"/{channel.name}", f"hybridctl.{channel.name}", schema)
+            topic = file.topic(f"/{name}", f"hybridctl.{name}", schema)
             for time, row in zip(channel.times.tolist(), channel.values.tolist(), strict=True):
                 named = dict(zip(channel.columns, map(json_number, row), strict=True))
                 file.write(topic, log.origin_ns, time, {"time": time, "values": named})

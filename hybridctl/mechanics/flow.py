@@ -45,13 +45,19 @@ class ContactFlow:
         return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :], value)
 
     def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
-        """Gaps, forces and sliding velocities of all contacts."""
-        point = self.dynamics.acceleration(*self._parts(x), u, self.modes)
+        """What `contact_system` says: of all contacts, the energy, and places in the world."""
+        q, v = self._parts(x)
+        dynamics = self.dynamics
+        point = dynamics.acceleration(q, v, u, self.modes)
+        joints = range(1, len(dynamics.robot.joint_names) + 1)
         return {
             "gap": point.gaps,
             "normal_force": point.forces,
             "friction_force": point.friction,
             "slip_velocity": point.slip,
+            "contact_position": dynamics.all.in_world(q, point.forces, point.friction)[0],
+            "joint_position": dynamics.robot.poses(q, joints)[:, :3, 3],
+            "energy": np.array(dynamics.robot.energy(q, v)),
         }
 
     def select(self, t: float, x: Array, u: Array) -> ModeKey:

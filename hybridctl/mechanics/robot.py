@@ -21,11 +21,13 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.inertia import check_inertias
 from hybridctl.mechanics.joints import SAGITTAL_JOINTS, kinds_of, motors
+from hybridctl.mechanics.labels import CoordinateLabels, coordinate_labels
 from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.rotors import Rotor, armature
 from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.mechanics.tree import Tree, tree_of
+from hybridctl.tables import html_table
 
 Root = Literal["fixed", "floating", "sagittal"]
 
@@ -135,6 +137,20 @@ class Robot:
 
     def __repr__(self) -> str:
         return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
+
+    def _repr_html_(self) -> str:
+        """A table of the joints, with the velocities they have and whether a motor drives them."""
+        driven = np.asarray(self.actuation.any(axis=1))
+        rows = [
+            (name, len(self.velocities(name)), "yes" if driven[self.velocities(name)[0]] else "no")
+            for name in self.joint_names
+        ]
+        return html_table(("joint", "velocities", "motor"), rows)
+
+    @property
+    def labels(self) -> CoordinateLabels:
+        """Names, with units, of coordinates, velocities and forces along these."""
+        return coordinate_labels(self._model)
 
     def _scratches(self) -> tuple[_Scratch, _Scratch]:
         return _Scratch(self._model), _Scratch(self._weightless)

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+import numpy as np
+
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
@@ -45,11 +47,22 @@ from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.spaces import Space, VectorSpace
+from hybridctl.tables import html_table
 
 _KNOWN: dict[int, Modes] = {
     0: (OPEN, CLOSED),
     1: (OPEN, STICK, SLIP_PLUS, SLIP_MINUS),
     2: (OPEN, STICK, SLIP),
+}
+
+_OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gap": ("m", ()),
+    "normal_force": ("N", ()),
+    "friction_force": ("N", ("1", "2")),
+    "slip_velocity": ("m/s", ("1", "2")),
+    "contact_position": ("m", ("x", "y", "z")),
+    "joint_position": ("m", ("x", "y", "z")),
+    "energy": ("J", ("kinetic", "potential")),
 }
 
 
@@ -77,6 +90,40 @@ class ContactSystem(HybridSystem):
     def contacts(self) -> tuple[Contact, ...]:
         """Its contacts, in the order of the mode keys."""
         return self.dynamics.contacts
+
+    def __repr__(self) -> str:
+        names = ", ".join(contact.name for contact in self.contacts)
+        return f"ContactSystem(contacts {names}; {self.robot!r})"
+
+    def _repr_html_(self) -> str:
+        """A table of the contacts."""
+        rows = [(c.name, c.frame, c.friction, c.restitution) for c in self.contacts]
+        return html_table(("contact", "frame", "friction", "restitution"), rows)
+
+    def state_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Names of the coordinates (q, v), after the joints."""
+        labels = self.robot.labels
+        return (*labels.positions, *labels.velocities)
+
+    def input_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Names of the forces of the motors, after the joints."""
+        forces = np.array(self.robot.labels.forces, dtype=np.str_)
+        return tuple(forces[self.robot.actuation.argmax(axis=0)].tolist())
+
+    def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the entries of an output, after the contacts and joints."""
+        if name not in _OUTPUTS:
+            return super().output_labels(name, shape)
+        unit, entries = _OUTPUTS[name]
+        if name == "energy":
+            return tuple(f"{entry} {name} [{unit}]" for entry in entries)
+        places = self.robot.joint_names if name == "joint_position" else self._contact_names
+        ends = [f".{entry}" for entry in entries] or [""]
+        return tuple(f"{name}.{place}{end} [{unit}]" for place in places for end in ends)
+
+    @property
+    def _contact_names(self) -> tuple[str, ...]:
+        return tuple(contact.name for contact in self.contacts)
 
     def _mode(self, key: ModeKey) -> Mode:
         modes = self._checked(key)
@@ -147,9 +194,10 @@ def contact_system(
     State x = (q, v), input u the actuated joint torques or forces. Mode keys and guards are
     those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
     "normal_force" (c,) N, "friction_force" (c, 2) N and "slip_velocity" (c, 2) m/s along the
-    tangents of each surface, zero where open. `stabilization` is the rate in 1/s at which a
-    closed contact's residual gap and a sticking one's residual speed decay, `terms` says how
-    the equations are evaluated (see `ContactDynamics`).
+    tangents of each surface, zero where open, "contact_position" (c, 3) and "joint_position"
+    (joints, 3) m in the world, "energy" (2,) J, kinetic and potential. `stabilization` is the rate
+    in 1/s at which a closed contact's residual gap and a sticking one's residual speed decay,
+    `terms` says how the equations are evaluated (see `ContactDynamics`).
 
     Raises `InputError` for contacts that do not fit the robot.
     """

@@ -115,7 +115,7 @@ class _Run:
             if progress is not None:
                 progress(t_next)
         self._finish(t)
-        return HybridTrajectory(tuple(self._arcs), tuple(self._events))
+        return HybridTrajectory(tuple(self._arcs), tuple(self._events), self._system)
 
     def _begin(self, modes: Modes, t: float, x: Array) -> None:
         self._modes, self._mode = modes, self._system.mode(modes)

@@ -295,5 +295,7 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 
 def test_a_cube_that_begins_in_the_table_is_refused():
-    with pytest.raises(InputError, match=r"position must leave every corner.*corner '.{3}'"):
+    with pytest.raises(
+        InputError, match=r"position must leave every corner.*corner 'front-right-bottom'"
+    ):
         cube_drop.prepare(cube_drop.Config(position=(0.0, 0.0, 0.05)))

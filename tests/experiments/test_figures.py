@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from hybridctl import plots
-from hybridctl.commands.figures import apart
 from hybridctl.models import find_model
 from hybridctl.plots import Line
+from hybridctl.plots.filters import apart
 
 
 @pytest.mark.parametrize(

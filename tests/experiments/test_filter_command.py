@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hybridctl.cli import cli
+from hybridctl.commands.filter import ranking
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.logs import read_log, write_log
@@ -97,6 +98,13 @@ def test_filters_are_compared_on_the_same_log(tmp_path):
     assert (tmp_path / "estimates_no_jump.npz").is_file()
 
 
+def test_filters_that_a_log_does_not_tell_apart_are_named():
+    """Odds of twenty to one, a log-likelihood of 3, decide."""
+    text = ranking({"salted": 10.0, "no_jump": 7.5, "particle": 6.9})
+    assert text.startswith("this log does not tell salted, no_jump apart")
+    assert ranking({"salted": 10.0, "no_jump": 6.0}).startswith("the log speaks for salted")
+
+
 def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
     from hybridctl.commands import filter as filter_run
 
@@ -141,9 +149,9 @@ def test_the_foot_force_tells_the_mode(tmp_path):
     force = log["force corner_1"].values[:, 0] + log["force corner_2"].values[:, 0]
     assert force[0] < 1.0 < 3.0 < force[-1]
     found = {}
-    for name, channels in (("with", log.channels), ("without", log.channels[:2])):
+    for name, kept in (("with", log.names), ("without", log.names[:2])):
         path = tmp_path / f"{name}.npz"
-        write_log(path, type(log)(channels, metadata=log.metadata))
+        write_log(path, type(log)({n: log[n] for n in kept}, metadata=log.metadata))
         truth = ["--truth", tmp_path / "a_truth.npz", "--out", tmp_path / name]
         call("filter", path, "--model", "door", *truth)
         found[name] = json.loads((tmp_path / name / "summary.json").read_text())
@@ -203,8 +211,8 @@ def test_logs_that_cannot_be_filtered_say_why(change, word, ball_log, tmp_path):
     times, values = change(channel.times, channel.values)
     columns = channel.columns[: values.shape[1]]
     path = tmp_path / "odd.npz"
-    odd = type(channel)("position", times, values, columns, "m")
-    write_log(path, type(log)((odd,)))
+    odd = type(channel)(times, values, columns, "m")
+    write_log(path, type(log)({"position": odd}))
     assert word in complaint("filter", path, "--model", "ball", "--out", tmp_path / "out")
 
 
@@ -251,8 +259,9 @@ def test_damaged_logs_give_a_result_or_one_line(seed, ball_log, tmp_path):
     channel = log["position"]
     times, values = damaged(rng, channel.times[:24], channel.values[:24])
     path = tmp_path / "odd.npz"
-    odd = type(channel)("position", times, values, channel.columns, "m")
-    write_log(path, type(log)((odd,)))
+    values[~np.isfinite(values)] = np.nan
+    odd = type(channel)(times, values, channel.columns, "m")
+    write_log(path, type(log)({"position": odd}))
     arguments = ["filter", path, "--model", "ball", "--out", tmp_path / "out"]
     try:
         call(*arguments)

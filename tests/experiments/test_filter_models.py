@@ -12,8 +12,9 @@ from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.filter_model import FilterSettings
 from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import simulate_truth, synthetic
-from hybridctl.logs import Channel, Log
+from hybridctl.logs import Log
 from hybridctl.models import find_model
+from hybridctl.series import Series
 
 FREE = ["duration=0.2", "rate=50", "spread=0"]  # no impact yet, and always the same start
 
@@ -98,9 +99,9 @@ def test_first_estimates_are_consistent(model):
 def test_channels_of_other_order_and_stamps_become_one_series():
     model, _ = made("block")
     t = np.arange(5) / 50.0
-    position = Channel("position", t, np.column_stack([t, 2.0 * t]), ("z", "x"), "m")
-    pitch = Channel("pitch", t[1:], 3.0 * t[1:], ("pitch",), "rad")
-    record = Log((position, pitch)).record(model)
+    position = Series(t, np.column_stack([t, 2.0 * t]), ("z", "x"), "m")
+    pitch = Series(t[1:], 3.0 * t[1:], ("pitch",), "rad")
+    record = Log({"position": position, "pitch": pitch}).record(model)
     values = record.channels["pose"].values
     np.testing.assert_array_equal(values[1:], np.column_stack([2.0 * t, t, 3.0 * t])[1:])
     assert np.isnan(values[0, 2])
@@ -111,19 +112,19 @@ def test_units_and_broken_values_are_caught():
     model, _ = made("ball")
     t = np.arange(5) / 50.0
     values = np.column_stack([t, t])
-    wrong = Log((Channel("position", t, values, ("x", "z"), "rad"),))
+    wrong = Log({"position": Series(t, values, ("x", "z"), "rad")})
     with pytest.raises(InputError, match="must be in m, but is in rad"):
         wrong.record(model)
     values[2, 0] = 1e9
-    record = Log((Channel("position", t, values, ("x", "z"), "m"),)).record(model)
+    record = Log({"position": Series(t, values, ("x", "z"), "m")}).record(model)
     assert np.isnan(record.channels["position"].values[2, 0])
     assert "above 1e+06" in record.notes[0]
     cube, _ = made("cube")
     q = np.tile([0.0, 0.0, 0.0, 3.0], (5, 1))
     q[0] = [0.0, 0.0, 0.0, 1.0]
-    place = Channel("position", t, np.zeros((5, 3)), ("x", "y", "z"), "m")
-    turn = Channel("orientation", t, q, quaternion=True)
-    record = Log((place, turn)).record(cube)
+    place = Series(t, np.zeros((5, 3)), ("x", "y", "z"), "m")
+    turn = Series(t, q, quaternion=True)
+    record = Log({"position": place, "orientation": turn}).record(cube)
     assert np.isnan(record.channels["pose"].values[1:, 3:]).all()
     assert "no unit quaternion" in record.notes[0]
 

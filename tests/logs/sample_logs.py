@@ -5,7 +5,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from hybridctl.logs import Channel, Log, write_log
+from hybridctl import Series
+from hybridctl.logs import Log, write_log
 
 NEEDS = {
     "csv": (),
@@ -38,12 +39,12 @@ def sample_log(count=12):
     positions[4, 1] = np.nan
     quaternions = rng.normal(size=(len(slow), 4))
     quaternions /= np.linalg.norm(quaternions, axis=1)[:, None]
-    channels = (
-        Channel("joints", fast, positions, ("hip", "knee"), "rad"),
-        Channel("imu.turn", slow, quaternions, unit="1", frame="world", quaternion=True),
-        Channel("torque", fast, rng.normal(size=(count, 1)), ("knee",), "Nm", role="input"),
-        Channel("height", fast[:3], rng.normal(size=3), (), "m", "table", "truth"),
-    )
+    channels = {
+        "joints": Series(fast, positions, ("hip", "knee"), "rad"),
+        "imu.turn": Series(slow, quaternions, unit="1", frame="world", quaternion=True),
+        "torque": Series(fast, rng.normal(size=(count, 1)), ("knee",), "Nm", role="input"),
+        "height": Series(fast[:3], rng.normal(size=3), (), "m", "table", "truth"),
+    }
     return Log(channels, ORIGIN, metadata={"robot": "a, b \u00b5"})
 
 

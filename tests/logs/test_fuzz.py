@@ -59,7 +59,7 @@ def outcome(path):
     except InputError as error:
         return str(error)
     assert isinstance(log, Log)
-    assert all(np.isfinite(channel.times).all() for channel in log.channels)
+    assert all(np.isfinite(channel.times).all() for channel in log.channels.values())
     examine(log)
     return None
 

@@ -7,8 +7,9 @@ import pytest
 import yaml
 from estimation.legged.machine import URDF
 
+from hybridctl import Series
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.logs import Channel, Log
+from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
 from hybridctl.report import build_configuration
 
@@ -48,12 +49,12 @@ def log(**changed):
     inertial = Rotation.from_euler("xyz", [0.4, -0.3, 1.2])  # of the mount in the URDF
     force = np.tile(inertial.inv().apply([0.0, 0.0, 9.81]), (n, 1))
     channels = {
-        "gyro": Channel("gyro", TIMES, np.zeros((n, 3)), unit="rad/s"),
-        "accel": Channel("accel", TIMES + 0.003, force, unit="m/s^2"),
-        "joints": Channel("joints", TIMES, np.tile(0.1 * np.arange(6), (n, 1)), NAMES, "rad"),
-        "force": Channel("force", TIMES, np.full((n, 3), 150.0), unit="N"),
+        "gyro": Series(TIMES, np.zeros((n, 3)), unit="rad/s"),
+        "accel": Series(TIMES + 0.003, force, unit="m/s^2"),
+        "joints": Series(TIMES, np.tile(0.1 * np.arange(6), (n, 1)), NAMES, "rad"),
+        "force": Series(TIMES, np.full((n, 3), 150.0), unit="N"),
     }
-    return Log(tuple((channels | changed).values()))
+    return Log(channels | changed)
 
 
 def test_a_robot_that_stands_is_where_the_model_says(model, folder):
@@ -80,13 +81,13 @@ def test_what_was_found_is_written(model, folder):
 
 
 def test_what_does_not_fit_is_refused(model, folder):
-    wrong = Channel("gyro", TIMES, np.zeros((len(TIMES), 3)), unit="m")
+    wrong = Series(TIMES, np.zeros((len(TIMES), 3)), unit="m")
     with pytest.raises(InputError, match="channel 'gyro' must be in rad/s, got m"):
         filter_base(log(gyro=wrong), model, folder)
-    few = Channel("accel", TIMES, np.zeros((len(TIMES), 2)), unit="m/s^2")
+    few = Series(TIMES, np.zeros((len(TIMES), 2)), unit="m/s^2")
     with pytest.raises(InputError, match="'accel' must have 3 columns, got 2"):
         filter_base(log(accel=few), model, folder)
-    other = Channel("joints", TIMES, np.zeros((len(TIMES), 1)), ("left joint 0",), "rad")
+    other = Series(TIMES, np.zeros((len(TIMES), 1)), ("left joint 0",), "rad")
     with pytest.raises(UnknownNameError, match="joint in channel 'joints'"):
         filter_base(log(joints=other), model, folder)
     with pytest.raises(InputError, match="for each of 2 feet"):

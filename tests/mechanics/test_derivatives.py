@@ -39,9 +39,17 @@ def test_acceleration_and_forces(make, modes):
 @pytest.mark.parametrize(
     ("modes", "friction", "u"),
     [
-        ({"---": "slip"}, 0.1, [0.2, 0.1, -0.4, 0.02, 0.01, 0.03]),
-        ({"---": "slip", "-+-": "slip"}, 0.1, [0.2, 0.1, -0.4, 0.02, 0.01, 0.03]),
-        ({"---": "slip", "-+-": "stick"}, 0.5, [-1.54, -1.24, -1.76, -0.02, -0.22, 0.01]),
+        ({"back-right-bottom": "slip"}, 0.1, [0.2, 0.1, -0.4, 0.02, 0.01, 0.03]),
+        (
+            {"back-right-bottom": "slip", "back-left-bottom": "slip"},
+            0.1,
+            [0.2, 0.1, -0.4, 0.02, 0.01, 0.03],
+        ),
+        (
+            {"back-right-bottom": "slip", "back-left-bottom": "stick"},
+            0.5,
+            [-1.54, -1.24, -1.76, -0.02, -0.22, 0.01],
+        ),
     ],
 )
 def test_contacts_that_begin_to_slide(modes, friction, u):

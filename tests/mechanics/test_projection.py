@@ -10,7 +10,7 @@ from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane
 
 STICK, SLIP, OPEN = "stick", "slip", "open"
-FACE = ("---", "-+-", "+--", "++-")
+FACE = ("back-right-bottom", "back-left-bottom", "front-right-bottom", "front-left-bottom")
 NEAR_THE_DOOR = np.array([-0.13, 1.37, -0.67, 0.35])  # joints of the rig, rad; gaps 8 and 28 cm
 
 

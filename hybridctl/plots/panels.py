@@ -1,4 +1,4 @@
-"""Figures: stacked time series with events and modes, snapshots of mechanisms, animations."""
+"""Stacked time series with events and modes, snapshots of mechanisms, animations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure
 
 from hybridctl.checks import Array
 from hybridctl.files import atomic, packed
@@ -70,37 +70,52 @@ class Pose:
     alpha: float = 1.0
 
 
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def grid(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
+    """Panels in rows, for `series`."""
+    columns = min(columns, len(panels))
+    return [panels[k : k + columns] for k in range(0, len(panels), columns)]
+
+
 def series(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     panels: Sequence[Sequence[Panel]],
     *,
     title: str,
     bands: Sequence[Band] = (),
     span: tuple[float, float] | None = None,
     xlabel: str = "time [s]",
-) -> None:
-    """Save a grid of time series that share the time axis; `panels[row][column]`.
+) -> Figure:
+    """A grid of time series that share the time axis; `panels[row][column]`.
 
-    Beside the picture (see `save_figure`) the series are saved as .json, for the page.
+    With a path it is saved, and beside the picture (see `save_figure`) the series as .json, for the
+    page.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
-    figure = Figure(figsize=(1.0 + 4.6 * columns, 1.0 + 1.75 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    figure = canvas(1.0 + 4.6 * columns, 1.0 + 1.75 * rows)
+    cells = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for r, row in enumerate(panels):
         for c in range(columns):
-            axes = grid[r][c]
+            axes = cells[r][c]
             if c >= len(row):
                 axes.set_visible(False)
                 continue
             _draw_panel(axes, row[c], bands, named=r == 0)
     for c in range(columns):
-        visible = [grid[r][c] for r in range(rows) if c < len(panels[r])]
+        visible = [cells[r][c] for r in range(rows) if c < len(panels[r])]
         visible[-1].set_xlabel(xlabel)
         visible[-1].tick_params(labelbottom=True)
     if span is not None:
-        grid[0][0].set_xlim(span)
+        cells[0][0].set_xlim(span)
     figure.suptitle(title)
+    if path is None:
+        return figure
     save_figure(figure, path)
     record = {
         "title": title,
@@ -111,6 +126,7 @@ def series(
     }
     with atomic(Path(path).with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(record, allow_nan=False))
+    return figure
 
 
 def _panel_record(panel: Panel) -> dict[str, Any]:
@@ -162,30 +178,31 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
 
 
 def snapshots(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     scenes: Sequence[tuple[str, Sequence[Pose]]],
     *,
     title: str,
     columns: int = 3,
     vertical: str = "y",
-) -> None:
-    """Save a grid of scenes, each with a caption and one or more poses, to a common scale."""
+) -> Figure:
+    """A grid of scenes, each with a caption and one or more poses, to a common scale."""
     rows = -(-len(scenes) // columns)
     limits = _limits([pose for _, poses in scenes for pose in poses])
     width, height = limits[1] - limits[0]
     cell = max(2.9 * height / width, 0.8)
-    figure = Figure(figsize=(3.6 * columns, 0.8 + (cell + 0.6) * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for axes, (caption, poses) in zip(grid.flat, scenes, strict=False):
+    figure = canvas(3.6 * columns, 0.8 + (cell + 0.6) * rows)
+    cells = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, (caption, poses) in zip(cells.flat, scenes, strict=False):
         _frame(axes, limits, vertical)
         axes.set_title(caption, fontsize=9)
         for pose in poses:
             _draw_pose(axes, pose)
-    for axes in list(grid.flat)[len(scenes) :]:
+    for axes in list(cells.flat)[len(scenes) :]:
         axes.set_visible(False)
     figure.suptitle(title)
-    save_figure(figure, path)
+    if path is not None:
+        save_figure(figure, path)
+    return figure
 
 
 def animation(
@@ -197,8 +214,7 @@ def animation(
     vertical: str = "y",
 ) -> None:
     """Save an animated GIF; each frame has one or more poses."""
-    figure = Figure(figsize=(5.0, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(5.0, 4.6)
     axes = figure.subplots()
     _frame(axes, _limits([pose for frame in frames for pose in frame]), vertical)
     movie = PillowWriter(fps=frames_per_second)
@@ -208,7 +224,7 @@ def animation(
                 line.remove()
             for pose in frame:
                 _draw_pose(axes, pose)
-            axes.set_title(f"{title}, t = {frame[-1].time:.2f} s", fontsize=10)
+            axes.set_title(f"{title}, t = {frame[-1].time:.3f} s", fontsize=10)
             movie.grab_frame()
             figure.set_layout_engine("none")  # that of the first frame stays
 

@@ -1,0 +1,105 @@
+"""The frame of an experiment: what it has to say, and all that is done with it.
+
+An experiment keeps its settings, its physics and its claim; from its `Findings` this frame writes
+config.json, runs, summary.json, checks.json, tables and figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.report import RunFolder, table
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim in words, which holds where `value` lies from `least` to `most`."""
+
+    claim: str
+    value: float
+    most: float = float("inf")
+    least: float = float("-inf")
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does; not for NaN."""
+        return bool(self.least <= self.value <= self.most)
+
+    def record(self) -> dict[str, Any]:
+        """The check as it stands in checks.json."""
+        entries = {"claim": self.claim, "value": self.value, "least": self.least}
+        return {**entries, "most": self.most, "holds": self.holds}
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What an experiment has found.
+
+    summary: the content of summary.json. printed: tables and lines, in their order. checks: of its
+    claims. runs: trajectories to be saved as NAME.npz. texts: other files, by name. draw: writes
+    the figures into a folder.
+    """
+
+    summary: Mapping[str, Any]
+    printed: Sequence[Table | str] = ()
+    checks: Sequence[Check] = ()
+    runs: Mapping[str, HybridTrajectory] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    draw: Callable[[RunFolder], None] | None = None
+
+
+def experiment(
+    find: Callable[[C, Console], Findings],
+) -> Callable[[C, RunFolder, Console], dict[str, Any]]:
+    """`run(config, folder, console)` from what finds things out, `find(config, console)`.
+
+    `find` prints nothing but its progress. The seed of config.json is `config.seed`, if there is
+    one. Returned is the content of summary.json.
+    """
+
+    @wraps(find)
+    def run(config: C, folder: RunFolder, console: Console) -> dict[str, Any]:
+        folder.write_configuration(config, seed=getattr(config, "seed", None))
+        found = find(config, console)
+        for name, trajectory in found.runs.items():
+            trajectory.save(folder / f"{name}.npz")
+        for name, text in found.texts.items():
+            folder.write_text(name, text)
+        folder.write_json("summary.json", found.summary)
+        for part in found.printed:
+            console.print(part)
+        if found.checks:
+            folder.write_json("checks.json", {"checks": [check.record() for check in found.checks]})
+            console.print(check_table(found.checks))
+        if found.draw is not None and folder.draws:
+            with console.status("drawing figures"):
+                found.draw(folder)
+        return dict(found.summary)
+
+    return run
+
+
+def check_table(checks: Sequence[Check]) -> Table:
+    """Every claim with what was found, what would be right, and whether it holds."""
+    rows = [
+        (check.claim, f"{check.value:.3g}", _range(check), "yes" if check.holds else "NO")
+        for check in checks
+    ]
+    return table("Claims", ["claim", "found", "right", "holds"], rows)
+
+
+def _range(check: Check) -> str:
+    if check.least == float("-inf"):
+        return f"at most {check.most:.3g}"
+    if check.most == float("inf"):
+        return f"at least {check.least:.3g}"
+    return f"{check.least:.3g} to {check.most:.3g}"

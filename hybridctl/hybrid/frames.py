@@ -1,0 +1,42 @@
+"""A run as a table of pandas: modes, states, inputs and outputs over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.hybrid.system import HybridSystem
+
+if TYPE_CHECKING:
+    from hybridctl.hybrid.trajectory import Arc
+
+
+def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:
+    """Arcs, each at times (n,), one below the other; see `HybridTrajectory.to_dataframe`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise InputError(
+            'to_dataframe needs the package pandas; install it with pip install "hybridctl[pandas]"'
+        ) from error
+    frames = [_of_arc(pd, system, arc, times) for arc, times in parts if len(times)]
+    return pd.concat(frames) if frames else pd.DataFrame()
+
+
+def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
+    states, inputs = arc(times), arc.input(times)
+    columns: dict[str, Any] = {"mode": [arc.mode] * len(times)}
+    columns |= zip(system.state_labels(arc.mode), states.T, strict=True)
+    columns |= zip(system.input_labels(arc.mode), inputs.T, strict=True)
+    outputs = system.mode(arc.mode).outputs
+    if outputs is not None:
+        rows = [outputs(t, x, u) for t, x, u in zip(times.tolist(), states, inputs, strict=True)]
+        for name in rows[0]:
+            values = np.array([row[name] for row in rows])
+            labels = system.output_labels(name, values.shape[1:])
+            columns |= zip(labels, values.reshape(len(times), -1).T, strict=True)
+    return pd.DataFrame(columns, index=pd.Index(times, name="time [s]"))

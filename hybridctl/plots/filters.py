@@ -1,0 +1,89 @@
+"""Figures of filters: errors against a truth, and normalized innovations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import chi2
+
+from hybridctl.checks import Array, Indices, instance
+from hybridctl.errors import InputError
+from hybridctl.estimation.result import FilterResult
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.plots.panels import BASELINE, CURVES, Band, Figure, Line, Panel, grid, series
+from hybridctl.plots.runs import mode_bands
+
+Path = str | os.PathLike[str] | None
+SIGMAS = 3.0
+_LEAST = 1e-3  # NIS is drawn from here on, on its logarithmic axis
+
+
+def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
+    """NIS over its dimension of named filters, and the limit that one in a hundred exceeds.
+
+    In bands of the modes of the first. Raises `InputError` where that has no innovations.
+    """
+    lines, limits = [], []
+    for (name, result), color in zip(results.items(), CURVES, strict=False):
+        found = result.innovations
+        times = np.array([i.time for i in found])
+        ratio = np.array([i.nis / i.dimension for i in found])
+        lines.append(Line(times, np.maximum(ratio, _LEAST), name, color, ".-", 0.7))
+        limits.append(np.array([chi2.ppf(0.99, i.dimension) / i.dimension for i in found]))
+    if not limits or not len(limits[0]):
+        raise InputError("results must begin with a filter that has innovations")
+    label = "99 % of right values are below"
+    lines.append(Line(lines[0].times, limits[0], label, "black", "--", 0.9))
+    panel = Panel("NIS / dimension", lines, log=True, legend="lower left")
+    title = "Normalized innovations; 1 on average if consistent"
+    return series(path, [[panel]], title=title, bands=result_bands(next(iter(results.values()))))
+
+
+def errors(
+    result: FilterResult, truth: HybridTrajectory, path: Path = None, *, title: str = "Errors"
+) -> Figure:
+    """Errors of the means in the tangent space, truth minus mean, within 3 standard deviations.
+
+    A panel for each coordinate (ndx,), broken at events. Where filter and truth are in modes of
+    different spaces there is no error. Raises `InputError` for a truth that does not cover the
+    samples.
+    """
+    instance("truth", truth, HybridTrajectory)
+    times = result.times
+    if not (len(times) and truth.start <= times[0] and times[-1] <= truth.end):
+        raise InputError(f"truth must cover the samples, but ends are {truth.start}, {truth.end}")
+    estimates = [step.estimate for step in result.steps]
+    deviations = np.array([np.sqrt(np.maximum(np.diag(e.covariance), 0.0)) for e in estimates])
+    found = np.full_like(deviations, np.nan)
+    for row, estimate in zip(found, estimates, strict=True):
+        arc = truth.arc(estimate.time)
+        if arc.space.ndx == len(row):
+            row[:] = arc.space.difference(estimate.mean, arc(estimate.time))
+    jumps = np.searchsorted(times, sorted({e.time for e in (*truth.events, *result.events)}))
+    panels = []
+    for k in range(found.shape[1]):
+        label = f"{SIGMAS:g} sigma" if k == 0 else None
+        lines = [Line(times, found[:, k])]
+        for sign, name in ((1.0, label), (-1.0, None)):
+            lines.append(Line(times, sign * SIGMAS * deviations[:, k], name, BASELINE, ":", 0.8))
+        panels.append(Panel(f"error {k}", [apart(line, jumps) for line in lines], zero=True))
+    return series(path, grid(panels), title=title, bands=result_bands(result))
+
+
+def apart(line: Line, at: Indices) -> Line:
+    """A line with gaps before the samples `at`, where what it shows jumps."""
+    inside = np.unique(at[(at > 0) & (at < len(line.times))])
+    between: Array = 0.5 * (line.times[inside - 1] + line.times[inside])
+    times = np.insert(line.times, inside, between)
+    return replace(line, times=times, values=np.insert(line.values, inside, np.nan))
+
+
+def result_bands(result: FilterResult) -> list[Band]:
+    """The spans of a filter's modes."""
+    times, found = result.times.tolist(), result.modes
+    starts = [0, *(k for k in range(1, len(found)) if found[k] != found[k - 1])]
+    ends = [*starts[1:], len(found) - 1]
+    return mode_bands([(times[a], times[b], found[a]) for a, b in zip(starts, ends, strict=True)])

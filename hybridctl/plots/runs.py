@@ -1,0 +1,206 @@
+"""Figures of a run: its states, what its contacts do, their forces, its energy."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.system import ContactSystem, closed_contacts
+from hybridctl.plots.panels import (
+    BANDS,
+    BASELINE,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Figure,
+    Line,
+    Panel,
+    grid,
+    series,
+)
+
+Path = str | os.PathLike[str] | None
+COLORS = {"open": BASELINE, "closed": TRACKING, "stick": TRACKING, "slip": REFERENCE}
+_SAMPLES = 1500  # over a run; every arc has at least two
+_CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
+_WIDE = 0.12  # of the time axis; bands that are narrower have no name
+
+
+def states(run: HybridTrajectory, path: Path = None, *, title: str = "States") -> Figure:
+    """A panel for each coordinate, in bands of the modes, broken at events.
+
+    Raises `InputError` for a run whose modes have states of different sizes.
+    """
+    sizes = {arc.space.nx for arc in run.arcs}
+    if len(sizes) > 1:
+        raise InputError(f"run must have states of one size to be plotted, got {sorted(sizes)}")
+    system, mode = run.system, run.arcs[0].mode
+    labels = [f"x{k}" for k in range(*sizes)] if system is None else system.state_labels(mode)
+    parts = [(times, arc(times)) for arc, times in run.sampled(_period(run))]
+    panels = [
+        Panel(label, [Line(times, values[:, k]) for times, values in parts])
+        for k, label in enumerate(labels)
+    ]
+    bands = mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])
+    return series(path, grid(panels), title=title, bands=bands, span=(run.start, run.end))
+
+
+def mode_bands(
+    spans: Iterable[tuple[float, float, ModeKey]], within: tuple[float, float] | None = None
+) -> list[Band]:
+    """A band for each (start, end, mode), a colour for each mode; wide ones are named.
+
+    within: the part of the time axis that is shown, all of it by default.
+    """
+    spans = list(spans)
+    kinds = list(dict.fromkeys(mode for _, _, mode in spans))
+    first, last = within or (spans[0][0], spans[-1][1])
+    bands = []
+    for start, end, mode in spans:
+        a, b = max(start, first), min(end, last)
+        label = short_mode(mode) if b - a > _WIDE * (last - first) else ""
+        if b >= a:
+            bands.append(Band(a, b, label, BANDS[kinds.index(mode) % len(BANDS)]))
+    return bands
+
+
+def short_mode(mode: ModeKey) -> str:
+    """How many contacts are in which mode, "open" where none is closed; other modes by name."""
+    parts = [str(part) for part in (mode if isinstance(mode, tuple) else (mode,))]
+    if len(parts) == 1:
+        return parts[0]
+    counts = Counter(part for part in parts if part != "open")
+    return ", ".join(f"{n} {kind}" for kind, n in counts.items()) or "open"
+
+
+def modes(
+    run: HybridTrajectory,
+    path: Path = None,
+    *,
+    title: str = "Contacts",
+    contacts: Sequence[str] | None = None,
+) -> Figure:
+    """Gap of contacts in the colour of their mode, and their sliding speed if any slides.
+
+    contacts: their names, all by default. Raises `InputError` for a run of another system,
+    `UnknownNameError` for a contact.
+    """
+    chosen = _chosen(run, contacts)
+    gaps, slips = _sampled(run, "gap"), _sampled(run, "slip_velocity")
+    slides = any(_mode_of(arc, i) == "slip" for arc in run.arcs for i, _ in chosen)
+    rows = []
+    for i, contact in chosen:
+        gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
+        row = [Panel(f"{contact.name}\ngap [mm]", _coloured(gap, i))]
+        if slides:
+            speed = [
+                (arc, times, np.linalg.norm(values[:, i], axis=1))
+                for arc, times, values in slips
+                if i in closed_contacts(arc.mode)
+            ]
+            row.append(Panel(f"{contact.name}\nsliding [m/s]", _coloured(speed, i)))
+        rows.append(row)
+    return series(path, rows, title=f"{title}: contacts by mode")
+
+
+def forces(
+    run: HybridTrajectory,
+    path: Path = None,
+    *,
+    title: str = "Contacts",
+    contacts: Sequence[str] | None = None,
+) -> Figure:
+    """Normal force of contacts, and their friction below the bound of Coulomb's cone; see `modes`.
+
+    Dotted lines are events.
+    """
+    normals, frictions = _sampled(run, "normal_force"), _sampled(run, "friction_force")
+    times = np.concatenate([part for _, part, _ in normals])
+    normal = np.concatenate([values for _, _, values in normals])
+    friction = np.concatenate([np.linalg.norm(values, axis=2) for _, _, values in frictions])
+    rows = []
+    for i, contact in _chosen(run, contacts):
+        bound = contact.friction * normal[:, i]
+        pressing = [Line(times, normal[:, i]), *_marks(run, normal[:, i])]
+        rubbing = [
+            Line(times, bound, f"{contact.friction:g} x normal", REFERENCE, "--"),
+            Line(times, friction[:, i], "friction"),
+            *_marks(run, bound),
+        ]
+        rows.append(
+            [
+                Panel(f"{contact.name}\nnormal [N]", pressing, zero=True),
+                Panel(f"{contact.name}\nfriction [N]", rubbing, zero=True),
+            ]
+        )
+    return series(path, rows, title=f"{title}: contact forces (dotted: events)")
+
+
+def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") -> Figure:
+    """Kinetic, potential (above its least) and total energy of a robot; dotted lines are events."""
+    _robot_system(run)
+    parts = _sampled(run, "energy")
+    times = np.concatenate([part for _, part, _ in parts])
+    both = np.concatenate([values for _, _, values in parts])
+    both[:, 1] -= both[:, 1].min()
+    total = both.sum(axis=1)
+    lines = [
+        Line(times, total, "total", "black"),
+        Line(times, both[:, 0], "kinetic", REFERENCE),
+        Line(times, both[:, 1], "potential", TRACKING),
+        *_marks(run, np.append(both, total)),
+    ]
+    return series(path, [[Panel("energy [J]", lines)]], title=f"{title}: energy (dotted: events)")
+
+
+def _robot_system(run: HybridTrajectory) -> ContactSystem:
+    if not isinstance(run.system, ContactSystem):
+        raise InputError(f"run must be one of a robot with contacts, got one of {run.system!r}")
+    return run.system
+
+
+def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[int, Contact]]:
+    """Contacts with their indices, in the order of the system."""
+    known = {contact.name: contact for contact in _robot_system(run).contacts}
+    wanted = known if names is None else [member("contact", name, known) for name in names]
+    return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
+
+
+def _sampled(run: HybridTrajectory, name: str) -> list[tuple[Arc, Array, Array]]:
+    """Each arc with times (n,) and an output (n, ...); at its ends it has its own limits."""
+    _robot_system(run)
+    return [(arc, times, found[name]) for arc, times, found in run.sampled_outputs(_period(run))]
+
+
+def _mode_of(arc: Arc, contact: int) -> str:
+    """The mode of one contact, without the sign of its velocity."""
+    return str(arc.mode[contact]).rstrip("+-")  # type: ignore[index]
+
+
+def _coloured(parts: Sequence[tuple[Arc, Array, Array]], contact: int) -> list[Line]:
+    """One line per arc in the colour of the contact's mode; the first of each mode is named."""
+    lines, named = [], set()
+    for arc, times, values in parts:
+        mode = _mode_of(arc, contact)
+        width = 1.4 if mode == "open" else _CLOSED_WIDTH
+        lines.append(Line(times, values, None if mode in named else mode, COLORS[mode], "-", width))
+        named.add(mode)
+    return lines
+
+
+def _marks(run: HybridTrajectory, values: Array) -> list[Line]:
+    """Dotted lines at the events, as high as the values."""
+    height = np.array([values.min(), values.max()])
+    return [Line(np.full(2, event.time), height, None, BASELINE, ":", 0.8) for event in run.events]
+
+
+def _period(run: HybridTrajectory) -> float:
+    return (run.end - run.start) / _SAMPLES

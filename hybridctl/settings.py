@@ -1,0 +1,59 @@
+"""Settings of experiments and models: dataclasses whose types say their bounds as well.
+
+@dataclass(frozen=True)
+class Config:
+    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3  # rad
+    widths: tuple[Positive, ...] = (1e-2, 1e-3)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from hybridctl.checks import count, number, sequence
+from hybridctl.errors import InputError
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a number may lie; None for no bound."""
+
+    above: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+Positive = Annotated[float, Bounds(above=0.0)]
+NotNegative = Annotated[float, Bounds(at_least=0.0)]
+Count = Annotated[int, Bounds(at_least=1)]
+
+
+def check_settings(settings: Any) -> None:
+    """Check all numbers of a dataclass, also those in tuples, by the types of its fields.
+
+    Raises `InputError` for a number outside its bounds, one that is not finite, what is no number,
+    and a tuple of another length. Fields of other types are not looked at.
+    """
+    for name, kind in get_type_hints(type(settings), include_extras=True).items():
+        _check(name, kind, getattr(settings, name))
+
+
+def _check(name: str, kind: Any, value: Any, bounds: Bounds | None = None) -> None:
+    if get_origin(kind) is Annotated:
+        _check(name, get_args(kind)[0], value, kind.__metadata__[0])
+    elif kind is float:
+        number(name, value, **asdict(bounds or Bounds()))
+    elif kind is int and bounds is not None:
+        count(name, value, at_least=int(bounds.at_least or 0))
+    elif get_origin(kind) is tuple:
+        entries, parts = sequence(name, value), get_args(kind)
+        if parts[1:] == (...,):
+            parts = parts[:1] * len(entries)
+        if len(parts) != len(entries):
+            raise InputError(f"{name} must have {len(parts)} entries, got {len(entries)}")
+        for k, (part, entry) in enumerate(zip(parts, entries, strict=True)):
+            _check(f"{name}[{k}]", part, entry)

@@ -1,0 +1,105 @@
+"""Public figures of runs and of filters: what they draw is what the run says."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import ball, block
+
+import hybridctl as hc
+from hybridctl import plots
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.measurement import coordinates
+
+OPEN = ("open", "open")
+
+
+@pytest.fixture(scope="module")
+def landing():
+    start = [0.0, 0.3, 0.2, 1.0, 0.0, 0.0]
+    return hc.simulate(block.system(), OPEN, start, (0.0, 0.5))
+
+
+def drawn(axes):
+    """Times and values of every solid line of an axis, one after the other."""
+    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
+    return (np.concatenate([getattr(line, f"get_{k}data")() for line in lines]) for k in "xy")
+
+
+def test_states_are_drawn_with_their_names_and_modes(landing, tmp_path):
+    figure = landing.plot(tmp_path / "states.png")
+    assert {p.name for p in tmp_path.iterdir()} == {"states.png", "states.svg", "states.json"}
+    axes = figure.axes
+    assert [a.get_ylabel() for a in axes][:2] == ["root_x [m]", "root_z [m]"]
+    assert [text.get_text() for text in axes[0].texts] == ["open", "", "", "2 slip+", "2 stick"]
+    for k, one in enumerate(axes):
+        times, values = drawn(one)
+        inside = ~np.isin(times, [event.time for event in landing.events])
+        np.testing.assert_allclose(values[inside], landing(times[inside])[:, k], atol=1e-12)
+
+
+def test_contacts_forces_and_energy_are_those_of_the_run(landing):
+    both = plots.modes(landing)
+    assert [a.get_ylabel() for a in both.axes][:2] == ["left\ngap [mm]", "left\nsliding [m/s]"]
+    one = plots.forces(landing, contacts=["right"])
+    assert [a.get_ylabel() for a in one.axes] == ["right\nnormal [N]", "right\nfriction [N]"]
+    times, values = drawn(one.axes[0])
+    quiet = (times > 0.4) & (times < 0.45)
+    np.testing.assert_allclose(values[quiet], 0.5 * 9.81, rtol=1e-6)
+    labels = [text.get_text() for text in plots.energy(landing).axes[0].get_legend().texts]
+    assert labels == ["total", "kinetic", "potential"]
+    with pytest.raises(UnknownNameError, match="did you mean 'left'"):
+        plots.modes(landing, contacts=["Left"])
+
+
+def test_runs_without_contacts_have_no_figures_of_contacts(landing):
+    lost = hc.HybridTrajectory(landing.arcs, landing.events)
+    with pytest.raises(InputError, match="robot with contacts"):
+        plots.forces(lost)
+    assert next(a.get_ylabel() for a in lost.plot().axes) == "x0"
+
+
+@pytest.fixture(scope="module")
+def filtered():
+    system = ball.system(ball.Parameters(slope=0.0, restitution=0.8))
+    truth = hc.simulate(system, ("open",), [0.0, 1.0, 0.5, 0.0], (0.0, 0.8))
+    times = np.linspace(0.02, 0.8, 40)
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(40, 2))
+    record = hc.Record({"position": hc.Series(times, truth(times)[:, :2] + noise)})
+    salted = hc.SaltedKalmanFilter(
+        system, 1e-6 * np.eye(4), coordinates("position", [0, 1], 1e-4 * np.eye(2))
+    )
+    start = hc.Estimate(("open",), 0.0, np.array([0.0, 1.02, 0.45, 0.05]), 0.01 * np.eye(4))
+    return salted.run(record, start), truth
+
+
+def test_errors_are_truth_minus_estimate_and_broken_at_events(filtered):
+    result, truth = filtered
+    figure = plots.errors(result, truth)
+    assert len(figure.axes) == 4
+    values = figure.axes[1].lines[0].get_ydata()
+    assert np.isnan(values).sum() >= 1  # the bounce
+    expected = truth(result.times)[:, 1] - np.array(result.means)[:, 1]
+    np.testing.assert_allclose(values[~np.isnan(values)], expected, atol=1e-12)
+    with pytest.raises(InputError, match="truth must cover"):
+        plots.errors(result, hc.simulate(ball.system(), ("open",), [0, 1, 0, 0], (0, 0.1)))
+
+
+def test_nis_is_drawn_beside_its_limit(filtered):
+    result, _ = filtered
+    axes = plots.nis({"salted": result}).axes[0]
+    shown = [i.nis / i.dimension for i in result.innovations]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), np.maximum(shown, 1e-3))
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), -np.log(0.01))  # chi2 of dimension 2
+    with pytest.raises(InputError, match="innovations"):
+        plots.nis({})
+
+
+def test_bands_are_those_of_the_part_that_is_shown():
+    spans = [(0.0, 1.0, "air"), (1.0, 1.05, "left"), (1.05, 2.0, "both")]
+    assert [band.label for band in plots.mode_bands(spans)] == ["air", "", "both"]
+    near = plots.mode_bands(spans, (0.98, 1.08))
+    assert [(b.start, b.end, b.label) for b in near] == [
+        (0.98, 1.0, "air"),
+        (1.0, 1.05, "left"),
+        (1.05, 1.08, "both"),
+    ]
+    assert [band.label for band in plots.mode_bands(spans, (1.5, 2.0))] == ["both"]

@@ -1,0 +1,49 @@
+"""Bounds that the types of settings say."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+
+from hybridctl.errors import InputError
+from hybridctl.report import build_configuration
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+
+
+@dataclass(frozen=True)
+class Config:
+    angle: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3
+    size: NotNegative = 0.0
+    any: float = -1.0
+    runs: Count = 3
+    widths: tuple[Positive, ...] = (1e-2, 1e-3)
+    pair: tuple[float, Positive] = (-1.0, 1.0)
+    name: str = "a"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"angle": 0.0}, "angle must be greater than 0.0, got 0.0"),
+        ({"angle": 1.6}, "angle must be at most 1.5, got 1.6"),
+        ({"size": -1e-9}, "size must be at least 0.0"),
+        ({"any": float("nan")}, "any must be finite"),
+        ({"any": "a"}, "any must be a number"),
+        ({"runs": 0}, "runs must be a whole number of at least 1, got 0"),
+        ({"runs": 1.5}, "runs must be a whole number"),
+        ({"widths": (1.0, 0.0)}, r"widths\[1\] must be greater than 0.0"),
+        ({"widths": 1.0}, "widths must be a list"),
+        ({"pair": (1.0,)}, "pair must have 2 entries, got 1"),
+        ({"pair": (1.0, -1.0)}, r"pair\[1\] must be greater than 0.0"),
+    ],
+)
+def test_numbers_outside_their_bounds_are_named(given, reason):
+    with pytest.raises(InputError, match=reason):
+        Config(**given)
+
+
+def test_bounds_do_not_change_how_settings_are_read():
+    assert build_configuration(Config, {"widths": [1, 2], "angle": 1}) == Config(1.0, widths=(1, 2))
