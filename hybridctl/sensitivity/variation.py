@@ -20,7 +20,7 @@ from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
-from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
+from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, Quadrature, collocated
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
@@ -156,11 +156,29 @@ def _held(arc: Arc) -> bool:
 
 
 def flow(
-    mode: Mode, arc: Arc, equation: Equation, start: Array, *, rtol: float, atol: float
+    mode: Mode,
+    arc: Arc,
+    equation: Equation,
+    start: Array,
+    *,
+    rtol: float,
+    atol: float,
+    quadrature: Quadrature | None = None,
 ) -> Iterator[Step]:
-    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration."""
+    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration.
+
+    quadrature: see `collocated`.
+    """
     return collocated(
-        equation, start, arc.start, arc.end, rtol=rtol, atol=atol, leap=_leap(mode, arc)
+        equation,
+        start,
+        arc.start,
+        arc.end,
+        rtol=rtol,
+        atol=atol,
+        first=float(arc.breaks[0] + arc.lengths[0]) - arc.start,
+        leap=_leap(mode, arc),
+        quadrature=quadrature,
     )
 
 
