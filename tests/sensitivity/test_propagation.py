@@ -78,7 +78,7 @@ def test_what_decays_at_once_is_damped_at_any_rate(rate):
     """One step over a thousandth to a millionth of its length: the state of rest remains."""
     matrix = A - rate * np.eye(N)
     found = collocated(1.0, 7, cost=None, matrix=matrix)
-    assert np.abs(found.state).max() < 1e-3
+    assert np.abs(found.state).max() < 10.0 / rate  # the formula damps by about s / (h rate)
     assert np.linalg.eigvalsh(found.noise).min() >= -1e-15
     rest = solve_continuous_lyapunov(matrix, -S)
     resolved = collocated(1.0 / rate, 7, cost=None, matrix=matrix)
