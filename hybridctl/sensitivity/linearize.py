@@ -28,7 +28,6 @@ from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike
-from hybridctl.sensitivity.sampled import SampledCoefficients, sampled_coefficients
 from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative, jump_under
 from hybridctl.sensitivity.symmetry import Symmetry
 from hybridctl.sensitivity.variation import (
@@ -131,14 +130,6 @@ class Linearization:
     def coefficients(self, arc: Arc, t: float) -> Coefficients:
         """A (ndx, ndx) and B (ndx, nu) at time t of an arc of the trajectory."""
         return coefficients(self.system.mode(arc.mode), t, *arc.state_and_input(t))
-
-    @cached_property
-    def sampled(self) -> tuple[SampledCoefficients, ...]:
-        """`coefficients` of each arc, sampled once, for those who ask for them many times."""
-        return tuple(
-            sampled_coefficients(partial(self.coefficients, arc), arc, self.rtol)
-            for arc in self.trajectory.arcs
-        )
 
     def linear_jump(self, k: int) -> JumpGains:
         """The jump of event k. Raises `InputError` where its guards are simultaneous."""

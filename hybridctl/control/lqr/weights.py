@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -33,11 +34,10 @@ def weight_at(
     positive definite).
     """
     if callable(weights):
-        given = weights
         for k, (size, ends) in enumerate(zip(sizes, times, strict=True)):
             for t in ends:
-                symmetric(f"{name}({k}, {t:g})", given(k, t), size, definite=definite)
-        return lambda k, t: np.asarray(given(k, t), dtype=np.float64)
+                symmetric(f"{name}({k}, {t:g})", weights(k, t), size, definite=definite)
+        return _InTime(weights)
     per_arc: list[ArrayLike] = [cast(ArrayLike, weights)] * len(sizes)
     if isinstance(weights, list | tuple) and len(weights) and np.ndim(weights[0]) == 2:
         per_arc = list(cast(Sequence[ArrayLike], weights))
@@ -49,7 +49,23 @@ def weight_at(
         symmetric(name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite)
         for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
     ]
-    return lambda k, t: matrices[k]
+    return _PerArc(matrices)
+
+
+@dataclass(frozen=True, eq=False)
+class _InTime:
+    weights: Callable[[int, float], ArrayLike]
+
+    def __call__(self, arc: int, t: float) -> Array:
+        return np.asarray(self.weights(arc, t), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _PerArc:
+    weights: Sequence[Array]
+
+    def __call__(self, arc: int, t: float) -> Array:
+        return self.weights[arc]
 
 
 def symmetric(name: str, value: ArrayLike, size: int, *, definite: bool = False) -> Array:
