@@ -81,7 +81,7 @@ class Config:
     rank: int = 0
     rank_members: int = 20
     rank_range: float = 4.0
-    tolerance: float = 1e-6
+    tolerance: float = 1e-4
     workers: int = 0
     perturbations: Perturbations = field(default_factory=Perturbations)
     door: rrr_door.Config = field(default_factory=rrr_door.Config)

@@ -24,6 +24,7 @@ symplectic pair of the same order (Sun 1993), so that F, P and C have their symm
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -36,7 +37,10 @@ from hybridctl.checks import Array
 
 @dataclass(frozen=True, eq=False)
 class Propagation:
-    """F `state` (n+, n), P `noise` (n+, n+) and C `cost` (n, n) of a stretch of time."""
+    """F `state` (n+, n), P `noise` (n+, n+) and C `cost` (n, n) of a stretch of time.
+
+    Of several, all with the same leading axes; iterating gives them one by one.
+    """
 
     state: Array
     noise: Array
@@ -47,6 +51,9 @@ class Propagation:
         """A jump by a matrix (n+, n), such as that of saltation."""
         after, before = state.shape
         return Propagation(state, np.zeros((after, after)), np.zeros((before, before)))
+
+    def __iter__(self) -> Iterator[Propagation]:
+        return map(Propagation, self.state, self.noise, self.cost)
 
     def then(self, later: Propagation) -> Propagation:
         """This one, and another one after it."""
@@ -150,25 +157,32 @@ class LinearStep:
         return np.asarray(back.reshape(by_start.shape) @ np.swapaxes(self.start, -1, -2))
 
     def propagation(self, noise: Array | None = None, cost: Array | None = None) -> Propagation:
-        """Of one step, with S and W (s, n, n) at the stages."""
-        s, n, _ = self.matrices.shape
-        x, c, none = self.start.reshape(s * n, n), self.weights[:, None, None], np.zeros((n, n))
-        spent = none if cost is None else x.T @ _rows(c * cost, x)
+        """Of each step, with S and W (..., s, n, n) at the stages."""
+        *batch, s, n, _ = self.matrices.shape
+        x, c = self.start.reshape(*batch, s * n, n), self.weights[..., None, None]
+        none: Array = np.zeros((*batch, n, n))
+        turned: Array = np.swapaxes(x, -1, -2)
         if noise is None:
-            return Propagation(x[-n:], none, symmetric_part(spent))
-        gathered = _rows(noise / c, self.response.T).T @ self.response.T
+            spent = none if cost is None else symmetric_part(turned @ _rows(c * cost, x))
+            return Propagation(x[..., -n:, :], none, spent)
+        response = self.response
+        forced = _rows(noise / c, np.swapaxes(response, -1, -2))
         if cost is None:
-            return Propagation(x[-n:], symmetric_part(gathered[-n:, -n:]), none)
-        whole = np.eye(s * n) + _rows(c * cost, gathered).T
-        solved = np.linalg.solve(whole, np.hstack([x, gathered[:, -n:]]))
-        spent = x.T @ _rows(c * cost, solved[:, :n])
-        return Propagation(solved[-n:, :n], *map(symmetric_part, (solved[-n:, n:], spent)))
+            gathered = symmetric_part(response[..., -n:, :] @ forced[..., -n:])
+            return Propagation(x[..., -n:, :], gathered, none)
+        gathered = response @ forced
+        whole = np.eye(s * n) + np.swapaxes(_rows(c * cost, gathered), -1, -2)
+        both = np.concatenate((x, gathered[..., -n:]), axis=-1)
+        solved = np.asarray(np.linalg.solve(whole, both), dtype=np.float64)
+        last, spent = solved[..., -n:, :], turned @ _rows(c * cost, solved[..., :n])
+        return Propagation(last[..., :n], symmetric_part(last[..., n:]), symmetric_part(spent))
 
 
 def _rows(blocks: Array, matrix: Array) -> Array:
-    """The block diagonal matrix of symmetric blocks (s, n, n) times a matrix (s n, k)."""
-    s, n, _ = blocks.shape
-    return np.asarray((blocks @ matrix.reshape(s, n, -1)).reshape(s * n, -1))
+    """The block diagonal matrix of symmetric blocks (..., s, n, n) times a matrix (..., s n, k)."""
+    *batch, s, n, _ = blocks.shape
+    split = matrix.reshape(*batch, s, n, matrix.shape[-1])
+    return np.asarray((blocks @ split).reshape(matrix.shape))
 
 
 def symmetric_part(a: Array) -> Array:

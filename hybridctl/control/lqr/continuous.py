@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, member, number, vector
+from hybridctl.checks import Array, array, instance, member, number, semidefinite, vector
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.events import (
     TREATMENTS,
@@ -33,7 +33,7 @@ from hybridctl.control.lqr.events import (
     through_jump,
 )
 from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
-from hybridctl.control.lqr.weights import Weights, symmetric, weight_at
+from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import sequences
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.cascade import Cascade
@@ -132,7 +132,7 @@ def hybrid_lqr(
     riccati = riccati_equation(
         lin, state_weight, input_weight, final_weight, rtol, atol, gain_tolerance
     )
-    final = symmetric("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
+    final = semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
     return solved(riccati, final, AtEvents(simultaneous, covariance, lead))
 
 
@@ -246,4 +246,4 @@ def _linear(factor: Array) -> GainOf:
 
 def _covariance(covariance: Covariance, k: int, cascade: Cascade) -> Array:
     given = covariance(k) if callable(covariance) else covariance
-    return symmetric(f"covariance of event {k}", given, cascade.dimension)
+    return semidefinite(f"covariance of event {k}", given, cascade.dimension)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,20 +26,21 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
 
-_FORMULA = radau(4)  # over a part of a panel: by its order more exact than the panel's polynomial
+_FORMULA = radau(4)  # between the nodes of a panel
+_FINER = 100.0  # at least: by how much V there is more exact than the panel's polynomial
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 _ROUNDING = 1e-14  # of the largest entry of V
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
 _MOST_KNOTS = 64  # in one panel
 
-Between = Callable[[float, float], Propagation]
+Between = Callable[[Array], Propagation]
 
 
 @dataclass(frozen=True, eq=False)
 class ValueCurve:
     """V(t) (ndx, ndx) on one arc; the least cost to go is dx . V(t) dx.
 
-    times (n,), values (n, ndx, ndx): at knots. between(a, b): the propagation from a to b.
+    times (n,), values (n, ndx, ndx): at knots. between(times): the propagations between times.
     """
 
     times: Array
@@ -51,7 +52,8 @@ class ValueCurve:
         k = min(int(self.times.searchsorted(t)), len(self.times) - 1)
         if t >= self.times[k]:
             return np.asarray(self.values[k])
-        return self.between(float(t), float(self.times[k])).value(self.values[k])
+        (back,) = self.between(np.array([t, self.times[k]]))
+        return back.value(self.values[k])
 
     @property
     def start(self) -> Array:
@@ -66,10 +68,7 @@ class ValueCurve:
     @property
     def propagation(self) -> Propagation:
         """Of the whole arc."""
-        total = Propagation.jump(np.eye(self.values.shape[1]))
-        for a, b in pairwise(self.times.tolist()):
-            total = total.then(self.between(a, b))
-        return total
+        return reduce(Propagation.then, self.between(self.times))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,13 +149,18 @@ class Riccati:
         """From a to b in one, for V at b."""
         times = a + (b - a) * FRACTIONS
         times[-1] = b
+        key = (k, a, b)
+        between = None if instant is not None else self._kept.get(key)
+        if between is None:
+            between = self._between(k, instant, times)
+        if instant is None:
+            self._kept[key] = between
         values = [value]
-        for start, end in reversed(list(pairwise(times.tolist()))):
-            values.append(self._between(k, instant, start, end).value(values[-1]))
+        for stretch in reversed(list(between)):
+            values.append(stretch.value(values[-1]))
         values.reverse()
-        gains = [
-            self._applied(k, instant, t, v) for t, v in zip(times.tolist(), values, strict=True)
-        ]
+        pairs = zip(times.tolist(), values, strict=True)
+        gains = [self._applied(k, instant, t, v) for t, v in pairs]
         return _Panel(times, np.array(values), np.array(gains))
 
     def _applied(self, k: int, instant: Instant | None, t: float, value: Array) -> Array:
@@ -167,33 +171,31 @@ class Riccati:
     def _resolves(self, panel: _Panel) -> bool:
         """Whether polynomials through V and K on a panel are as accurate as asked for."""
         off, size = _tail(panel.values), np.abs(panel.values).max(axis=0)
-        allowed = self.atol + self.rtol * size + _ROUNDING * size.max(initial=0.0)
+        allowed = _FINER * (self.atol + self.rtol * size) + _ROUNDING * size.max(initial=0.0)
         largest = float(np.abs(panel.gains).max(initial=0.0))
         return bool(
             (off <= allowed).all() and (_tail(panel.gains) <= self.gain_tolerance * largest).all()
         )
 
-    def _between(self, k: int, instant: Instant | None, a: float, b: float) -> Propagation:
-        """The propagation of arc k from a to b."""
-        if instant is None and (k, a, b) in self._kept:
-            return self._kept[k, a, b]
-        terms = [self._terms(k, instant, t) for t in (a + (b - a) * _FORMULA.points).tolist()]
-        states, reaches, costs = (np.array(part) for part in zip(*terms, strict=True))
-        found = LinearStep(states, b - a, _FORMULA).propagation(reaches, costs)
-        if instant is None:
-            self._kept[k, a, b] = found
-        return found
-
-    def _terms(self, k: int, instant: Instant | None, t: float) -> tuple[Array, Array, Array]:
-        """A, B R^-1 B' and Q (ndx, ndx), or what takes their place near an instant."""
-        c = self.lin.coefficients(self.lin.trajectory.arcs[k], t)
-        r, q = self.input_weight(k, t), self.state_weight(k, t)
-        reach = symmetric_part(c.input @ np.linalg.solve(r, c.input.T))
-        if instant is None:
-            return c.state, reach, q
-        share, gain = instant.share(t) ** 2, instant.gain
-        spent = symmetric_part(gain.T @ r @ gain)
-        return c.state - share * c.input @ gain, (1.0 - share) * reach, q + share * spent
+    def _between(self, k: int, instant: Instant | None, times: Array) -> Propagation:
+        """The propagations (m, ...) of arc k between times (m + 1,), with the gain applied."""
+        lengths = np.diff(times)
+        stages = np.asarray(times[:-1, None] + lengths[:, None] * _FORMULA.points)
+        arc = self.lin.trajectory.arcs[k]
+        flat = stages.ravel().tolist()
+        found = [self.lin.coefficients(arc, t) for t in flat]
+        a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
+        r = np.array([self.input_weight(k, t) for t in flat])
+        q = np.array([self.state_weight(k, t) for t in flat])
+        reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, 1, 2)))
+        if instant is not None:
+            share = np.array([instant.share(t) ** 2 for t in flat])[:, None, None]
+            a = a - share * (b @ instant.gain)
+            q = q + share * symmetric_part(instant.gain.T @ r @ instant.gain)
+            reach = (1.0 - share) * reach
+        by_step = (*stages.shape, *a.shape[1:])
+        a, reach, q = (part.reshape(by_step) for part in (a, reach, q))
+        return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
 
     def _curve(self, panels: list[_Panel]) -> GainCurve:
         """K between as many knots as its tolerance wants."""
