@@ -33,8 +33,8 @@ from hybridctl.checks import Array, count, number, vector
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics, process_pool
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.prediction import Prediction
-from hybridctl.control.tuning.record import Record
 from hybridctl.control.tuning.search import Tuning, Validation, tune
 from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.errors import InputError, SimulationError
@@ -164,7 +164,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     with other settings.
     """
     settings = {k: v for k, v in asdict(config).items() if k != "workers"}
-    record = Record(folder / RECORD, {"version": __version__, "settings": settings})
+    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
     folder.write_configuration(config, seed=config.seed)
     with console.status("linearizing"):
         study = prepare(config)

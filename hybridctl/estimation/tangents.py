@@ -20,7 +20,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import Prediction
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.sensitivity.beside import ParameterDerivatives
+from hybridctl.sensitivity.augmentation import ParameterDerivatives
 from hybridctl.spaces import Space
 
 

@@ -18,9 +18,9 @@ from scipy.stats import norm, qmc
 
 from hybridctl.checks import Array, array, count, semidefinite
 from hybridctl.errors import InputError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def propagate_moments(
 
 
 def through_jump(
-    jump: JumpGains | Cascade, m: Array, p: Array, points: int, seed: int
+    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, points: int, seed: int
 ) -> tuple[Array, Array]:
     """Mean (d+,) and covariance (d+, d+) after one event, for m (d,) and p (d, d) before it.
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.discrete import carried_along
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
 class Interval(NamedTuple):
@@ -52,7 +52,7 @@ def interval(lin: Linearization) -> Interval:
     return Interval(z[:, :n], z[:, n : n + nu], z[:, n + nu :])
 
 
-def _jump(jump: JumpGains | Cascade) -> tuple[Array, Array]:
+def _jump(jump: JumpGains | PiecewiseLinearJump) -> tuple[Array, Array]:
     if isinstance(jump, JumpGains):
         return jump.state, jump.input
     pieces = jump.pieces()

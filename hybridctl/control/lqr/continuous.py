@@ -36,10 +36,10 @@ from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
 from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import sequences
 from hybridctl.errors import InputError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.variation import coefficients
 
 Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]
@@ -244,6 +244,6 @@ def _linear(factor: Array) -> GainOf:
     return lambda v: np.asarray(factor @ v)
 
 
-def _covariance(covariance: Covariance, k: int, cascade: Cascade) -> Array:
+def _covariance(covariance: Covariance, k: int, piecewise: PiecewiseLinearJump) -> Array:
     given = covariance(k) if callable(covariance) else covariance
-    return semidefinite(f"covariance of event {k}", given, cascade.dimension)
+    return semidefinite(f"covariance of event {k}", given, piecewise.dimension)

@@ -175,9 +175,9 @@ def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
 
 def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
     """Columns (ndx, k) across the free directions that cost nothing."""
-    ways = np.zeros((len(e), 0)) if symmetry is None else symmetry.directions
-    costs = np.abs(e @ ways).max(axis=0, initial=0.0)
-    free = ways[:, costs <= _COSTLESS * np.abs(e).max()]
+    directions = np.zeros((len(e), 0)) if symmetry is None else symmetry.directions
+    costs = np.abs(e @ directions).max(axis=0, initial=0.0)
+    free = directions[:, costs <= _COSTLESS * np.abs(e).max()]
     return null_space(free.T) if free.shape[1] else np.eye(len(e))
 
 

@@ -31,7 +31,7 @@ from scipy.linalg import block_diag
 from hybridctl.checks import Array, count, semidefinite
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
-from hybridctl.control.tuning.prediction_events import Crossing, PhantomKey, predicted_event
+from hybridctl.control.tuning.prediction_events import ForwardPass, PhantomKey, predicted_event
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.moments import normal_points
@@ -190,7 +190,7 @@ class Prediction:
         return passed, float(np.sum(costs * _spread(passed))), products[-1] @ z
 
     def _gradient(
-        self, total: float, passed: list[_Passed], crossed: list[Crossing], end: Array
+        self, total: float, passed: list[_Passed], crossed: list[ForwardPass], end: Array
     ) -> PredictedCost:
         """Backwards, from the gradient by the points at the end."""
         arcs: list[Array] = []
