@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from hybridctl.logs import Log as Log
     from hybridctl.logs import read_log as read_log
     from hybridctl.logs import write_log as write_log
+    from hybridctl.sensitivity.augmentation import ParameterDerivatives as ParameterDerivatives
     from hybridctl.sensitivity.bderivative import BDerivative as BDerivative
-    from hybridctl.sensitivity.beside import ParameterDerivatives as ParameterDerivatives
     from hybridctl.sensitivity.discrete import discretize as discretize
     from hybridctl.sensitivity.gains import JumpGains as JumpGains
     from hybridctl.sensitivity.gains import jump_gains as jump_gains
@@ -124,7 +124,7 @@ _HOME = {
     "Mode": "hybridctl.hybrid.mode",
     "NearestTracking": "hybridctl.control.baselines",
     "Noise": "hybridctl.estimation.noise",
-    "ParameterDerivatives": "hybridctl.sensitivity.beside",
+    "ParameterDerivatives": "hybridctl.sensitivity.augmentation",
     "ParticleFilter": "hybridctl.estimation.particle",
     "Policy": "hybridctl.hybrid.policy",
     "Prediction": "hybridctl.control.tuning.prediction",

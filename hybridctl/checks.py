@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 T = TypeVar("T")
 _LISTED = 20  # names in an error
+_SYMMETRIC = 1e-9  # of the largest entry: rounding that a matrix may bring along
 
 
 def floats(value: Any) -> Array:
@@ -57,6 +58,26 @@ def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None
 def vector(name: str, value: ArrayLike, size: int | None = None) -> Array:
     """A read-only, finite float vector of the given size."""
     return array(name, value, (size,))
+
+
+def semidefinite(
+    name: str, value: ArrayLike, size: int | None = None, *, definite: bool = False
+) -> Array:
+    """A symmetric, positive semidefinite matrix (size, size); positive definite if asked for."""
+    a = array(name, value, (size, size))
+    if a.shape[0] != a.shape[1]:
+        raise InputError(f"{name} must be square, got shape {a.shape}")
+    largest = float(np.abs(a).max(initial=0.0))
+    if np.abs(a - a.T).max(initial=0.0) > _SYMMETRIC * largest:
+        raise InputError(f"{name} must be symmetric, got {a.tolist()}")
+    least = float(np.linalg.eigvalsh(a).min(initial=np.inf))
+    if definite and not least > 0.0:
+        raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}")
+    if least < -_SYMMETRIC * largest:
+        raise InputError(
+            f"{name} must be positive semidefinite, its least eigenvalue is {least:.3g}"
+        )
+    return a
 
 
 def number(

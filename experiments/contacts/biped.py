@@ -15,7 +15,7 @@ moment after the landing depends on the initial pitch, near level, is up to the 
 - `rigid` ground and long limbs: each foot's impact presses the other one down, the orders agree;
 - `rigid` ground and `short` limbs: the second impact lifts the first foot for a time that does not
   shrink with the pitch, while a level biped stays on both feet. The flow jumps at level, and there
-  is no saltation cascade: `AmbiguousEventError`.
+  is no saltation piecewise: `AmbiguousEventError`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
@@ -213,7 +213,7 @@ def record(config: Config, result: Result) -> dict[str, Any]:
     if result.map is None or result.sides is None or result.errors is None:
         return found
     jump = result.map.jumps[0]
-    assert isinstance(jump, Cascade)
+    assert isinstance(jump, PiecewiseLinearJump)
     orders = jump.matrix(LEFT_FIRST) - jump.matrix(RIGHT_FIRST)
     expected = difference_of_orders(result.variant.parameters)
     if not result.variant.printed:
@@ -251,10 +251,10 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
 
 
 def jumps(summary: Mapping[str, Any]) -> list[str]:
-    """A line for each ground on which there is no cascade."""
+    """A line for each ground on which the jump is not piecewise linear."""
     return [
         f"{name}: the orders of the feet lead apart, and the final state jumps by "
-        f"{s['jump']:.3f} (m, m/s, rad, rad/s) at level: no cascade"
+        f"{s['jump']:.3f} (m, m/s, rad, rad/s) at level: no piecewise-linear jump"
         for name, s in summary.items()
         if not s["has_cascade"]
     ]

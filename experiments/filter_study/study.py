@@ -28,7 +28,7 @@ from rich.console import Console
 
 from hybridctl import __version__
 from hybridctl.checks import count, member, vector
-from hybridctl.control.tuning.record import Record
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -138,7 +138,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     Every trial is kept in `RECORD`, so that an interrupted study goes on where it was.
     """
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    record = Record(folder / RECORD, {"version": __version__, "settings": settings})
+    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
     folder.write_configuration(config, seed=config.seed)
     trials = [
         Trial(model, scale, config.seed + k, filters(config, model, scale, k))
@@ -190,7 +190,7 @@ def _of(
 
 
 def outcomes(
-    config: Config, trials: Sequence[Trial], record: Record, console: Console
+    config: Config, trials: Sequence[Trial], record: Journal, console: Console
 ) -> list[tuple[Outcome, ...]]:
     """All trials, in their order; those that the record has are not made again."""
     keys = {trial: json.dumps(astuple(trial)) for trial in trials}

@@ -229,7 +229,7 @@ def judge(
 def print_tables(console: Console, summary: dict[str, Any]) -> None:
     """What was found, in the halves as well, and how it does on other tosses."""
     rows = [("all", summary), *((half["name"], half) for half in summary["halves"])]
-    columns = ("tosses", *NAMES, "roughness")
+    found = ("tosses", *NAMES, "roughness")
     cells = [
         (
             name,
@@ -241,7 +241,7 @@ def print_tables(console: Console, summary: dict[str, Any]) -> None:
         )
         for name, one in rows
     ]
-    console.print(table("Most likely", columns, cells))
+    console.print(table("Most likely", found, cells))
     console.print("±: standard error by the curvature, in brackets that over tosses.")
     columns = ("held out", "log-likelihood", "gain by toss", "rejected", "mm", "deg")
     cells = [

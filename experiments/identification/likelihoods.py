@@ -127,7 +127,7 @@ class Table:
 
     def _add(self, point: Array, numbers: Sequence[int]) -> None:
         settings, model = model_at(self.settings, point)
-        filter = kalman(model, replace(settings, window=0.0))
+        filter = kalman(model, replace(settings, hypotheses=1))
         new, where = not self.path.is_file(), _three(point)
         with self.path.open("a", newline="") as file:
             writer = csv.writer(file)
@@ -151,7 +151,7 @@ class Table:
 def flight(model: FilterModel, settings: CubeSettings, record: Record) -> Estimate:
     """The last estimate of a toss before the first event of its filter."""
     found, rest = first_estimate(model, settings, record)
-    for step in kalman(model, replace(settings, window=0.0)).run(rest, found).steps:
+    for step in kalman(model, replace(settings, hypotheses=1)).run(rest, found).steps:
         if step.events or step.estimate.mode != model.open:
             break
         found = step.estimate

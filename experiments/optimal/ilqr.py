@@ -163,7 +163,9 @@ def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
     """The first-order map with the Jacobian of the reset for the saltation matrix: wrong."""
     lin = linearize(system, motion)
     jumps = [
-        replace(jump, kick=np.zeros_like(jump.kick)) if isinstance(jump, JumpGains) else jump
+        replace(jump, field_change=np.zeros_like(jump.field_change))
+        if isinstance(jump, JumpGains)
+        else jump
         for jump in lin.jumps
     ]
     return replace(lin, jumps=tuple(jumps))

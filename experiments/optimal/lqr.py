@@ -32,9 +32,9 @@ from hybridctl.errors import SimulationError
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
@@ -139,15 +139,15 @@ def with_jumps(lin: Linearization, design: str) -> Linearization:
     """The linearization with the jumps that a design believes in."""
 
     def believed(jump: JumpGains) -> JumpGains:
-        still = replace(jump, kick=np.zeros_like(jump.kick))
+        still = replace(jump, field_change=np.zeros_like(jump.field_change))
         if design == "reset":
             return still
         return replace(still, reset_state=None, reset_input=np.zeros_like(jump.reset_input))
 
-    def wrong(jump: JumpGains | Cascade) -> JumpGains | Cascade:
+    def wrong(jump: JumpGains | PiecewiseLinearJump) -> JumpGains | PiecewiseLinearJump:
         if isinstance(jump, JumpGains):
             return believed(jump)
-        return Cascade(jump.guards, lambda fired, j: believed(jump.jump(fired, j)))
+        return PiecewiseLinearJump(jump.guards, lambda fired, j: believed(jump.jump(fired, j)))
 
     if design == "saltation":
         return lin

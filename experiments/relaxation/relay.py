@@ -145,7 +145,7 @@ def order(config: Config, found: Study) -> float:
 def run(config: Config, console: Console) -> Findings:
     """Slide by Filippov's modes, by relaxation, and by mechanics."""
     with console.status("sliding"):
-        studies = {surface: study(config, surface) for surface in SURFACES}
+        studies: dict[str, Study] = {surface: study(config, surface) for surface in SURFACES}
         phases, positions = stuck(config)
     friction = studies["friction"]
     orders = {name: order(config, found) for name, found in studies.items()}

@@ -32,8 +32,8 @@ from hybridctl.checks import Array, count, number, vector
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.prediction import Prediction
-from hybridctl.control.tuning.record import Record
 from hybridctl.control.tuning.search import Tuning, Validation, tune
 from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.errors import InputError, SimulationError
@@ -82,7 +82,7 @@ class Config:
     rank: int = 0
     rank_members: int = 20
     rank_range: float = 4.0
-    tolerance: float = 1e-6
+    tolerance: float = 1e-4
     workers: int = 0
     dask: str | None = None
     perturbations: Perturbations = field(default_factory=Perturbations)
@@ -166,7 +166,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     with other settings.
     """
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    record = Record(folder / RECORD, {"version": __version__, "settings": settings})
+    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
     folder.write_configuration(config, seed=config.seed)
     with console.status("linearizing"):
         study = prepare(config)

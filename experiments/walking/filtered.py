@@ -27,6 +27,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement, coordinates
 from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
@@ -70,10 +71,14 @@ class Loop:
     def filter(self) -> SaltedKalmanFilter:
         """The filter of this loop, which knows how noisy the sensors are."""
         noise = np.diag([0.0] * 7 + [_DRIVEN] * 7)
-        tight = {"rtol": TOLERANCE, "atol": TOLERANCE}
-        sensors = self._sensors()
         return SaltedKalmanFilter(
-            self.gait.walker, noise, sensors, strategy=self.strategy, patience=None, **tight
+            self.gait.walker,
+            noise,
+            self._sensors(),
+            strategy=self.strategy,
+            patience=None,
+            rtol=TOLERANCE,
+            atol=TOLERANCE,
         )
 
     def walked(self, steps: int, seed: int) -> Filtered:
@@ -92,15 +97,17 @@ class Loop:
     def _samples(self, steps: int, random: np.random.Generator) -> Iterator[tuple[float, int]]:
         """Error of the estimate, and steps walked, sample by sample, until a fall or the end."""
         gait, kalman = self.gait, self.filter()
-        t, mode, x = 0.5 * gait.period, five_link.LEFT_STANCE, gait.middle
-        estimate = Estimate(mode, t, x, 1e-6 * self.level**2 * np.eye(14))
+        t, x = 0.5 * gait.period, gait.middle
+        mode: ModeKey = five_link.LEFT_STANCE
+        state = kalman.start(Estimate(mode, t, x, 1e-6 * self.level**2 * np.eye(14)))
         walked, seen, laws, cone = 0, 0, self._laws(), ConeModel(gait)
         while walked < steps:
             undone = False
             for name, (indices, deviations) in _CHANNELS.items():
                 noise = self.level * np.array(deviations) * random.normal(size=len(indices))
-                found = kalman.update(estimate, name, x[indices] + noise)
-                estimate, undone = found.estimate, undone or found.undone is not None
+                state = kalman.update(state, name, x[indices] + noise)
+                undone = undone or state.undone
+            estimate = state.estimate
             if estimate.mode in STANCES and estimate.mode != STANCES[seen % 2]:
                 seen += -1 if undone else 1
             u = laws[min(seen, len(laws) - 1)](t, estimate.mean)
@@ -121,8 +128,8 @@ class Loop:
                     raise SimulationError(f"fell by {event.guards!r} at {event.time:.3f} s")
             walked += len(run.guard_events)
             t, mode, x = run.end, run.final_mode, run.final_state
-            estimate = kalman.predict(estimate, t, u).estimate
-            yield float(np.linalg.norm((estimate.mean - x)[1:])), walked
+            state = kalman.predict(state, t, u)
+            yield float(np.linalg.norm((state.estimate.mean - x)[1:])), walked
 
     def _sensors(self) -> list[Measurement]:
         return [

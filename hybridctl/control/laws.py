@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,9 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Arc
-from hybridctl.spaces import difference_jacobians
+from hybridctl.spaces import VectorSpace, difference_jacobians
+
+_KEPT = 16  # times
 
 
 def tracking_law(
@@ -35,12 +37,17 @@ def tracking_law(
 
 @dataclass(frozen=True, eq=False)
 class _Tracking:
-    """The law of `tracking_law`, a `LinearFeedback` in a vector space, and its derivatives."""
+    """The law of `tracking_law`, a `LinearFeedback` in a vector space, and its derivatives.
+
+    In a vector space b(t) and K(t) are kept for the last times, as an implicit step asks for the
+    same few times in each of its iterations.
+    """
 
     arc: Arc
     gain: GainCurve | None
     limits: Array | None
     projector: Array | None
+    _kept: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, t: float, x: Array) -> Array:
         u, limits = self._free(t, x), self.limits
@@ -78,10 +85,26 @@ class _Tracking:
 
     def _free(self, t: float, x: Array) -> Array:
         """The input before it is cut to the limits."""
+        if isinstance(self.arc.space, VectorSpace):
+            b, k = self._affine(t)
+            return b - k @ x
         alpha, u = self.arc.state_and_input(t)
         if self.gain is None:
             return u
         return u + self.gain(t) @ self._projected(self.arc.space.difference(x, alpha))
+
+    def _affine(self, t: float) -> tuple[Array, Array]:
+        """b (nu,) and K (nu, nx) at time t."""
+        found = self._kept.get(t)
+        if found is None:
+            alpha, u = self.arc.state_and_input(t)
+            k = np.zeros((len(u), len(alpha))) if self.gain is None else self.gain(t)
+            if self.projector is not None:
+                k = k @ self.projector
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            found = self._kept[t] = (u + k @ alpha, k)
+        return found
 
     def _where_free(self, t: float, x: Array, change: Array) -> Array:
         """Changes of the input, without those of entries that are cut."""

@@ -20,7 +20,7 @@ from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.beside import with_guard_offsets
+from hybridctl.sensitivity.augmentation import with_guard_offsets
 from hybridctl.sensitivity.gains import JumpGains, guard_derivative
 from hybridctl.sensitivity.moments import through_jump
 from hybridctl.sensitivity.simultaneous import jump_derivative

@@ -21,7 +21,7 @@ from hybridctl.estimation.predict import Prediction
 from hybridctl.estimation.state import FilterState
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.sensitivity.beside import ParameterDerivatives
+from hybridctl.sensitivity.augmentation import ParameterDerivatives
 from hybridctl.spaces import Space
 
 

@@ -21,7 +21,7 @@ from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
-from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
@@ -116,6 +116,8 @@ def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | No
     def gains(t: float, x: Array) -> Array:
         if isinstance(law, DifferentiableLaw):
             return law.jacobian(t, x)
+        if isinstance(law, LinearFeedback) and isinstance(space, VectorSpace):
+            return np.asarray(-law.along(np.array([t]))[1][0])
         slopes = approx_fprime(np.zeros(space.ndx), lambda dx: law(t, space.integrate(x, dx)))
         return np.reshape(slopes, (mode.nu, space.ndx))
 

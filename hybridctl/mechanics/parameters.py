@@ -44,7 +44,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.mechanics.tolerances import CONTRADICTED
-from hybridctl.sensitivity.beside import ParameterDerivatives
+from hybridctl.sensitivity.augmentation import ParameterDerivatives
 
 _OF_CONTACT = ("restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")

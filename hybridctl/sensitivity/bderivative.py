@@ -23,16 +23,16 @@ from scipy.linalg import null_space
 
 from hybridctl.checks import Array, Indices, array, vector
 from hybridctl.errors import GrazingError, InputError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import GRAZING, JumpGains
 from hybridctl.sensitivity.pieces import ROUNDING, distinct
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 _KEPT = 16384  # fields that are kept: all of them up to 14 surfaces
 
 Field = Callable[[Array], ArrayLike]
 
 
-class BDerivative(Cascade):
+class BDerivative(PiecewiseLinearJump):
     r"""B, the first-order map of deviations through n surfaces at once, [Bder] (8), (61), (62).
 
     normals (n, d): the gradients :math:`n_j`, in rows. field(b) -> (d,): the limit :math:`F_b` for
@@ -94,8 +94,8 @@ class BDerivative(Cascade):
         size, fired = matrix, frozenset[int]()
         for j in range(len(self.guards)):
             jump = self._modes.jump(fired, j)
-            matrix = matrix - np.outer(jump.kick, jump.time_state @ matrix)
-            size = size + np.outer(np.abs(jump.kick), np.abs(jump.time_state) @ size)
+            matrix = matrix - np.outer(jump.field_change, jump.time_state @ matrix)
+            size = size + np.outer(np.abs(jump.field_change), np.abs(jump.time_state) @ size)
             fired = fired | {j}
         error = np.abs(mesh.points @ matrix.T - mesh.values)
         terms = accuracy * len(self.guards) * (self.dimension + 2)
@@ -142,7 +142,7 @@ class BDerivative(Cascade):
         return -left / rates[:, None], np.zeros((len(left), 0))
 
     def _field_change(self, fired: frozenset[int], j: int) -> JumpGains:
-        """The jump at one surface: no reset, the kick is the change of the field, [Bder] (5)."""
+        """The jump at one surface, without a reset, [Bder] (5)."""
         before, after = self._after(fired), self._after(fired | {j})
         normal = self.normals[j]
         none = np.zeros(0)

@@ -20,16 +20,15 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.integrate import quad_vec
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.variation import flow
 
 StageCost = Callable[[int, float], Array]
+InputChanges = Callable[[float], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +65,8 @@ def discretize(
 
 def _interval(lin: Linearization, a: float, b: float, stage_cost: StageCost | None) -> Interval:
     parts = list(_parts(lin, a, b))
-    arc = parts[0]
-    n, nu = arc.space.ndx, arc.inputs.shape[2]
-    whole, cost = np.eye(n, n + nu), np.zeros((n + nu, n + nu))
+    n, nu = parts[0].space.ndx, parts[0].inputs.shape[2]
+    state, cost = np.eye(n, n + nu), np.zeros((n + nu, n + nu))
     held = np.eye(nu, n + nu, n)
     for position, part in enumerate(parts):
         if part.inputs.shape[2] != nu:
@@ -76,13 +74,12 @@ def _interval(lin: Linearization, a: float, b: float, stage_cost: StageCost | No
                 f"arc {part.index} has {part.inputs.shape[2]} inputs, but the input held from "
                 f"t = {a:.9g} s has {nu}"
             )
-        if part.end > part.start:
-            whole, more = _flow(lin, part, np.vstack([whole, held]), stage_cost)
-            cost += more
+        state, more = carried_along(lin, part, state, lambda t: held, stage_cost)
+        cost += more
         if position + 1 < len(parts):
             jump = lin.linear_jump(part.index)
-            whole = jump.state @ whole + jump.input @ held
-    return Interval(a, b, whole[:, :n], whole[:, n:], 0.5 * (cost + cost.T))
+            state = jump.state @ state + jump.input @ held
+    return Interval(a, b, state[:, :n], state[:, n:], 0.5 * (cost + cost.T))
 
 
 def _parts(lin: Linearization, a: float, b: float) -> Iterator[Arc]:
@@ -96,34 +93,33 @@ def _parts(lin: Linearization, a: float, b: float) -> Iterator[Arc]:
             yield replace(arc, start=start, end=max(end, start))
 
 
-def _flow(
-    lin: Linearization, arc: Arc, columns: Array, stage_cost: StageCost | None
+def carried_along(
+    lin: Linearization,
+    arc: Arc,
+    state: Array,
+    inputs: InputChanges,
+    stage_cost: StageCost | None = None,
 ) -> tuple[Array, Array]:
-    """The image (ndx, m) of m columns (dx, du) under the flow of an arc, and their cost (m, m)."""
-    n, m = arc.space.ndx, columns.shape[1]
-    held = columns[n:]
-    gain = None if lin.gains is None else lin.gains[arc.index]
+    """Columns dx (ndx, m) carried along an arc or part of one, and what they cost (m, m).
+
+    inputs(t): du (nu, m) of each column, added to the feedback. stage_cost: see `discretize`.
+    """
+    (n, m), k = state.shape, arc.index
+    gain = None if lin.gains is None else lin.gains[k]
 
     def equation(t: float) -> tuple[Array, Array]:
         c = lin.coefficients(arc, t)
-        return c.state if gain is None else c.state - c.input @ gain(t), c.input @ held
+        return c.state if gain is None else c.state - c.input @ gain(t), c.input @ inputs(t)
 
-    def rate(t: float, step: Step, weight: StageCost) -> Array:
-        x = step.state(t).reshape(n, m)
-        both = np.vstack([x, held if gain is None else held - gain(t) @ x])
-        return np.asarray(both.T @ weight(arc.index, t) @ both)
+    def rate(t: float, x: Array) -> Array:
+        assert stage_cost is not None
+        du = inputs(t) if gain is None else inputs(t) - gain(t) @ x
+        both = np.vstack([x, du])
+        return np.asarray(both.T @ stage_cost(k, t) @ both).ravel()
 
-    mode, end, cost = lin.system.mode(arc.mode), columns[:n], np.zeros((m, m))
-    for step in flow(mode, arc, equation, end, rtol=lin.rtol, atol=lin.atol):
-        end = step.states[-1].reshape(n, m)
-        if stage_cost is not None:
-            cost += quad_vec(
-                rate,
-                step.start,
-                step.end,
-                epsabs=lin.atol,
-                epsrel=lin.rtol,
-                norm="max",
-                args=(step, stage_cost),
-            )[0]
-    return end, cost
+    reached, tolerances = np.append(state, np.zeros(m * m)), {"rtol": lin.rtol, "atol": lin.atol}
+    quadrature = None if stage_cost is None else rate
+    mode = lin.system.mode(arc.mode)
+    for step in flow(mode, arc, equation, state, quadrature=quadrature, **tolerances):
+        reached[: step.states.shape[1]] = step.states[-1]
+    return reached[: n * m].reshape(n, m), reached[n * m :].reshape(m, m)

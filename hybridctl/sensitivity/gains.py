@@ -34,34 +34,34 @@ class JumpGains:
 
     time_state (d,), time_input (nu,): derivative of the event time, s per unit. reset_state
     (d+, d), reset_input (d+, nu): Jacobians of the reset; a reset_state of None is the identity.
-    kick (d+,): f+ - Rdot, what the field gains at the event. reset_rate (d+,): Rdot.
+    field_change (d+,): f+ - Rdot, what the field gains at the event. reset_rate (d+,): Rdot.
     """
 
     time_state: Array
     time_input: Array
     reset_state: Array | None
     reset_input: Array
-    kick: Array
+    field_change: Array
     reset_rate: Array
 
     @property
     def reset_jacobian(self) -> Array:
         """D_x R (d+, d), also where it is the identity."""
-        return np.eye(len(self.kick)) if self.reset_state is None else self.reset_state
+        return np.eye(len(self.field_change)) if self.reset_state is None else self.reset_state
 
     @property
     def state(self) -> Array:
         """The saltation matrix G (d+, d): deviations at fixed time."""
-        if not self.kick.any():
+        if not self.field_change.any():
             return self.reset_jacobian
-        return self.reset_jacobian - np.outer(self.kick, self.time_state)
+        return self.reset_jacobian - np.outer(self.field_change, self.time_state)
 
     @property
     def input(self) -> Array:
         """J (d+, nu): what a change of the input at the event adds to the state after it."""
-        if not self.kick.any():
+        if not self.field_change.any():
             return self.reset_input
-        return self.reset_input - np.outer(self.kick, self.time_input)
+        return self.reset_input - np.outer(self.field_change, self.time_input)
 
     @property
     def state_at_events(self) -> Array:

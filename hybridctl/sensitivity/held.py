@@ -23,7 +23,7 @@ from hybridctl.hybrid.mode import (
     ResetJacobian,
 )
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.sensitivity.beside import AtBorder, Function, ParameterDerivatives
+from hybridctl.sensitivity.augmentation import AtBorder, Function, ParameterDerivatives
 
 T = TypeVar("T")
 Derivative = TypeVar("Derivative", FieldJacobian, GuardJacobian, ResetJacobian)

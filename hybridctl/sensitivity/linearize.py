@@ -23,12 +23,11 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike
-from hybridctl.sensitivity.sampled import SampledCoefficients, sampled_coefficients
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative, jump_under
 from hybridctl.sensitivity.symmetry import Symmetry
 from hybridctl.sensitivity.variation import (
@@ -53,7 +52,7 @@ class Linearization:
 
     system: HybridSystem
     trajectory: HybridTrajectory
-    jumps: tuple[JumpGains | Cascade, ...]
+    jumps: tuple[JumpGains | PiecewiseLinearJump, ...]
     rtol: float
     atol: float
     gains: tuple[Gain, ...] | None = None
@@ -78,7 +77,7 @@ class Linearization:
             _gain(f"gains[{k}]", gain, arc)
             for k, (gain, arc) in enumerate(zip(given, arcs, strict=True))
         )
-        jumps: list[JumpGains | Cascade] = []
+        jumps: list[JumpGains | PiecewiseLinearJump] = []
         for k, jump in enumerate(self.jumps):
             before = laws[k](arcs[k].end)
             if isinstance(jump, JumpGains):
@@ -131,14 +130,6 @@ class Linearization:
     def coefficients(self, arc: Arc, t: float) -> Coefficients:
         """A (ndx, ndx) and B (ndx, nu) at time t of an arc of the trajectory."""
         return coefficients(self.system.mode(arc.mode), t, *arc.state_and_input(t))
-
-    @cached_property
-    def sampled(self) -> tuple[SampledCoefficients, ...]:
-        """`coefficients` of each arc, sampled once, for those who ask for them many times."""
-        return tuple(
-            sampled_coefficients(partial(self.coefficients, arc), arc, self.rtol)
-            for arc in self.trajectory.arcs
-        )
 
     def linear_jump(self, k: int) -> JumpGains:
         """The jump of event k. Raises `InputError` where its guards are simultaneous."""
@@ -207,16 +198,16 @@ class Linearization:
         return floquet_multipliers(self, symmetry=symmetry, tolerance=tolerance)
 
 
-def jump_matrix(jump: JumpGains | Cascade, event: Event, k: int) -> Array:
+def jump_matrix(jump: JumpGains | PiecewiseLinearJump, event: Event, k: int) -> Array:
     """The matrix (ndx+, ndx) of event k. Raises `InputError` where it is piecewise linear."""
-    if isinstance(jump, Cascade):
+    if isinstance(jump, PiecewiseLinearJump):
         matrices = [piece.matrix for piece in jump.pieces(accuracy=EVENT_ACCURACY)]
         if alike(matrices, EVENT_ACCURACY):
             return matrices[0]
     return _linear(jump, event, k).state
 
 
-def _linear(jump: JumpGains | Cascade, event: Event, k: int) -> JumpGains:
+def _linear(jump: JumpGains | PiecewiseLinearJump, event: Event, k: int) -> JumpGains:
     if not isinstance(jump, JumpGains):
         raise InputError(
             f"event {k} at t = {event.time:.9g} s is piecewise linear, as guards "

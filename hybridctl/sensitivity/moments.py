@@ -16,13 +16,11 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.stats import norm, qmc
 
-from hybridctl.checks import Array, array, count
+from hybridctl.checks import Array, array, count, semidefinite
 from hybridctl.errors import InputError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
-
-_SYMMETRIC = 1e-9
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +47,17 @@ def propagate_moments(
     """
     ndx = linearization.trajectory.arcs[0].space.ndx
     m = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
-    p = array("covariance", covariance, (ndx, ndx))
-    _check_covariance(p)
-    size = count("points", points, at_least=2)
-    if size & (size - 1):
-        raise InputError(f"points must be a power of two, got {points}")
+    p = semidefinite("covariance", covariance, ndx)
+    _check_points(points)
     for k, arc in enumerate(linearization.arcs):
         m, p = arc.end @ m, arc.end @ p @ arc.end.T
         if k < len(linearization.jumps):
-            m, p = through_jump(linearization.jumps[k], m, p, size, seed + k)
+            m, p = through_jump(linearization.jumps[k], m, p, points, seed + k)
     return Moments(m, p)
 
 
 def through_jump(
-    jump: JumpGains | Cascade, m: Array, p: Array, points: int, seed: int
+    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, points: int, seed: int
 ) -> tuple[Array, Array]:
     """Mean (d+,) and covariance (d+, d+) after one event, for m (d,) and p (d, d) before it.
 
@@ -79,8 +74,10 @@ def through_jump(
 def normal_points(covariance: Array, points: int, seed: int) -> Array:
     """Low-discrepancy points (points, ndx) of a normal distribution of mean zero.
 
-    Half of them mirror the others. Their own covariance is the given one (ndx, ndx).
+    Half of them mirror the others. Their own covariance is the given one (ndx, ndx). Raises
+    `InputError` where their number is no power of two.
     """
+    _check_points(points)
     values, vectors = eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     uniform = qmc.Sobol(len(covariance), seed=seed).random(points // 2)
@@ -90,12 +87,6 @@ def normal_points(covariance: Array, points: int, seed: int) -> Array:
     return np.asarray(np.linalg.solve(own, normal.T).T @ root.T)
 
 
-def _check_covariance(p: Array) -> None:
-    size = float(np.abs(p).max(initial=0.0))
-    if np.abs(p - p.T).max(initial=0.0) > _SYMMETRIC * size:
-        raise InputError(f"covariance must be symmetric, got {p.tolist()}")
-    least = float(np.linalg.eigvalsh(p).min())
-    if least < -_SYMMETRIC * size:
-        raise InputError(
-            f"covariance must be positive semidefinite, its least eigenvalue is {least:.3g}"
-        )
+def _check_points(points: int) -> None:
+    if count("points", points, at_least=2) & (points - 1):
+        raise InputError(f"points must be a power of two, got {points}")

@@ -118,12 +118,14 @@ def floquet_multipliers(
     f = velocity(lin, lin.trajectory.arcs[0], lin.trajectory.start)
     if _carries(matrix, f):
         known["flow"] = f
-    ways = np.array(list(known.values()), dtype=np.float64).reshape(len(known), len(f))
+    directions = np.array(list(known.values()), dtype=np.float64).reshape(len(known), len(f))
     held = _held(lin)
-    across = null_space(np.vstack([held, ways])) if len(held) + len(ways) else np.eye(len(f))
+    across = (
+        null_space(np.vstack([held, directions])) if len(held) + len(directions) else np.eye(len(f))
+    )
     values = np.concatenate(
         [
-            [way @ matrix @ way / (way @ way) for way in ways],
+            [d @ matrix @ d / (d @ d) for d in directions],
             np.linalg.eigvals(held @ matrix @ np.linalg.pinv(held)),
             np.linalg.eigvals(across.T @ matrix @ across),
         ]
@@ -139,13 +141,13 @@ def _free_directions(matrix: Array, symmetry: Symmetry | None) -> dict[str, Arra
     found: dict[str, Array] = {}
     if symmetry is None:
         return found
-    for name, way in zip(symmetry.free, symmetry.directions.T, strict=True):
-        if not _carries(matrix, way):
+    for name, direction in zip(symmetry.free, symmetry.directions.T, strict=True):
+        if not _carries(matrix, direction):
             raise InputError(
                 f"symmetry: motions must not depend on the free direction {name!r}, but a period "
-                f"maps it to {(matrix @ way).tolist()}"
+                f"maps it to {(matrix @ direction).tolist()}"
             )
-        found[name] = way
+        found[name] = direction
     return found
 
 

@@ -12,7 +12,7 @@ from hybridctl.checks import Array, array, instance, member
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.beside import ParameterDerivatives, with_parameters
+from hybridctl.sensitivity.augmentation import ParameterDerivatives, with_parameters
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import PhantomInput
 from hybridctl.sensitivity.variation import Gain, InputChange

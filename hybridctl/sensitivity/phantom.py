@@ -37,7 +37,7 @@ class PhantomMode(NamedTuple):
 
 
 class PhantomModes:
-    """The phantom modes of n guards; see `Cascade` for the arguments."""
+    """The phantom modes of n guards; see `PiecewiseLinearJump` for the arguments."""
 
     def __init__(self, guards: Sequence[str], micro: Micro, times: Times | None = None) -> None:
         self.guards = tuple(guards)
@@ -56,13 +56,13 @@ class PhantomModes:
     def _jump(self, fired: frozenset[int], j: int) -> JumpGains:
         """The jump of guard j after those that have fired."""
         jump = self._micro(fired, j)
-        before, after, inputs = len(jump.time_state), len(jump.kick), len(jump.time_input)
+        before, after, inputs = len(jump.time_state), len(jump.field_change), len(jump.time_input)
         reset = (after, before) if jump.reset_state is None else jump.reset_state.shape
         fits = reset == (after, before) and jump.reset_input.shape == (after, inputs)
         if not fits or (jump.reset_state is None and after != before):
             raise SystemDefinitionError(
                 f"the gains of {self._name(fired, j)} must fit together, but time_state has size "
-                f"{before}, time_input {inputs}, kick {after}, reset_state {reset} and "
+                f"{before}, time_input {inputs}, field_change {after}, reset_state {reset} and "
                 f"reset_input {jump.reset_input.shape}"
             )
         return jump
@@ -93,4 +93,4 @@ class PhantomModes:
 def through(jump: JumpGains, columns: Array) -> Array:
     """G @ columns, in O(d) for each column where the reset is the identity."""
     after = columns if jump.reset_state is None else jump.reset_state @ columns
-    return after - np.outer(jump.kick, jump.time_state @ columns)
+    return after - np.outer(jump.field_change, jump.time_state @ columns)

@@ -1,4 +1,4 @@
-"""The pieces of a cascade: cones of directions for which the guards fire in one order."""
+"""The pieces of a piecewise-linear jump: cones of directions with one order of guards."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _absolute(jump: JumpGains) -> JumpGains:
         np.abs(jump.time_input),
         None if jump.reset_state is None else np.abs(jump.reset_state),
         np.abs(jump.reset_input),
-        -np.abs(jump.kick),
+        -np.abs(jump.field_change),
         np.abs(jump.reset_rate),
     )
 

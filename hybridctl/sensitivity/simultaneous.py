@@ -21,8 +21,7 @@ from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import Jump, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.border import border_cascade
-from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.boundary import boundary_jump
 from hybridctl.sensitivity.gains import (
     JumpGains,
     Side,
@@ -33,6 +32,7 @@ from hybridctl.sensitivity.gains import (
     reset_border,
     unchanged,
 )
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 PhantomInput = Literal["pushing", "withdrawing"]
 EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
@@ -46,12 +46,12 @@ _BACK = 1e-7
 
 def jump_derivative(
     system: HybridSystem, event: Event, *, phantom_input: PhantomInput = "pushing"
-) -> JumpGains | Cascade:
+) -> JumpGains | PiecewiseLinearJump:
     """The first-order jump of an event: linear for one guard, piecewise linear for several.
 
     It is piecewise linear for one guard, too, where its reset is at the border of two cases: a
     contact that the impact only just stops sliding, and that bounces or slides off. See
-    `border_cascade`; what is brief after the event is under the post-event input.
+    `boundary_jump`; what is brief after the event is under the post-event input.
 
     Either is called with deviations before the event, at fixed time, and changes of the input.
     Where the policy changed its law there is no guard, and deviations go on as they are. An event
@@ -72,7 +72,9 @@ def jump_derivative(
     return _jump(system, event, _held_law(system, event, phantom_input))
 
 
-def jump_under(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | Cascade:
+def jump_under(
+    system: HybridSystem, event: Event, law: EventLaw
+) -> JumpGains | PiecewiseLinearJump:
     """The jump where the input follows from a law of the state, in phantom modes too.
 
     law(fired, mode, state): the law on from the events of single guards `fired`, none of them for
@@ -80,14 +82,14 @@ def jump_under(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains |
     state are part of the jump. Raises what `jump_derivative` raises.
     """
     jump = _jump(system, event, law)
-    if isinstance(jump, Cascade) and len(event.guards) > 1:
+    if isinstance(jump, PiecewiseLinearJump) and len(event.guards) > 1:
         return jump
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
     return jump.fed_back(gain) if isinstance(jump, JumpGains) else jump.fed_back(_Same(gain))
 
 
-def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | Cascade:
+def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:
     """The jump of an event; under the feedback of the law if it has several guards."""
     if event.accumulation is not None or not event.guards:
         return jump_gains(system, event)
@@ -95,9 +97,9 @@ def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | Casc
         return _single(system, event)
     phantoms = _Phantoms(system, event, law)
     phantoms.check()
-    cascade = Cascade(event.guards, phantoms.gains)
-    _check_growing(cascade, event)
-    return cascade
+    piecewise = PiecewiseLinearJump(event.guards, phantoms.gains)
+    _check_growing(piecewise, event)
+    return piecewise
 
 
 def _held_law(system: HybridSystem, event: Event, phantom_input: PhantomInput) -> EventLaw:
@@ -130,7 +132,7 @@ class _Same:
         return self.gain
 
 
-def _single(system: HybridSystem, event: Event) -> JumpGains | Cascade:
+def _single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
     """The jump of an event of one guard, which may lead to a border."""
     (guard,), sides = event.guards, event_sides(system, event)
     border = reset_border(system, guard, *sides, event.report)
@@ -138,7 +140,7 @@ def _single(system: HybridSystem, event: Event) -> JumpGains | Cascade:
         return crossing(system, guard, *sides, report=event.report)
     if border.is_linear:
         return crossing(system, guard, *sides, border.negative)
-    return border_cascade(system, guard, *sides, border)
+    return boundary_jump(system, guard, *sides, border)
 
 
 class _Phantoms:
@@ -304,13 +306,13 @@ class _Phantoms:
         return guard not in self._system.outgoing(side.mode.key).guards.names
 
 
-def _check_growing(cascade: Cascade, event: Event) -> None:
+def _check_growing(piecewise: PiecewiseLinearJump, event: Event) -> None:
     """Raise `AmbiguousEventError` where guards fire earlier than those before them.
 
     Seen in random directions. A guard that another one has done has no time of its own.
     """
-    directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, cascade.dimension))
-    passage = cascade.follow(directions)
+    directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, piecewise.dimension))
+    passage = piecewise.follow(directions)
     own = passage.times != 0.0
     times = np.maximum.accumulate(np.where(own, passage.times, -np.inf), axis=1)
     back = np.where(own, times - passage.times, 0.0)

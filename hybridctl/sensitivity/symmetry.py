@@ -57,8 +57,8 @@ class Symmetry:
         _regular("state", self.matrix)
         if self.input is not None:
             _regular("input", array("input", self.input, (None, None)))
-        ways = self.directions
-        if len(ways.T) and np.linalg.matrix_rank(ways) < len(ways.T):
+        directions = self.directions
+        if len(directions.T) and np.linalg.matrix_rank(directions) < len(directions.T):
             raise InputError(f"free directions must be independent, got {dict(self.free)}")
 
     @cached_property
@@ -70,8 +70,10 @@ class Symmetry:
     def directions(self) -> Array:
         """The free directions (n, k) in columns."""
         n = len(self.matrix)
-        ways = [vector(f"free[{name!r}]", way, n) for name, way in self.free.items()]
-        return np.asarray(np.array(ways, dtype=np.float64).reshape(len(ways), n).T)
+        directions = [
+            vector(f"free[{name!r}]", direction, n) for name, direction in self.free.items()
+        ]
+        return np.asarray(np.array(directions, dtype=np.float64).reshape(len(directions), n).T)
 
     def inputs(self, nu: int) -> Array:
         """W (nu, nu)."""
@@ -93,8 +95,8 @@ class Symmetry:
 
     def along(self, off: Array) -> Array:
         """The part of a deviation (n,) along the free directions."""
-        ways = self.directions
-        return np.asarray(ways @ (np.linalg.pinv(ways) @ off))
+        directions = self.directions
+        return np.asarray(directions @ (np.linalg.pinv(directions) @ off))
 
 
 def _regular(name: str, matrix: Array) -> None:

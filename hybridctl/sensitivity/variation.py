@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,13 @@ from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
-from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
+from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, Quadrature, collocated
+from hybridctl.sensitivity.propagation import Propagation, symmetric_part
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]
+NoiseDensity = Callable[[float, Array, Array, Array], Array]
 
 _AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
@@ -175,6 +178,40 @@ def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:
     return found
 
 
+def noise_along(
+    mode: Mode, arc: Arc, density: NoiseDensity, *, rtol: float, atol: float
+) -> Propagation:
+    r"""The transition matrix of an arc, and the covariance of white noise gathered on it.
+
+    .. math:: P = \int \Psi^T S\, \Psi\, dt, \qquad -\dot \Psi = A^T \Psi, \quad \Psi(t_{end}) = I,
+
+    so that the transition matrix is :math:`\Psi(t_{start})^T`. density(t, x, u, B): S (ndx, ndx),
+    with B (ndx, nu) for noise of the input. rtol, atol: of every entry of both, step by step.
+    Raises what `along` raises.
+    """
+    n = arc.space.ndx
+
+    @lru_cache(maxsize=16)
+    def at(t: float) -> tuple[Array, Array]:
+        x, u = arc.state_and_input(t)
+        c = coefficients(mode, t, x, u)
+        return c.state, density(t, x, u, c.input)
+
+    def equation(s: float) -> tuple[Array, None]:
+        return at(-s)[0].T, None
+
+    def gathered(s: float, psi: Array) -> Array:
+        return np.asarray(psi.T @ at(-s)[1] @ psi).ravel()
+
+    end = np.concatenate((np.eye(n).ravel(), np.zeros(n * n)))
+    for step in collocated(
+        equation, np.eye(n), -arc.end, -arc.start, rtol=rtol, atol=atol, quadrature=gathered
+    ):
+        end = step.states[-1]
+    psi, noise = end.reshape(2, n, n)
+    return Propagation(psi.T, symmetric_part(noise), np.zeros((n, n)))
+
+
 def _onwards(mode: Mode, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
     """Perturbations start (ndx, ndx) at t, at the end of the arc."""
 
@@ -194,11 +231,29 @@ def _held(arc: Arc) -> bool:
 
 
 def flow(
-    mode: Mode, arc: Arc, equation: Equation, start: Array, *, rtol: float, atol: float
+    mode: Mode,
+    arc: Arc,
+    equation: Equation,
+    start: Array,
+    *,
+    rtol: float,
+    atol: float,
+    quadrature: Quadrature | None = None,
 ) -> Iterator[Step]:
-    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration."""
+    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration.
+
+    quadrature: see `collocated`.
+    """
     return collocated(
-        equation, start, arc.start, arc.end, rtol=rtol, atol=atol, leap=_leap(mode, arc)
+        equation,
+        start,
+        arc.start,
+        arc.end,
+        rtol=rtol,
+        atol=atol,
+        first=float(arc.breaks[0] + arc.lengths[0]) - arc.start,
+        leap=_leap(mode, arc),
+        quadrature=quadrature,
     )
 
 

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridctl.control.lqr.events import Together, above_both, mean_form
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 N, NU = 3, 1
 
 
-def cascade(guards, seed=0, reset_input=0.0):
-    """A cascade of constant fields that jump by one vector for each guard, plus a bend."""
+def piecewise(guards, seed=0, reset_input=0.0):
+    """A piecewise of constant fields that jump by one vector for each guard, plus a bend."""
     random = np.random.default_rng(seed)
     normals = np.eye(guards, N) + 0.1 * random.normal(size=(guards, N))
     before = -np.ones(N) - 0.2 * random.random(N)
@@ -33,7 +33,7 @@ def cascade(guards, seed=0, reset_input=0.0):
             np.zeros(N),
         )
 
-    return Cascade([f"g{j}" for j in range(guards)], micro)
+    return PiecewiseLinearJump([f"g{j}" for j in range(guards)], micro)
 
 
 def definite(seed, rank=N):
@@ -67,7 +67,7 @@ GAINS = {frozenset(): lambda v: np.zeros((NU, N))}
 
 @pytest.mark.parametrize("guards", [2, 3])
 def test_the_worst_case_bounds_the_cost_of_every_direction(guards):
-    c, after = cascade(guards), definite(1)
+    c, after = piecewise(guards), definite(1)
     value, phantoms = Together("worst", None).through(c, after, GAINS)
     assert not phantoms
     dx = np.random.default_rng(2).normal(size=(500, N))
@@ -79,7 +79,7 @@ def test_the_worst_case_bounds_the_cost_of_every_direction(guards):
 
 @pytest.mark.parametrize("guards", [2, 3])
 def test_the_mean_is_that_of_random_deviations(guards):
-    c, after = cascade(guards), definite(1)
+    c, after = piecewise(guards), definite(1)
     covariance = definite(5) + 0.1 * np.eye(N)
     value = mean_form(c, after, covariance)
     dx = np.random.default_rng(3).multivariate_normal(np.zeros(N), covariance, 200_000)
@@ -90,7 +90,7 @@ def test_the_mean_is_that_of_random_deviations(guards):
 
 
 def test_two_guards_weigh_by_half_whatever_the_covariance():
-    c, after = cascade(2), definite(1)
+    c, after = piecewise(2), definite(1)
     forms = [m.T @ after @ m for m in (c.matrix((0, 1)), c.matrix((1, 0)))]
     for seed in (4, 5):
         found = mean_form(c, after, definite(seed) + 0.1 * np.eye(N))
@@ -103,7 +103,7 @@ def test_a_linear_cascade_is_treated_as_one_jump(treatment):
     still = JumpGains(
         np.arange(3.0), np.zeros(NU), None, np.zeros((N, NU)), np.zeros(N), np.zeros(N)
     )
-    c = Cascade(["a", "b"], lambda fired, j: gains if j == 0 else still)
+    c = PiecewiseLinearJump(["a", "b"], lambda fired, j: gains if j == 0 else still)
     after = definite(1)
     spread = np.eye(N) if treatment == "mean" else None
     value, _ = Together(treatment, spread).through(c, after, GAINS)
@@ -112,7 +112,7 @@ def test_a_linear_cascade_is_treated_as_one_jump(treatment):
 
 
 def test_a_phantom_mode_has_the_cost_of_the_guard_that_is_left():
-    c, after = cascade(2), definite(1)
+    c, after = piecewise(2), definite(1)
     seen = {}
 
     def gain(name):
@@ -133,7 +133,7 @@ def test_a_phantom_mode_has_the_cost_of_the_guard_that_is_left():
 
 
 def test_an_input_at_the_events_is_fed_back_with_the_gains_of_each_mode():
-    c, after = cascade(2, reset_input=0.02), definite(1)
+    c, after = piecewise(2, reset_input=0.02), definite(1)
     factor = 0.1 * np.ones((NU, N))
     gains = {f: lambda v: factor @ v for f in (frozenset(), frozenset({0}), frozenset({1}))}
     value, phantoms = Together("worst", None).through(c, after, gains)

@@ -12,8 +12,8 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.continuous import hybrid_lqr
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.prediction import Prediction
-from hybridctl.control.tuning.record import Record
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains, LqrWeights
 from hybridctl.errors import FileFormatError, InputError
@@ -113,10 +113,10 @@ def test_an_interrupted_tuning_ends_with_the_same_answer(reference_tuning, tmp_p
 
     path = tmp_path / "runs.jsonl"
     with pytest.raises(KilledError):
-        tuned(None, Record(path, {"seed": 3}), advance)
+        tuned(None, Journal(path, {"seed": 3}), advance)
     with open(path, "a") as file:
         file.write('["spreading:half a li')
-    record = Record(path, {"seed": 3})
+    record = Journal(path, {"seed": 3})
     assert 30 < len(record) <= 50
     again = tuned(None, record)
     np.testing.assert_array_equal(again.best.parameters, reference_tuning.best.parameters)
@@ -148,16 +148,16 @@ def test_failures_are_counted_and_cost_the_penalty():
 
 def test_a_record_keeps_failures_and_refuses_other_settings(tmp_path):
     path, gains = tmp_path / "runs.jsonl", STRUCTURE.schedule(START)
-    first = Ensemble(Trial(failing=(1,)), range(3), record=Record(path, {"seed": 1}))(gains)
-    stored = Record(path, {"seed": 1})
+    first = Ensemble(Trial(failing=(1,)), range(3), record=Journal(path, {"seed": 1}))(gains)
+    stored = Journal(path, {"seed": 1})
     again = Ensemble(Trial(failing=(0, 1, 2)), range(3), record=stored)(gains)
     np.testing.assert_array_equal(first.errors, again.errors)
     assert again.failures == {"ReferenceRangeError": 1}
     with pytest.raises(InputError, match="other settings"):
-        Record(path, {"seed": 2})
+        Journal(path, {"seed": 2})
     path.write_text("something else\n")
     with pytest.raises(FileFormatError, match="not a record"):
-        Record(path, {"seed": 1})
+        Journal(path, {"seed": 1})
 
 
 def test_the_error_is_that_after_the_impact_alone():

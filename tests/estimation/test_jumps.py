@@ -13,8 +13,8 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import jumped, reset_jacobian
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import jump_gains
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 NONE = np.zeros((2, 2))
 SAMPLES = 20_000
@@ -190,7 +190,7 @@ def test_an_uncertain_surface_where_the_impact_only_just_stops_the_ball(sign):
     system, x0 = ball_on_the_cone(0.5, sign, restitution=0.5)
     event = hc.simulate(system, ("open",), x0, (0.0, 0.2), rtol=1e-12, atol=1e-12).events[0]
     jump = hc.jump_derivative(system, event)
-    assert isinstance(jump, Cascade)
+    assert isinstance(jump, PiecewiseLinearJump)
     rng = np.random.default_rng(7)
     deviation = 0.01
     spread = np.diag([0.01, 0.02, 0.1, 0.1]) ** 2

@@ -204,7 +204,7 @@ def test_the_door_that_is_hit_corner_by_corner(name):
     direction = np.random.default_rng(0).uniform(-1.0, 1.0, len(door.names))
     assert_sensitivity(lambda h: door.end(h * direction), expected @ direction)
     lin = sensitivity.linearization
-    jumps = tuple(replace(jump, kick=0.0 * jump.kick) for jump in lin.jumps)
+    jumps = tuple(replace(jump, field_change=0.0 * jump.field_change) for jump in lin.jumps)
     resets = replace(sensitivity, linearization=replace(lin, jumps=jumps)).matrix * door.scale
     # Steps of a closed contact take off what leaves its surface, also of a wrong jump. What is left
     # is ten thousand times what the differences above allow.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hybridctl.errors import GrazingError, InputError
 from hybridctl.sensitivity.bderivative import BDerivative
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.pieces import distinct
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 EPS = np.finfo(float).eps
 
@@ -125,7 +125,7 @@ def test_the_linear_case_has_its_closed_form(n, delta):
     factor = (1.0 - delta) / (1.0 + delta)
     np.testing.assert_allclose(b(directions), factor * directions, rtol=1e-14, atol=1e-14)
     assert b.is_linear()
-    assert Cascade.is_linear(b)
+    assert PiecewiseLinearJump.is_linear(b)
     assert len(distinct(b.pieces())) == 1
     assert len(b.pieces()) == factorial(n)
 
@@ -141,7 +141,7 @@ def test_the_linear_case_in_other_coordinates_is_found_linear_despite_rounding(n
     assert any((matrix != matrices[0]).any() for matrix in matrices)
     np.testing.assert_allclose(matrices, [expected] * factorial(n), atol=1e-13)
     assert len(distinct(b.pieces())) == 1
-    assert Cascade.is_linear(b)
+    assert PiecewiseLinearJump.is_linear(b)
     assert b.is_linear()
 
 
@@ -151,7 +151,7 @@ def test_a_field_that_changes_one_sign_is_not_linear_any_more():
 
     b = BDerivative(np.eye(3), bent)
     assert not b.is_linear()
-    assert not Cascade.is_linear(b)
+    assert not PiecewiseLinearJump.is_linear(b)
     assert b.is_linear(accuracy=1e-5)
 
 
@@ -284,7 +284,7 @@ def test_the_lineality_space_is_common_to_all_cones(n, d):
     basis = b.lineality()
     assert basis.shape == (d, d - n + 1)
     np.testing.assert_allclose(basis.T @ basis, np.eye(d - n + 1), atol=1e-13)
-    cones = Cascade.lineality(b)
+    cones = PiecewiseLinearJump.lineality(b)
     if n > 1:
         np.testing.assert_allclose(cones @ cones.T, basis @ basis.T, atol=1e-10)
     else:

@@ -1,19 +1,16 @@
-"""Linear equations by collocation, and coefficients sampled along arcs, against closed forms."""
+"""Linear equations by collocation, against closed forms."""
 
 from itertools import pairwise
 
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.robots import rrr_door
 from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.errors import IntegrationError
 from hybridctl.sensitivity.collocation import collocated
-from hybridctl.sensitivity.sampled import sampled_coefficients
-from hybridctl.sensitivity.variation import Coefficients
 
 
 def oscillator(t):
@@ -102,62 +99,6 @@ def test_a_stiff_loop_is_followed_in_few_steps(rate):
     loop = np.array([[0.0, 1.0], [0.0, 0.0]]) - np.array([[0.0], [1.0]]) @ gain
     np.testing.assert_allclose(lin.state_transition, expm(loop), atol=1e-8)
     assert len(lin.arcs[0].arc.breaks) <= 60
-
-
-# Sampled coefficients
-
-
-def on_the_way():
-    """The arm of the door for 0.5 s, with torques that change."""
-    system = rrr_door.system()
-    mode = ("open", "open")
-    space = system.mode(mode).space
-    x0 = np.concatenate((rrr_door.robot().neutral() + 0.3, np.zeros(space.ndx - space.nx // 2)))
-    law = lambda t, x: np.array([np.sin(5.0 * t), np.cos(4.0 * t), 0.3])  # noqa: E731
-    return system, hc.simulate(system, mode, x0, (0.0, 0.5), law, rtol=1e-10, atol=1e-10)
-
-
-def test_sampled_coefficients_are_the_coefficients():
-    system, run = on_the_way()
-    lin = hc.linearize(system, run)
-    for sampled, arc in zip(lin.sampled, run.arcs, strict=True):
-        assert all(series is not None for series in sampled.series)
-        for t in np.linspace(arc.start, arc.end, 47).tolist():
-            exact, found = lin.coefficients(arc, t), sampled(t)
-            for a, b in zip((exact.state, exact.input), (found.state, found.input), strict=True):
-                np.testing.assert_allclose(b, a, atol=1e-8 * np.abs(a).max())
-
-
-def test_where_coefficients_are_not_smooth_they_are_asked_for_afresh():
-    """A kink in one step of the record: all others are sampled."""
-    arc = on_the_way()[1].arcs[0]
-    step = len(arc.breaks) // 2
-    kink = float(arc.breaks[step] + 0.3 * arc.lengths[step])
-    asked = []
-
-    def exact(t):
-        asked.append(t)
-        return Coefficients(np.diag([np.sin(t), abs(t - kink)]), np.ones((2, 1)))
-
-    sampled = sampled_coefficients(exact, arc, 1e-9)
-    assert [k for k, series in enumerate(sampled.series) if series is None] == [step]
-    asked.clear()
-    for t in np.linspace(arc.start, arc.end, 101).tolist():
-        found = sampled(t)
-        expected = np.diag([np.sin(t), abs(t - kink)])
-        np.testing.assert_allclose(found.state, expected, atol=1e-9)
-        np.testing.assert_allclose(found.input, 1.0, atol=1e-12)
-    assert asked
-    assert all(sampled.cuts[step] <= t <= sampled.cuts[step + 1] for t in asked)
-
-
-def test_an_arc_of_no_duration_is_asked_for_afresh():
-    system, run = on_the_way()
-    lin = hc.linearize(system, run)
-    at = run.arcs[0]
-    point = type(at)(**{**vars(at), "end": at.start})
-    sampled = sampled_coefficients(lambda t: lin.coefficients(at, t), point, 1e-9)
-    np.testing.assert_array_equal(sampled(at.start).state, lin.coefficients(at, at.start).state)
 
 
 @pytest.mark.parametrize("tolerance", [1e-9, 1e-11])

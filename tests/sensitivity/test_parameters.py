@@ -6,7 +6,7 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
-from hybridctl.sensitivity.beside import ParameterDerivatives, with_parameters
+from hybridctl.sensitivity.augmentation import ParameterDerivatives, with_parameters
 from hybridctl.sensitivity.held import inputs_as_parameters
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 

@@ -14,7 +14,7 @@ from sensitivity.struck_door import struck_door
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.errors import AmbiguousEventError, GrazingError, UnknownNameError
-from hybridctl.sensitivity.cascade import Cascade
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 STEPS = np.array([1e-2, 1e-3, 1e-4])
@@ -122,7 +122,7 @@ def test_a_biped_on_rigid_ground_whose_impacts_commute():
     system, x0 = biped.rigid(p), biped.start(p)
     span = (0.0, biped.touchdown(p)[0] + 0.1)
     run, lin = nominal(system, biped.AIR, x0, span)
-    assert isinstance(lin.jumps[0], Cascade)
+    assert isinstance(lin.jumps[0], PiecewiseLinearJump)
     dx = directions(6)
     assert_first_order(one_sided_errors(system, biped.AIR, x0, span, None, run, dx, lin(dx)))
 

@@ -62,14 +62,14 @@ class Expanded:
         """The gradients of J by (x_k, u_k), all later inputs fixed, of all grid times."""
         p = [self.last()[0]]
         for k in reversed(range(len(self.maps))):
-            p.append(self.stage(k)[0] + joint(self.maps[k])[0].T @ p[-1])
+            p.append(self.stage(k)[0] + augmented(self.maps[k])[0].T @ p[-1])
         return p[::-1]
 
     def gradient(self) -> Array:
         """dJ/du (N+1, nu), exact if the maps are."""
         p = self.costates()
         nu = len(self.running[0].input)
-        later = [joint(m)[1].T @ q for m, q in zip(self.maps, p[1:], strict=True)]
+        later = [augmented(m)[1].T @ q for m, q in zip(self.maps, p[1:], strict=True)]
         return np.array([p[0][-nu:], *later])
 
     def slope(self) -> float:
@@ -91,7 +91,7 @@ class Expanded:
         return gradient, hessian
 
 
-def joint(m: Interval) -> tuple[Array, Array]:
+def augmented(m: Interval) -> tuple[Array, Array]:
     """F and H of an interval."""
     nu = m.end_input.shape[1]
     f = np.block([[m.state, m.start_input], [np.zeros((nu, m.state.shape[1] + nu))]])
@@ -185,7 +185,7 @@ def sweep(now: Expanded, regularization: float) -> Sweep | None:
     linear = quadratic = 0.0
     try:
         for k in reversed(range(len(now.maps))):
-            f, h = joint(now.maps[k])
+            f, h = augmented(now.maps[k])
             n, bend = f.shape[1], now.curvature[k]
             q_v = h.T @ gradient
             q_vv, q_vz = h.T @ hessian @ h + bend[n:, n:], h.T @ hessian @ f + bend[n:, :n]

@@ -14,13 +14,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import expm
 
-from hybridctl.checks import Array, array, vector
-from hybridctl.errors import InputError
-from hybridctl.spaces import Space
-
-_ROUNDING = 1e-9
+from hybridctl.checks import Array, semidefinite, vector
+from hybridctl.spaces import Space, difference_jacobians
 
 
 class FinalExpansion(NamedTuple):
@@ -91,15 +87,13 @@ class QuadraticCost:
         n = space.ndx
         x = vector("target", target, space.nx)
         space.check("target", x)
-        r = _weight("input", input, np.shape(input)[0] if np.ndim(input) == 2 else None)
-        if np.linalg.eigvalsh(r).min() <= 0.0:
-            raise InputError(f"input must be a positive definite matrix, got {r.tolist()}")
+        r = semidefinite("input", input, definite=True)
         entries = {
             "space": space,
             "target": x,
             "input": r,
-            "final_state": _weight("final", final, n),
-            "state": _weight("state", np.zeros((n, n)) if state is None else state, n),
+            "final_state": semidefinite("final", final, n),
+            "state": semidefinite("state", np.zeros((n, n)) if state is None else state, n),
             "feedforward": _Zero(len(r)) if feedforward is None else feedforward,
         }
         for name, value in entries.items():
@@ -125,7 +119,7 @@ class QuadraticCost:
 
     def _distance(self, x: Array, weight: Array) -> tuple[float, Array, Array]:
         d = self.space.difference(self.target, x)
-        slope = difference_jacobian(self.space, d)
+        _, slope = difference_jacobians(self.space, self.target, x)
         pull = weight @ d
         return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
 
@@ -136,29 +130,3 @@ class _Zero:
 
     def __call__(self, t: float) -> Array:
         return np.zeros(self.size)
-
-
-def difference_jacobian(space: Space, d: Array) -> Array:
-    r"""The derivative (ndx, ndx) of d = x \ominus x* by x, at a distance d (ndx,).
-
-    The inverse of :math:`(e^T - 1) / T` with T the transport of d: of the right Jacobian of the
-    exponential on a Lie group, of the identity in a vector space.
-    """
-    n = len(d)
-    turn = space.transport(d)
-    if not turn.any():
-        return np.eye(n)
-    block = np.zeros((2 * n, 2 * n))
-    block[:n, :n], block[:n, n:] = turn, np.eye(n)
-    return np.asarray(np.linalg.inv(expm(block)[:n, n:]))
-
-
-def _weight(name: str, value: ArrayLike, n: int | None) -> Array:
-    """A symmetric, positive semidefinite matrix."""
-    w = array(name, value, (n, n))
-    size = float(np.abs(w).max(initial=0.0))
-    if w.shape[0] != w.shape[1] or np.abs(w - w.T).max(initial=0.0) > _ROUNDING * size:
-        raise InputError(f"{name} must be a symmetric matrix, got {w.tolist()}")
-    if np.linalg.eigvalsh(w).min(initial=0.0) < -_ROUNDING * size:
-        raise InputError(f"{name} must not have negative eigenvalues, got {w.tolist()}")
-    return w

@@ -32,8 +32,8 @@ from hybridctl.control.ilqr.backward import (
     Expanded,
     Linearizer,
     Sweep,
+    augmented,
     expand,
-    joint,
     sweep,
     total_cost,
     with_curvature,
@@ -205,7 +205,7 @@ def _definite(now: Expanded, mu: float) -> tuple[Sweep, float]:
         if found is not None:
             return found, mu
         mu = _raised(mu)
-    nothing = [joint(m) for m in now.maps]
+    nothing = [augmented(m) for m in now.maps]
     gains = tuple(np.zeros((h.shape[1], f.shape[1])) for f, h in nothing)
     return Sweep(np.zeros_like(now.rollout.inputs), gains, 0.0, 0.0), mu
 

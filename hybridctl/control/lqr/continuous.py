@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, member, number, vector
+from hybridctl.checks import Array, array, instance, member, number, semidefinite, vector
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.events import (
     TREATMENTS,
@@ -33,14 +33,13 @@ from hybridctl.control.lqr.events import (
     through_jump,
 )
 from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
-from hybridctl.control.lqr.weights import Weights, symmetric, weight_at
+from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import sequences
 from hybridctl.errors import InputError
-from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.variation import coefficients
 
 Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]
@@ -130,39 +129,28 @@ def hybrid_lqr(
     feedback already, `SimulationError` where guard or reset see the input and no value function
     is consistent with its gain.
     """
-    if instance("lin", lin, Linearization).gains is not None:
-        raise InputError("lin must be without feedback, but has gains: pass that of `linearize`")
-    member("simultaneous", simultaneous, TREATMENTS)
-    if (covariance is None) == (simultaneous == "mean"):
-        raise InputError('covariance must be given for simultaneous="mean", and for it only')
-    riccati = _riccati(
-        lin,
-        state_weight,
-        input_weight,
-        final_weight,
-        rtol=rtol,
-        atol=atol,
-        gain_tolerance=gain_tolerance,
+    riccati = riccati_equation(
+        lin, state_weight, input_weight, final_weight, rtol, atol, gain_tolerance
     )
-    last = lin.trajectory.arcs[-1].space.ndx
-    final = symmetric("final_weight", final_weight, last)
-    rule = _Rule(
-        simultaneous, covariance, None if lead is None else number("lead", lead, above=0.0)
-    )
-    return _solve(riccati, final, rule)
+    final = semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
+    return solved(riccati, final, AtEvents(simultaneous, covariance, lead))
 
 
-def _riccati(
+def riccati_equation(
     lin: Linearization,
     state_weight: Weights,
     input_weight: Weights,
     final_weight: ArrayLike,
-    *,
     rtol: float,
     atol: float,
     gain_tolerance: float,
 ) -> Riccati:
-    """The Riccati equation of a trajectory; the arguments are those of `hybrid_lqr`."""
+    """The Riccati equation of a trajectory; the arguments are those of `hybrid_lqr`.
+
+    Raises `InputError` for bad weights and for a linearization that has feedback already.
+    """
+    if instance("lin", lin, Linearization).gains is not None:
+        raise InputError("lin must be without feedback, but has gains: pass that of `linearize`")
     arcs = lin.trajectory.arcs
     times = [(arc.start, arc.end) for arc in arcs]
     q = weight_at("state_weight", state_weight, [arc.space.ndx for arc in arcs], times)
@@ -172,22 +160,24 @@ def _riccati(
     scale = (
         max(*largest, float(np.abs(array("final_weight", final_weight)).max(initial=0.0))) or 1.0
     )
-    integrator = Integrator(
-        METHODS["DOP853"],
-        number("rtol", rtol, above=0.0),
-        number("atol", atol, above=0.0) * scale,
-        np.inf,
-    )
-    return Riccati(lin, q, r, integrator, number("gain_tolerance", gain_tolerance, above=0.0))
+    rtol, atol = number("rtol", rtol, above=0.0), scale * number("atol", atol, above=0.0)
+    return Riccati(lin, q, r, rtol, atol, number("gain_tolerance", gain_tolerance, above=0.0))
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """What is done at events."""
+class AtEvents:
+    """What is done at events; the arguments are those of `hybrid_lqr`."""
 
     simultaneous: Treatment
     covariance: Covariance | None
     lead: float | None
+
+    def __post_init__(self) -> None:
+        member("simultaneous", self.simultaneous, TREATMENTS)
+        if (self.covariance is None) == (self.simultaneous == "mean"):
+            raise InputError('covariance must be given for simultaneous="mean", and for it only')
+        if self.lead is not None:
+            number("lead", self.lead, above=0.0)
 
 
 class _Before(NamedTuple):
@@ -198,7 +188,7 @@ class _Before(NamedTuple):
     phantoms: dict[tuple[int, frozenset[str]], GainCurve]
 
 
-def _solve(riccati: Riccati, final: Array, rule: _Rule) -> LqrResult:
+def solved(riccati: Riccati, final: Array, rule: AtEvents) -> LqrResult:
     """The feedback for V = final (ndx, ndx) at the end."""
     lin = riccati.lin
     values: list[ValueCurve] = []
@@ -215,7 +205,7 @@ def _solve(riccati: Riccati, final: Array, rule: _Rule) -> LqrResult:
     return LqrResult(lin, GainSchedule(tuple(curves), phantoms), tuple(values))
 
 
-def _through(riccati: Riccati, k: int, after: Array, rule: _Rule) -> _Before:
+def _through(riccati: Riccati, k: int, after: Array, rule: AtEvents) -> _Before:
     """Through event k, for V after it."""
     lin, jump = riccati.lin, riccati.lin.jumps[k]
     event = lin.trajectory.events[k]
@@ -226,7 +216,7 @@ def _through(riccati: Riccati, k: int, after: Array, rule: _Rule) -> _Before:
         weight = rule.lead * riccati.input_weight(k, event.time)
         found = at_the_instant(jump, after, weight)
         since = max(event.time - rule.lead, lin.trajectory.arcs[k].start)
-        return _Before(found.value, Instant(found.gain, since), {})
+        return _Before(found.value, Instant(found.gain, since, event.time), {})
     spread = None if rule.covariance is None else _covariance(rule.covariance, k, jump)
     gains = _phantom_gains(riccati, k) | {frozenset[int](): before}
     value, modes = Together(rule.simultaneous, spread).through(jump, after, gains)
@@ -254,6 +244,6 @@ def _linear(factor: Array) -> GainOf:
     return lambda v: np.asarray(factor @ v)
 
 
-def _covariance(covariance: Covariance, k: int, cascade: Cascade) -> Array:
+def _covariance(covariance: Covariance, k: int, piecewise: PiecewiseLinearJump) -> Array:
     given = covariance(k) if callable(covariance) else covariance
-    return symmetric(f"covariance of event {k}", given, cascade.dimension)
+    return semidefinite(f"covariance of event {k}", given, piecewise.dimension)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, vector
-from hybridctl.control.lqr.weights import Weights, symmetric, weight_at
+from hybridctl.checks import Array, semidefinite, vector
+from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.sensitivity.discrete import Interval, discretize
 from hybridctl.sensitivity.linearize import Linearization
 
@@ -65,7 +65,7 @@ def discrete_lqr(
     q = weight_at("state_weight", state_weight, [arc.space.ndx for arc in arcs], ends)
     sizes = [arc.inputs.shape[2] for arc in arcs]
     r = weight_at("input_weight", input_weight, sizes, ends, definite=True)
-    v = symmetric("final_weight", final_weight, arcs[-1].space.ndx)
+    v = semidefinite("final_weight", final_weight, arcs[-1].space.ndx)
     intervals = discretize(lin, times, lambda k, t: block_diag(q(k, t), r(k, t)))
     gains, values = list[Array](), [v]
     for interval in reversed(intervals):

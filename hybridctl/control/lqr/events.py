@@ -18,7 +18,7 @@ Where guards fire together the jump is piecewise linear and the cost no quadrati
 :math:`V_i = (G_i - J_i K)^T V^+ (G_i - J_i K)` for each order. Two treatments are there:
 
 - `worst`: a form above all :math:`V_i`, found by folding :math:`P_1 \vee P_2` over the pieces in
-  the order in which `Cascade.pieces` finds them. With :math:`P_1 + P_2 = S S^T`,
+  the order in which `PiecewiseLinearJump.pieces` finds them. With :math:`P_1 + P_2 = S S^T`,
   :math:`P_1 = S U D U^T S^T` it is :math:`S U \max(D, I - D) U^T S^T`: none below it is above
   both P_1 and P_2. It bounds the cost in every direction, whichever order that has.
 - `mean`: :math:`c \sum_i w_i V_i` with w_i the probability of order i for a normal distribution of
@@ -40,10 +40,10 @@ from scipy.optimize import root
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.moments import normal_points
 from hybridctl.sensitivity.pieces import distinct
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 Treatment = Literal["worst", "mean"]
 TREATMENTS: tuple[Treatment, ...] = ("worst", "mean")
@@ -96,7 +96,7 @@ class Together:
     covariance: Array | None
 
     def through(
-        self, cascade: Cascade, after: Array, gains: Mapping[frozenset[int], GainOf]
+        self, piecewise: PiecewiseLinearJump, after: Array, gains: Mapping[frozenset[int], GainOf]
     ) -> tuple[Array, dict[frozenset[int], Phantom]]:
         """V before the event for V after it, and V and K in phantom modes.
 
@@ -105,25 +105,25 @@ class Together:
         alike; its covariance is that of before the event moved by the guards that have fired, in
         the order of their declaration.
         """
-        n, found = len(cascade.guards), dict[frozenset[int], Phantom]()
+        n, found = len(piecewise.guards), dict[frozenset[int], Phantom]()
         for size in range(n - 1, -1, -1):
             for fired in map(frozenset, combinations(range(n), size)):
                 if fired in gains:
-                    value = self._value(cascade, after, fired, gains[fired], found)
+                    value = self._value(piecewise, after, fired, gains[fired], found)
                     found[fired] = Phantom(value, gains[fired](value))
         return found.pop(frozenset()).value, found
 
     def _value(
         self,
-        cascade: Cascade,
+        piecewise: PiecewiseLinearJump,
         after: Array,
         fired: frozenset[int],
         gain: GainOf,
         later: Mapping[frozenset[int], Phantom],
     ) -> Array:
         """V where `fired` have fired, with the gains of the phantom modes that follow."""
-        rest, left = cascade.after(fired), sorted(set(range(len(cascade.guards))) - fired)
-        moved = None if self.covariance is None else _moved(cascade, fired, self.covariance)
+        rest, left = piecewise.after(fired), sorted(set(range(len(piecewise.guards))) - fired)
+        moved = None if self.covariance is None else _moved(piecewise, fired, self.covariance)
         if not _sees_input(rest):
             return self._treated(rest, after, moved)
 
@@ -138,12 +138,14 @@ class Together:
 
         return consistent(form, after, rest.matrix(range(len(left))))
 
-    def _treated(self, cascade: Cascade, after: Array, covariance: Array | None) -> Array:
+    def _treated(
+        self, piecewise: PiecewiseLinearJump, after: Array, covariance: Array | None
+    ) -> Array:
         if self.treatment == "mean":
             assert covariance is not None
-            return mean_form(cascade, after, covariance)
+            return mean_form(piecewise, after, covariance)
         worst: Array | None = None
-        for group in distinct(cascade.pieces()):
+        for group in distinct(piecewise.pieces()):
             form = _form(group[0].matrix, after)
             worst = form if worst is None else above_both(worst, form)
         assert worst is not None
@@ -164,12 +166,12 @@ def above_both(first: Array, second: Array) -> Array:
     return np.asarray(half @ half.T)
 
 
-def mean_form(cascade: Cascade, after: Array, covariance: Array) -> Array:
+def mean_form(piecewise: PiecewiseLinearJump, after: Array, covariance: Array) -> Array:
     """c sum_i w_i V_i, `mean` above; summed over low-discrepancy points."""
     points = normal_points(covariance, _POINTS, _SEED)
-    passage = cascade.follow(points)
+    passage = piecewise.follow(points)
     orders, counts = np.unique(passage.orders, axis=0, return_counts=True)
-    forms = [_form(cascade.matrix([int(j) for j in order]), after) for order in orders]
+    forms = [_form(piecewise.matrix([int(j) for j in order]), after) for order in orders]
     total: Array = np.tensordot(counts / len(points), np.array(forms), 1)
     cost = float(np.einsum("ki,ij,kj->", passage.state, after, passage.state)) / len(points)
     quadratic = float(np.sum(total * covariance))
@@ -218,20 +220,20 @@ def _form(jump: Array, after: Array) -> Array:
     return np.asarray(0.5 * (v + v.T))
 
 
-def _sees_input(cascade: Cascade) -> bool:
-    n = len(cascade.guards)
+def _sees_input(piecewise: PiecewiseLinearJump) -> bool:
+    n = len(piecewise.guards)
     return any(
-        cascade.jump(frozenset(fired), j).reset_input.any()
-        or cascade.jump(frozenset(fired), j).time_input.any()
+        piecewise.jump(frozenset(fired), j).reset_input.any()
+        or piecewise.jump(frozenset(fired), j).time_input.any()
         for size in range(n)
         for fired in combinations(range(n), size)
         for j in set(range(n)) - set(fired)
     )
 
 
-def _moved(cascade: Cascade, fired: frozenset[int], covariance: Array) -> Array:
+def _moved(piecewise: PiecewiseLinearJump, fired: frozenset[int], covariance: Array) -> Array:
     p, done = covariance, frozenset[int]()
     for j in sorted(fired):
-        jump = cascade.jump(done, j).state
+        jump = piecewise.jump(done, j).state
         p, done = jump @ p @ jump.T, done | {j}
     return p

@@ -2,12 +2,12 @@ r"""Hybrid LQR without an end: the periodic solution of the Riccati equation on 
 
 Backwards over one period the value function goes through
 
-.. math:: V \mapsto E + F^T V (I + S V)^{-1} F,
+.. math:: V \mapsto C + F^T V (I + P V)^{-1} F,
 
-E being what V = 0 becomes, F the closed-loop map of that sweep, and S its reach,
-:math:`\dot S = A_c S + S A_c^T + B R^{-1} B^T` from S = 0, :math:`S^+ = G S G^T` at events. A fixed
-point solves a discrete algebraic Riccati equation. Where the cost is not quadratic through events,
-or the input enters them, the sweeps are repeated instead.
+with the propagation F, P, C of the period, arcs and jumps (see `sensitivity.propagation`): C is
+what V = 0 becomes, F the closed-loop map of that sweep, and P its reach. A fixed point solves a
+discrete algebraic Riccati equation. Where the cost is not quadratic through events, or the input
+enters them, the sweeps are repeated instead.
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ import numpy as np
 from scipy.linalg import eigh, null_space, solve_discrete_are
 
 from hybridctl.checks import Array, count, number
-from hybridctl.control.gains import Gain, GainCurve, GainSchedule
-from hybridctl.control.lqr.continuous import Covariance, LqrResult, hybrid_lqr
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.lqr.continuous import (
+    AtEvents,
+    Covariance,
+    LqrResult,
+    riccati_equation,
+    solved,
+)
 from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.placement import Placement
-from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
+from hybridctl.control.lqr.weights import Weights
 from hybridctl.errors import SimulationError
-from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy
+from hybridctl.sensitivity.propagation import Propagation
 from hybridctl.sensitivity.symmetry import Symmetry, carried
-from hybridctl.spaces import VectorSpace
 
-_COSTLESS = 1e-9  # of the largest entry of E: what rounding leaves of a direction without cost
+_GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
+_COSTLESS = 1e-9  # of the largest entry of C: what rounding leaves of a direction without cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,23 +117,17 @@ def periodic_lqr(
         monodromy(lin, symmetry=symmetry)
     n = lin.trajectory.arcs[0].space.ndx
 
-    def sweep(v: Array) -> LqrResult:
-        return hybrid_lqr(
-            lin,
-            state_weight,
-            input_weight,
-            _seen_at_the_end(v, symmetry),
-            simultaneous=simultaneous,
-            covariance=covariance,
-            lead=lead,
-            rtol=rtol,
-            atol=atol,
-        )
+    rule = AtEvents(simultaneous, covariance, lead)
+    nothing = np.zeros((n, n))
+    riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol, _GAINS)
 
-    result = sweep(np.zeros((n, n)))
+    def sweep(v: Array) -> LqrResult:
+        return solved(riccati, _seen_at_the_end(v, symmetry), rule)
+
+    result = sweep(nothing)
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
-        v = _fixed_point(result, input_weight, symmetry)
+        v = _fixed_point(result, symmetry)
     for _ in range(max_sweeps):
         result = sweep(v)
         off = float(np.abs(result.values[0].start - v).max())
@@ -151,16 +149,19 @@ def _seen_at_the_end(v: Array, symmetry: Symmetry | None) -> Array:
     return np.asarray(at_the_end.T @ v @ at_the_end)
 
 
-def _fixed_point(result: LqrResult, input_weight: Weights, symmetry: Symmetry | None) -> Array:
-    """V (ndx, ndx) that one period leads back to, from the sweep from zero.
+def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
+    """V (ndx, ndx) that one period leads back to.
 
-    Free directions w of the symmetry that cost nothing, E w = 0, are left out: F w = w, so that V
+    Free directions w of the symmetry that cost nothing, C w = 0, are left out: F w = w, so that V
     is that of the rest, with V w = 0.
     """
-    closed = result.closed_loop
-    values, vectors = eigh(_reach(closed, input_weight))
+    lin = result.linearization
+    period = result.values[0].propagation
+    for k, value in enumerate(result.values[1:]):
+        period = period.then(Propagation.jump(lin.linear_jump(k).state)).then(value.propagation)
+    values, vectors = eigh(period.noise)
     root = carried(symmetry, vectors * np.sqrt(np.maximum(values, 0.0)))
-    f, e = carried(symmetry, closed.state_transition), result.values[0].start
+    f, e = carried(symmetry, period.state), period.cost
     z = _weighed(e, symmetry)
     try:
         v = z @ solve_discrete_are(z.T @ f @ z, z.T @ root, z.T @ e @ z, np.eye(len(f))) @ z.T
@@ -174,42 +175,10 @@ def _fixed_point(result: LqrResult, input_weight: Weights, symmetry: Symmetry | 
 
 def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
     """Columns (ndx, k) across the free directions that cost nothing."""
-    ways = np.zeros((len(e), 0)) if symmetry is None else symmetry.directions
-    costs = np.abs(e @ ways).max(axis=0, initial=0.0)
-    free = ways[:, costs <= _COSTLESS * np.abs(e).max()]
+    directions = np.zeros((len(e), 0)) if symmetry is None else symmetry.directions
+    costs = np.abs(e @ directions).max(axis=0, initial=0.0)
+    free = directions[:, costs <= _COSTLESS * np.abs(e).max()]
     return null_space(free.T) if free.shape[1] else np.eye(len(e))
-
-
-def _reach(closed: Linearization, input_weight: Weights) -> Array:
-    """S (ndx, ndx) at the end of the period."""
-    arcs = closed.trajectory.arcs
-    sizes = [arc.inputs.shape[2] for arc in arcs]
-    weight = weight_at("input_weight", input_weight, sizes, [(a.start, a.end) for a in arcs])
-    assert closed.gains is not None
-    s: Array = np.zeros((arcs[0].space.ndx,) * 2)
-    for k, arc in enumerate(arcs):
-        s = _reach_along(closed, arc, closed.gains[k], weight, s)
-        if k < len(closed.jumps):
-            jump = closed.linear_jump(k).state
-            s = jump @ s @ jump.T
-    return np.asarray(0.5 * (s + s.T))
-
-
-def _reach_along(closed: Linearization, arc: Arc, gain: Gain, weight: WeightAt, s: Array) -> Array:
-    n = arc.space.ndx
-
-    def field(t: float, z: Array, u: Array) -> Array:
-        c = closed.coefficients(arc, t)
-        half = (c.state - c.input @ gain(t)) @ z.reshape(n, n)
-        drive = c.input @ np.linalg.solve(weight(arc.index, t), c.input.T)
-        return np.asarray(half + half.T + drive).ravel()
-
-    mode = Mode(arc.mode, VectorSpace(n * n), field)
-    integrator = Integrator(METHODS["DOP853"], closed.rtol, closed.atol, np.inf)
-    if arc.end > arc.start:
-        for step in integrator.steps(mode, HeldInput(np.zeros(0)), arc.start, s.ravel(), arc.end):
-            s = step.states[-1].reshape(n, n)
-    return np.asarray(s)
 
 
 def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:

@@ -1,13 +1,20 @@
 r"""The Riccati equation along one arc, backwards, and the gain that belongs to its solution.
 
 .. math:: -\dot V = Q + A^T V + V A - V B R^{-1} B^T V, \qquad K = R^{-1} B^T V .
+
+Where the gain that is applied goes over to another one, :math:`(1 - s) K + s \bar K`, the cost
+obeys the same equation with :math:`A - s^2 B \bar K`, :math:`Q + s^2 \bar K^T R \bar K` and
+:math:`(1 - s^2) B R^{-1} B^T` in place of :math:`A`, :math:`Q` and :math:`B R^{-1} B^T`. So V goes
+back over any stretch of time by its propagation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
@@ -15,166 +22,200 @@ from numpy.polynomial.chebyshev import chebval
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
-from hybridctl.hybrid.flow import Integrator
-from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
-from hybridctl.hybrid.series import TO_SERIES, TO_SLOPES
-from hybridctl.hybrid.step import Step
-from hybridctl.hybrid.trajectory import Arc, arc_from_steps
+from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.spaces import VectorSpace
+from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
 
-_MOST_KNOTS = 64  # in one step of the integrator
+_FORMULA = radau(4)  # between the nodes of a panel
+_FINER = 100.0  # at least: by how much V there is more exact than the panel's polynomial
+_BEFORE_LAST = 0.1  # weight of the coefficient before the last
+_ROUNDING = 1e-14  # of the largest entry of V
+_SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
+_MOST_KNOTS = 64  # in one panel
+
+Between = Callable[[Array], Propagation]
 
 
 @dataclass(frozen=True, eq=False)
 class ValueCurve:
-    """V(t) (ndx, ndx) on one arc, dense in time; the least cost to go is dx . V(t) dx."""
+    """V(t) (ndx, ndx) on one arc; the least cost to go is dx . V(t) dx.
 
-    arc: Arc
-    ndx: int
+    times (n,), values (n, ndx, ndx): at knots. between(times): the propagations between times.
+    """
+
+    times: Array
+    values: Array
+    between: Between
 
     def __call__(self, t: float) -> Array:
-        """V at time t of the arc, symmetric."""
-        return _symmetric(self.arc(float(t)).reshape(self.ndx, self.ndx))
+        """V at time t of the arc, symmetric: that of the next knot, taken back to t."""
+        k = min(int(self.times.searchsorted(t)), len(self.times) - 1)
+        if t >= self.times[k]:
+            return np.asarray(self.values[k])
+        (back,) = self.between(np.array([t, self.times[k]]))
+        return back.value(self.values[k])
 
     @property
     def start(self) -> Array:
         """V at the start of the arc: just after the event before it."""
-        return self(self.arc.start)
+        return np.asarray(self.values[0])
 
     @property
     def end(self) -> Array:
         """V at the end of the arc: just before the event that ends it."""
-        return self(self.arc.end)
+        return np.asarray(self.values[-1])
+
+    @property
+    def propagation(self) -> Propagation:
+        """Of the whole arc."""
+        return reduce(Propagation.then, self.between(self.times))
 
 
 @dataclass(frozen=True, eq=False)
 class Instant:
-    """The gain K (nu, ndx) at the end of an arc, gone over to from time `since` on."""
+    """The gain K (nu, ndx) at the end of an arc, gone over to from time `since` to `end`."""
 
     gain: Array
     since: float
+    end: float
+
+    def share(self, t: float) -> float:
+        """The share of it at time t: from 0 to 1."""
+        s = min(max((t - self.since) / (self.end - self.since), 0.0), 1.0)
+        return s**2 * (3.0 - 2.0 * s)
+
+
+class _Panel(NamedTuple):
+    """V (8, ndx, ndx) and the gain that is applied (8, nu, ndx) at the nodes of a stretch."""
+
+    times: Array
+    values: Array
+    gains: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Riccati:
     """The equation on the arcs of a linearization, with weights and settings.
 
-    gain_tolerance: of the interpolated gain, of its largest entry.
+    rtol, atol: of V. gain_tolerance: of the interpolated gain, of its largest entry. Propagations
+    are kept, so that other final values cost little.
     """
 
     lin: Linearization
     state_weight: WeightAt
     input_weight: WeightAt
-    integrator: Integrator
+    rtol: float
+    atol: float
     gain_tolerance: float
+    _kept: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
 
     def gain(self, k: int, t: float, value: Array) -> Array:
         """K (nu, ndx) at time t of arc k for V there."""
-        b = self.lin.sampled[k](t).input
+        b = self.lin.coefficients(self.lin.trajectory.arcs[k], t).input
         return np.linalg.solve(self.input_weight(k, t), b.T @ value)
-
-    def blended(self, k: int, t: float, value: Array, instant: Instant | None) -> Array:
-        """The gain that is applied: `gain`, and near the end one that goes over to `instant`."""
-        best = self.gain(k, t, value)
-        end = self.lin.trajectory.arcs[k].end
-        if instant is None or t <= instant.since:
-            return best
-        s = (t - instant.since) / (end - instant.since)
-        return np.asarray(best + s**2 * (3.0 - 2.0 * s) * (instant.gain - best))
-
-    def rate(self, k: int, t: float, value: Array, instant: Instant | None = None) -> Array:
-        """dV/dt (ndx, ndx) at time t of arc k under the gain that is applied."""
-        if instant is not None and t > instant.since:
-            return self._rate_of_gain(k, t, value, self.blended(k, t, value, instant))
-        c = self.lin.sampled[k](t)
-        va, vb = value @ c.state, value @ c.input
-        spared = vb @ np.linalg.solve(self.input_weight(k, t), vb.T)
-        return np.asarray(_symmetric(spared - self.state_weight(k, t)) - va - va.T)
-
-    def _rate_of_gain(self, k: int, t: float, value: Array, gain: Array) -> Array:
-        """dV/dt (ndx, ndx) under any gain."""
-        c = self.lin.sampled[k](t)
-        growth = value @ (c.state - c.input @ gain)
-        spent = self.state_weight(k, t) + gain.T @ self.input_weight(k, t) @ gain
-        return np.asarray(-_symmetric(spent) - growth - growth.T)
 
     def backwards(
         self, k: int, end: Array, instant: Instant | None = None
     ) -> tuple[ValueCurve, GainCurve]:
         """V and K on arc k, for V at its end."""
+        arc, between = self.lin.trajectory.arcs[k], partial(self._between, k, instant)
+        if not arc.end > arc.start:
+            constant = GainCurve.constant(self.gain(k, arc.end, end))
+            return ValueCurve(np.array([arc.end]), end[None], between), constant
+        cuts = {arc.start, arc.end, *(t for t in arc.breaks.tolist() if t < arc.end)}
+        if instant is not None:
+            cuts.add(instant.since)
+        panels, value = list[_Panel](), end
+        for a, b in reversed(list(pairwise(sorted(cuts)))):
+            panels = self._panels(k, instant, a, b, value) + panels
+            value = panels[0].values[0]
+        times = np.concatenate([p.times[:-1] for p in panels] + [[arc.end]])
+        values = np.concatenate([p.values[:-1] for p in panels] + [end[None]])
+        return ValueCurve(times, values, between), self._curve(panels)
+
+    def _panels(
+        self, k: int, instant: Instant | None, a: float, b: float, value: Array
+    ) -> list[_Panel]:
+        """Panels from a to b for V at b: one, or those of both halves where it is too long."""
+        panel = self._panel(k, instant, a, b, value)
         arc = self.lin.trajectory.arcs[k]
-        n, v0 = len(end), end.ravel()
-        steps: list[Step] = []
-        cuts = [arc.end, *([instant.since] if instant else []), arc.start]
-        for late, early in pairwise(cuts):
-            if early < late:
-                last = steps[0].states[0] if steps else v0
-                steps = self._steps(k, n, late, last, early, instant) + steps
-        dense = arc_from_steps(
-            k, self._mode(k, n, instant), steps, arc.start, v0, np.zeros(0), arc.end
+        if b - a <= _SHORTEST * (arc.end - arc.start) or self._resolves(panel):
+            return [panel]
+        middle = 0.5 * (a + b)
+        later = self._panels(k, instant, middle, b, value)
+        return self._panels(k, instant, a, middle, later[0].values[0]) + later
+
+    def _panel(self, k: int, instant: Instant | None, a: float, b: float, value: Array) -> _Panel:
+        """From a to b in one, for V at b."""
+        times = a + (b - a) * FRACTIONS
+        times[-1] = b
+        key = (k, a, b)
+        between = None if instant is not None else self._kept.get(key)
+        if between is None:
+            between = self._between(k, instant, times)
+        if instant is None:
+            self._kept[key] = between
+        values = [value]
+        for stretch in reversed(list(between)):
+            values.append(stretch.value(values[-1]))
+        values.reverse()
+        pairs = zip(times.tolist(), values, strict=True)
+        gains = [self._applied(k, instant, t, v) for t, v in pairs]
+        return _Panel(times, np.array(values), np.array(gains))
+
+    def _applied(self, k: int, instant: Instant | None, t: float, value: Array) -> Array:
+        """The gain at time t: the best one, and near the end one that goes over to `instant`."""
+        best = self.gain(k, t, value)
+        return best if instant is None else best + instant.share(t) * (instant.gain - best)
+
+    def _resolves(self, panel: _Panel) -> bool:
+        """Whether polynomials through V and K on a panel are as accurate as asked for."""
+        off, size = _tail(panel.values), np.abs(panel.values).max(axis=0)
+        allowed = _FINER * (self.atol + self.rtol * size) + _ROUNDING * size.max(initial=0.0)
+        largest = float(np.abs(panel.gains).max(initial=0.0))
+        return bool(
+            (off <= allowed).all() and (_tail(panel.gains) <= self.gain_tolerance * largest).all()
         )
-        if not steps:
-            return ValueCurve(dense, n), GainCurve.constant(self.gain(k, arc.end, end))
-        return ValueCurve(dense, n), self._gains(k, steps, n, instant)
 
-    def _steps(
-        self, k: int, n: int, t: float, v: Array, t_end: float, instant: Instant | None
-    ) -> list[Step]:
-        """Steps from t back to t_end, in ascending order."""
-        mode = self._mode(k, n, instant)
-        found = self.integrator.steps(mode, HeldInput(np.zeros(0)), t, v, t_end)
-        return [_reversed(step) for step in found][::-1]
-
-    def _mode(self, k: int, n: int, instant: Instant | None) -> Mode:
-        """The entries of V as a state, row by row."""
+    def _between(self, k: int, instant: Instant | None, times: Array) -> Propagation:
+        """The propagations (m, ...) of arc k between times (m + 1,), with the gain applied."""
+        lengths = np.diff(times)
+        stages = np.asarray(times[:-1, None] + lengths[:, None] * _FORMULA.points)
         arc = self.lin.trajectory.arcs[k]
-        nominal = self.lin.system.mode(arc.mode)
+        flat = stages.ravel().tolist()
+        found = [self.lin.coefficients(arc, t) for t in flat]
+        a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
+        r = np.array([self.input_weight(k, t) for t in flat])
+        q = np.array([self.state_weight(k, t) for t in flat])
+        reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, 1, 2)))
+        if instant is not None:
+            share = np.array([instant.share(t) ** 2 for t in flat])[:, None, None]
+            a = a - share * (b @ instant.gain)
+            q = q + share * symmetric_part(instant.gain.T @ r @ instant.gain)
+            reach = (1.0 - share) * reach
+        by_step = (*stages.shape, *a.shape[1:])
+        a, reach, q = (part.reshape(by_step) for part in (a, reach, q))
+        return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
 
-        def field(t: float, v: Array, u: Array) -> Array:
-            return self.rate(k, t, _symmetric(v.reshape(n, n)), instant).ravel()
-
-        def jacobian(t: float, v: Array, u: Array) -> FieldJacobian:
-            c = self.lin.sampled[k](t)
-            gain = self.blended(k, t, _symmetric(v.reshape(n, n)), instant)
-            closed = (c.state - c.input @ gain).T
-            both = np.kron(closed, np.eye(n)) + np.kron(np.eye(n), closed)
-            return FieldJacobian(-both, np.zeros((n * n, 0)))
-
-        def pace(t: float, v: Array, u: Array) -> Pace:
-            if nominal.pace is None:
-                return Pace()
-            return nominal.pace(t, *arc.state_and_input(t))
-
-        return Mode(arc.mode, VectorSpace(n * n), field, jacobian=jacobian, pace=pace)
-
-    def _gains(self, k: int, steps: list[Step], n: int, instant: Instant | None) -> GainCurve:
+    def _curve(self, panels: list[_Panel]) -> GainCurve:
         """K between as many knots as its tolerance wants."""
-        nodes = [
-            np.array(
-                [
-                    self.blended(k, t, _symmetric(v.reshape(n, n)), instant)
-                    for t, v in zip(step.times.tolist(), step.states, strict=True)
-                ]
-            )
-            for step in steps
-        ]
-        allowed = self.gain_tolerance * max(float(np.abs(v).max(initial=0.0)) for v in nodes)
-        curves = [_curve(step, v, allowed) for step, v in zip(steps, nodes, strict=True)]
-        kept = [
-            *((curve[0][:-1], curve[1][:-1], curve[2][:-1]) for curve in curves[:-1]),
-            curves[-1],
-        ]
-        times, values, slopes = (np.concatenate(part) for part in zip(*kept, strict=True))
-        return GainCurve(times, values, slopes)
+        largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
+        curves = [_curve(p.times, p.gains, self.gain_tolerance * largest) for p in panels]
+        kept = [*([part[:-1] for part in curve] for curve in curves[:-1]), curves[-1]]
+        return GainCurve(*(np.concatenate(part) for part in zip(*kept, strict=True)))
 
 
-def _curve(step: Step, at_nodes: Array, allowed: float) -> tuple[Array, Array, Array]:
-    """Knots, values and slopes of the polynomial through the values at the nodes of a step."""
+def _tail(values: Array) -> Array:
+    """What a series through values (8, ...) at the nodes leaves out, by its last coefficients."""
+    last, before = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
+    return np.asarray(last + _BEFORE_LAST * before)
+
+
+def _curve(times: Array, at_nodes: Array, allowed: float) -> tuple[Array, Array, Array]:
+    """Knots, values and slopes of the polynomial through values (8, nu, ndx) at the nodes."""
     series = np.tensordot(TO_SERIES, at_nodes, 1)
     rates = np.tensordot(TO_SERIES, np.tensordot(TO_SLOPES, at_nodes, 1), 1)
-    length = step.end - step.start
+    length = times[-1] - times[0]
     for count in _counts():
         s = np.linspace(-1.0, 1.0, count + 1)
         values, slopes = _at(series, s), _at(rates, s)
@@ -182,9 +223,9 @@ def _curve(step: Step, at_nodes: Array, allowed: float) -> tuple[Array, Array, A
         off = np.abs(middle - _at(series, 0.5 * (s[1:] + s[:-1]))).max(initial=0.0)
         if off <= allowed:
             break
-    times = step.start + 0.5 * length * (s + 1.0)
-    times[-1] = step.end
-    return times, values, 2.0 / length * slopes
+    knots = times[0] + 0.5 * length * (s + 1.0)
+    knots[-1] = times[-1]
+    return knots, values, 2.0 / length * slopes
 
 
 def _counts() -> Iterator[int]:
@@ -197,11 +238,3 @@ def _counts() -> Iterator[int]:
 def _at(series: Array, s: Array) -> Array:
     """A Chebyshev series (8, nu, ndx) at each s, on the first axis."""
     return np.asarray(np.moveaxis(np.asarray(chebval(s, series)), -1, 0), dtype=np.float64)
-
-
-def _symmetric(v: Array) -> Array:
-    return np.asarray(0.5 * (v + v.T))
-
-
-def _reversed(step: Step) -> Step:
-    return Step(step.end, step.start, step.states[::-1], step.inputs[::-1])

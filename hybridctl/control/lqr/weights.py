@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array
+from hybridctl.checks import Array, semidefinite
 from hybridctl.errors import InputError
 
 Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | Callable[[int, float], ArrayLike]
 WeightAt: TypeAlias = Callable[[int, float], Array]
-
-_SYMMETRIC = 1e-9
 
 
 def weight_at(
@@ -33,11 +32,10 @@ def weight_at(
     positive definite).
     """
     if callable(weights):
-        given = weights
         for k, (size, ends) in enumerate(zip(sizes, times, strict=True)):
             for t in ends:
-                symmetric(f"{name}({k}, {t:g})", given(k, t), size, definite=definite)
-        return lambda k, t: np.asarray(given(k, t), dtype=np.float64)
+                semidefinite(f"{name}({k}, {t:g})", weights(k, t), size, definite=definite)
+        return _InTime(weights)
     per_arc: list[ArrayLike] = [cast(ArrayLike, weights)] * len(sizes)
     if isinstance(weights, list | tuple) and len(weights) and np.ndim(weights[0]) == 2:
         per_arc = list(cast(Sequence[ArrayLike], weights))
@@ -46,23 +44,23 @@ def weight_at(
                 f"{name} must have one matrix per arc ({len(sizes)}), got {len(per_arc)}"
             )
     matrices = [
-        symmetric(name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite)
+        semidefinite(name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite)
         for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
     ]
-    return lambda k, t: matrices[k]
+    return _PerArc(matrices)
 
 
-def symmetric(name: str, value: ArrayLike, size: int, *, definite: bool = False) -> Array:
-    """A symmetric positive semidefinite, or definite, matrix (size, size)."""
-    w = array(name, value, (size, size))
-    scale = float(np.abs(w).max(initial=0.0))
-    if np.abs(w - w.T).max(initial=0.0) > _SYMMETRIC * scale:
-        raise InputError(f"{name} must be symmetric, got {w.tolist()}")
-    least = float(np.linalg.eigvalsh(w).min(initial=np.inf))
-    if definite and not least > 0.0:
-        raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}")
-    if least < -_SYMMETRIC * scale:
-        raise InputError(
-            f"{name} must be positive semidefinite, its least eigenvalue is {least:.3g}"
-        )
-    return w
+@dataclass(frozen=True, eq=False)
+class _InTime:
+    weights: Callable[[int, float], ArrayLike]
+
+    def __call__(self, arc: int, t: float) -> Array:
+        return np.asarray(self.weights(arc, t), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _PerArc:
+    weights: Sequence[Array]
+
+    def __call__(self, arc: int, t: float) -> Array:
+        return self.weights[arc]

@@ -21,7 +21,7 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.control.tracking import tracking_error
-from hybridctl.control.tuning.record import Record
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -84,7 +84,7 @@ class Ensemble:
     trial: Trial
     members: Sequence[int]
     executor: Executor | None = None
-    record: Record | None = None
+    record: Journal | None = None
     advance: Callable[[], None] | None = None
     penalty: float = 10.0
 

@@ -15,9 +15,9 @@ exactly the given covariance. At an event each point takes the piece of its own 
 found with the feedback on. On arcs and at isolated events only the second moment of the points
 counts, so there the result is that of the covariance itself, whatever the points.
 
-A and B are taken at the middle of equal intervals of each arc, once, as they do not depend on K; on
-an interval all is constant, and the cost is that of its exact solution. It converges with the
-square of the intervals' length. The gradient is that of this very sum, by its adjoint.
+A and B are taken once, as they do not depend on K: at the stages of collocated intervals of each
+arc (`sensitivity.propagation`, of order five), which are shorter towards its start, where a stiff
+loop has its transients. The gradient is that of this very sum, by its adjoint.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import block_diag, eigh
-from scipy.stats import norm, qmc
+from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, count
+from hybridctl.checks import Array, count, semidefinite
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.lqr.weights import WeightAt, Weights, symmetric, weight_at
-from hybridctl.control.tuning.prediction_events import Crossing, PhantomKey, predicted_event
-from hybridctl.control.tuning.prediction_flow import Flow, flow
+from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
+from hybridctl.control.tuning.prediction_events import ForwardPass, PhantomKey, predicted_event
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.propagation import LinearStep, radau
+
+_FORMULA = radau(3)
+_GRADING = 3.0  # interval j of n ends at (j / n)^3 of its arc
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +56,11 @@ class PredictedCost:
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """An arc of n intervals of `length` s: A (n, d, d), B (n, d, nu), Q (n, d, d) at `times`."""
+    """An arc of n intervals of `lengths` (n,) s, with A, B and Q (n, s, d, ...) at their stages."""
 
     times: Array
     end: float
-    length: float
+    lengths: Array
     state: Array
     input: Array
     weight: Array
@@ -65,12 +68,29 @@ class _Nodes:
 
 @dataclass(frozen=True, eq=False)
 class _Passed:
-    """What the gradient needs of an arc that has been passed."""
+    """What the gradient needs of an arc that has been passed.
+
+    gains, densities: K and what it makes of Q and R (n, s, ...) at the stages. products (n + 1,
+    ...): transition matrices from the start of the arc. start: the points there.
+    """
 
     gains: Array
-    flow: Flow
+    densities: Array
+    steps: LinearStep
+    costs: Array
     products: Array
     start: Array
+
+    def pullback(self, by_transition: Array, by_cost: Array) -> tuple[Array, Array]:
+        """Gradients by the rates and by the densities (n, s, d, d).
+
+        by_transition, by_cost (n, d, d): the gradients by those of the intervals.
+        """
+        x, weights = self.steps.start, self.steps.weights[..., None, None]
+        moved = x @ by_cost[:, None]
+        by_start = 2.0 * weights * (self.densities @ moved)
+        by_start[:, -1] += by_transition
+        return self.steps.pullback(by_start), weights * (moved @ np.swapaxes(x, 2, 3))
 
 
 class Prediction:
@@ -96,7 +116,7 @@ class Prediction:
         *,
         input_covariance: ArrayLike | None = None,
         final_weight: ArrayLike | None = None,
-        intervals: int = 64,
+        intervals: int = 24,
         points: int = 512,
         seed: int = 0,
     ) -> None:
@@ -105,19 +125,24 @@ class Prediction:
         arcs = linearization.trajectory.arcs
         nu, first, last = arcs[0].inputs.shape[2], arcs[0].space.ndx, arcs[-1].space.ndx
         self.linearization = linearization
-        self._r = symmetric("input_weight", input_weight, nu)
+        self._r = semidefinite("input_weight", input_weight, nu)
         spans = [(arc.start, arc.end) for arc in arcs]
         weight = weight_at("state_weight", state_weight, [a.space.ndx for a in arcs], spans)
         number = count("intervals", intervals)
         self._nodes = [_nodes(linearization, k, weight, number) for k in range(len(arcs))]
         self._events = [predicted_event(k, jump) for k, jump in enumerate(linearization.jumps)]
         final = np.zeros((last, last)) if final_weight is None else final_weight
-        self._final = block_diag(symmetric("final_weight", final, last), np.zeros((nu, nu)))
-        p0 = symmetric("covariance", covariance, first)
+        self._final = block_diag(semidefinite("final_weight", final, last), np.zeros((nu, nu)))
+        p0 = semidefinite("covariance", covariance, first)
         nothing = np.zeros((nu, nu))
         pw = nothing if input_covariance is None else input_covariance
-        joint = block_diag(p0, symmetric("input_covariance", pw, nu))
-        self._points = _points(joint, count("points", points, at_least=2), seed)
+        joint = block_diag(p0, semidefinite("input_covariance", pw, nu))
+        if points < 4 * len(joint):
+            raise InputError(
+                f"points must be {4 * len(joint)} or more for {len(joint)} uncertain numbers, got "
+                f"{points}"
+            )
+        self._points = normal_points(joint, points, seed).T
 
     def __call__(self, gains: GainSchedule) -> PredictedCost:
         """J and its gradient; gains of arcs past the end of the trajectory do not count.
@@ -146,29 +171,26 @@ class Prediction:
         self, k: int, nodes: _Nodes, gains: GainSchedule, z: Array
     ) -> tuple[_Passed, float, Array]:
         """One arc: what the gradient needs, its cost, and the points at its end."""
-        shape = (nodes.input.shape[2], nodes.state.shape[1])
+        nu, d = nodes.input.shape[3], nodes.input.shape[2]
         curve = gains.arcs[k]
-        if curve.values.shape[1:] != shape:
-            raise InputError(f"gains of arc {k} must be {shape}, got {curve.values.shape[1:]}")
-        gain = np.array([curve(float(t)) for t in nodes.times])
-        d, full = shape[1], sum(shape)
-        rate = np.zeros((len(gain), full, full))
-        rate[:, :d, :d] = nodes.state - nodes.input @ gain
-        rate[:, :d, d:] = nodes.input
-        density = np.zeros_like(rate)
-        density[:, :d, :d] = nodes.weight + np.swapaxes(gain, 1, 2) @ self._r @ gain
-        steps = flow(rate, density, nodes.length)
-        products = np.empty((len(gain) + 1, full, full))
-        products[0] = np.eye(full)
-        for i, phi in enumerate(steps.transition):
-            products[i + 1] = phi @ products[i]
-        moment = z @ z.T / z.shape[1]
-        spread = products[:-1] @ moment @ np.swapaxes(products[:-1], 1, 2)
-        cost = float(np.einsum("nij,nij->", steps.cost, spread))
-        return _Passed(gain, steps, products, z), cost, products[-1] @ z
+        if curve.values.shape[1:] != (nu, d):
+            raise InputError(f"gains of arc {k} must be {(nu, d)}, got {curve.values.shape[1:]}")
+        gain = curve(nodes.times)
+        rates = np.zeros((*nodes.times.shape, d + nu, d + nu))
+        rates[..., :d, :d] = nodes.state - nodes.input @ gain
+        rates[..., :d, d:] = nodes.input
+        densities = np.zeros_like(rates)
+        densities[..., :d, :d] = nodes.weight + np.swapaxes(gain, 2, 3) @ self._r @ gain
+        steps = LinearStep(rates, nodes.lengths, _FORMULA)
+        costs = steps.propagation(None, densities).cost
+        products = [np.eye(d + nu)]
+        for transition in steps.start[:, -1]:
+            products.append(transition @ products[-1])
+        passed = _Passed(gain, densities, steps, costs, np.array(products), z)
+        return passed, float(np.sum(costs * _spread(passed))), products[-1] @ z
 
     def _gradient(
-        self, total: float, passed: list[_Passed], crossed: list[Crossing], end: Array
+        self, total: float, passed: list[_Passed], crossed: list[ForwardPass], end: Array
     ) -> PredictedCost:
         """Backwards, from the gradient by the points at the end."""
         arcs: list[Array] = []
@@ -184,50 +206,41 @@ class Prediction:
 
     def _back(self, nodes: _Nodes, part: _Passed, end: Array) -> tuple[Array, Array]:
         """One arc: the gradients by its gain, and by the points at its start."""
-        phi, w, products, z = part.flow.transition, part.flow.cost, part.products, part.start
-        n, d = len(phi), nodes.state.shape[1]
-        moment = z @ z.T / z.shape[1]
-        spread = products[:-1] @ moment @ np.swapaxes(products[:-1], 1, 2)
-        value = np.zeros_like(moment)  # of the cost on the rest of the arc
+        phi, products, z, d = (
+            part.steps.start[:, -1],
+            part.products,
+            part.start,
+            len(nodes.state[0, 0]),
+        )
+        spread = _spread(part)
+        value = np.zeros_like(spread[0])  # of the cost on the rest of the arc
         rest = end @ z.T  # what the points' end adds to the gradient by each transition
         by_phi = np.empty_like(phi)
-        for i in reversed(range(n)):
+        for i in reversed(range(len(phi))):
             by_phi[i] = 2.0 * value @ phi[i] @ spread[i] + rest @ products[i].T
-            value = w[i] + phi[i].T @ value @ phi[i]
+            value = part.costs[i] + phi[i].T @ value @ phi[i]
             rest = phi[i].T @ rest
-        by_rate, by_density = part.flow.pullback(by_phi, spread)
-        by_rate, by_density = by_rate[:, :d, :d], by_density[:, :d, :d]
+        by_rate, by_density = (by[..., :d, :d] for by in part.pullback(by_phi, spread))
         by_gain = 2.0 * self._r @ part.gains @ by_density
-        by_gain -= np.swapaxes(nodes.input, 1, 2) @ by_rate
+        by_gain -= np.swapaxes(nodes.input, 2, 3) @ by_rate
         start = (2.0 / z.shape[1]) * value @ z + products[-1].T @ end
-        return by_gain.sum(axis=0), start
+        return by_gain.sum(axis=(0, 1)), start
+
+
+def _spread(part: _Passed) -> Array:
+    """The second moments (n, d, d) of the points at the starts of the intervals."""
+    before = part.products[:-1]
+    moment = part.start @ part.start.T / part.start.shape[1]
+    return np.asarray(before @ moment @ np.swapaxes(before, 1, 2))
 
 
 def _nodes(linearization: Linearization, k: int, weight: WeightAt, intervals: int) -> _Nodes:
     arc = linearization.trajectory.arcs[k]
-    length = float(arc.end - arc.start) / intervals
-    times = np.asarray(arc.start + length * (np.arange(intervals) + 0.5), dtype=np.float64)
-    found = [linearization.coefficients(arc, float(t)) for t in times]
-    return _Nodes(
-        times,
-        arc.end,
-        length,
-        np.array([c.state for c in found]),
-        np.array([c.input for c in found]),
-        np.array([weight(k, float(t)) for t in times]),
-    )
-
-
-def _points(covariance: Array, points: int, seed: int) -> Array:
-    """Low-discrepancy points (d, m) with zero mean and this covariance; half mirror the others."""
-    if points & (points - 1):
-        raise InputError(f"points must be a power of two, got {points}")
-    d = len(covariance)
-    if points < 4 * d:
-        raise InputError(f"points must be {4 * d} or more for {d} uncertain numbers, got {points}")
-    uniform = qmc.Sobol(d, seed=seed).random(points // 2)
-    normal = norm.ppf(np.clip(uniform, 1e-15, 1.0 - 1e-15))
-    normal = np.concatenate((normal, -normal))
-    white = np.linalg.solve(np.linalg.cholesky(normal.T @ normal / points), normal.T)
-    values, vectors = eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)) @ white)
+    cuts = arc.start + (arc.end - arc.start) * np.linspace(0.0, 1.0, intervals + 1) ** _GRADING
+    lengths = np.diff(cuts)
+    times = np.asarray(cuts[:-1, None] + lengths[:, None] * _FORMULA.points)
+    found = [linearization.coefficients(arc, t) for t in times.ravel().tolist()]
+    weights = np.array([weight(k, t) for t in times.ravel().tolist()])
+    parts = (np.array([c.state for c in found]), np.array([c.input for c in found]), weights)
+    state, input_, q = (part.reshape(*times.shape, *part.shape[1:]) for part in parts)
+    return _Nodes(times, arc.end, lengths, state, input_, q)

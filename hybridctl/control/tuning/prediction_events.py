@@ -19,8 +19,8 @@ import numpy as np
 from hybridctl.checks import Array, Indices
 from hybridctl.control.gains import GainSchedule
 from hybridctl.errors import InputError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 PhantomKey = tuple[int, frozenset[str]]
 Gain = Callable[[frozenset[int]], Array]
@@ -36,7 +36,7 @@ class _Chain:
 
 
 @dataclass(frozen=True, eq=False)
-class Crossing:
+class ForwardPass:
     """Points `after` (d+ + nu, m) an event, and what the gradient needs."""
 
     after: Array
@@ -46,12 +46,12 @@ class Crossing:
 
 @dataclass(frozen=True, eq=False)
 class PredictedEvent:
-    """An event of a linearization; `cascade` has the jumps of its guards."""
+    """An event of a linearization; `piecewise` has the jumps of its guards."""
 
     index: int
-    cascade: Cascade
+    piecewise: PiecewiseLinearJump
 
-    def cross(self, points: Array, schedule: GainSchedule, time: float) -> Crossing:
+    def cross(self, points: Array, schedule: GainSchedule, time: float) -> ForwardPass:
         """Carry points (d + nu, m) through the event, each in its own order."""
         gains = {frozenset[int](): schedule.arcs[self.index](time)}
 
@@ -60,8 +60,8 @@ class PredictedEvent:
                 gains[fired] = self._phantom_gain(fired, schedule, time)
             return gains[fired]
 
-        nu = self.cascade.input_dimension
-        fed_back = self.cascade.fed_back(gain)
+        nu = self.piecewise.input_dimension
+        fed_back = self.piecewise.fed_back(gain)
         passage = fed_back.follow(points[:-nu].T, points[-nu:].T)
         after = np.vstack([passage.state.T, points[-nu:]])
         orders, members = np.unique(passage.orders, axis=0, return_inverse=True)
@@ -70,10 +70,10 @@ class PredictedEvent:
             columns: Indices = np.flatnonzero(members.ravel() == i)
             before = self._before(order, points[:, columns], gain)
             chains.append(_Chain(columns, tuple(map(int, order)), before))
-        return Crossing(after, tuple(chains), gains)
+        return ForwardPass(after, tuple(chains), gains)
 
     def pullback(
-        self, crossing: Crossing, after: Array
+        self, crossing: ForwardPass, after: Array
     ) -> tuple[Array, Array, dict[PhantomKey, Array]]:
         """Gradients by the points before the event, by K of the arc before it, and by phantom K.
 
@@ -86,7 +86,7 @@ class PredictedEvent:
             gradient = after[:, chain.columns]
             for i in reversed(range(len(chain.order))):
                 fired = frozenset(chain.order[:i])
-                jump, gain = self.cascade.jump(fired, chain.order[i]), crossing.gains[fired]
+                jump, gain = self.piecewise.jump(fired, chain.order[i]), crossing.gains[fired]
                 nu, by_z = gain.shape[0], gradient[: -gain.shape[0]]
                 by_input = jump.input.T @ by_z
                 gains[fired] -= by_input @ chain.before[i][:-nu].T
@@ -95,7 +95,7 @@ class PredictedEvent:
                 )
             result[:, chain.columns] = gradient
         between = {
-            (self.index, frozenset(self.cascade.guards[j] for j in fired)): gain
+            (self.index, frozenset(self.piecewise.guards[j] for j in fired)): gain
             for fired, gain in gains.items()
             if fired
         }
@@ -106,16 +106,16 @@ class PredictedEvent:
         found = [points]
         for i, j in enumerate(order[:-1]):
             fired = frozenset(map(int, order[:i]))
-            jump, k = self.cascade.jump(fired, int(j)), gain(fired)
+            jump, k = self.piecewise.jump(fired, int(j)), gain(fired)
             z, w = np.split(found[-1], [-len(k)])
             found.append(np.vstack([jump.state @ z + jump.input @ (w - k @ z), w]))
         return tuple(found)
 
     def _phantom_gain(self, fired: frozenset[int], schedule: GainSchedule, time: float) -> Array:
-        names = frozenset(self.cascade.guards[j] for j in fired)
+        names = frozenset(self.piecewise.guards[j] for j in fired)
         curve = schedule.phantoms.get((self.index, names))
-        left = next(j for j in range(len(self.cascade.guards)) if j not in fired)
-        jump = self.cascade.jump(fired, left)
+        left = next(j for j in range(len(self.piecewise.guards)) if j not in fired)
+        jump = self.piecewise.jump(fired, left)
         shape = (len(jump.time_input), len(jump.time_state))
         gain = np.zeros(shape) if curve is None else curve(time)
         if gain.shape != shape:
@@ -126,8 +126,8 @@ class PredictedEvent:
         return gain
 
 
-def predicted_event(index: int, jump: JumpGains | Cascade) -> PredictedEvent:
+def predicted_event(index: int, jump: JumpGains | PiecewiseLinearJump) -> PredictedEvent:
     """Event `index` of a linearization."""
-    if isinstance(jump, Cascade):
+    if isinstance(jump, PiecewiseLinearJump):
         return PredictedEvent(index, jump)
-    return PredictedEvent(index, Cascade(("isolated",), lambda fired, j: jump))
+    return PredictedEvent(index, PiecewiseLinearJump(("isolated",), lambda fired, j: jump))

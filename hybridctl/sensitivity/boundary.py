@@ -5,9 +5,9 @@ reset has another derivative. With d the distance from the border, reached at th
 
 .. math:: \delta d = D_x d\, \delta x + D_u d\, \delta u + \dot d\, \delta t,
 
-the case "positive" holds where it is not negative. That is a cascade of two guards, the event's
-and the border, which changes nothing itself: it comes after the event by d where it is entered,
-and before it where it is not.
+the case "positive" holds where it is not negative. Those are two guards that fire together, the
+event's and the border, which changes nothing itself: it comes after the event by d where it is
+entered, and before it where it is not.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 from hybridctl.hybrid.mode import ResetBorder
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains, Side, crossing, unchanged
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
-def border_cascade(
+def boundary_jump(
     system: HybridSystem, guard: str, before: Side, after: Side, border: ResetBorder
-) -> Cascade:
+) -> PiecewiseLinearJump:
     """The jump of `guard` at a border, as guards (guard, border.name).
 
     The order (0, 1) is the positive case and (1, 0) the negative one; the time of the border is
@@ -40,14 +40,14 @@ def border_cascade(
         time_state=(1.0 + rate) * positive.time_state + border.distance.state,
         time_input=(1.0 + rate) * positive.time_input + border.distance.input,
     )
-    done = unchanged(len(positive.kick), len(before.input))
+    done = unchanged(len(positive.field_change), len(before.input))
     jumps = {
         (frozenset[int](), 0): positive,
         (frozenset[int](), 1): entered,
         (frozenset({0}), 1): done,
         (frozenset({1}), 0): negative,
     }
-    return Cascade((guard, border.name), _Jumps(jumps))
+    return PiecewiseLinearJump((guard, border.name), _Jumps(jumps))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.sensitivity.cascade import Cascade
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.pieces import distinct
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
 class RandomGains:
@@ -32,12 +32,12 @@ class RandomGains:
             time_input=rng.normal(size=self.inputs),
             reset_state=None if self.identity else rng.normal(size=(after, before)),
             reset_input=rng.normal(size=(after, self.inputs)),
-            kick=rng.normal(size=after),
+            field_change=rng.normal(size=after),
             reset_rate=np.zeros(after),
         )
 
-    def cascade(self):
-        return Cascade([f"guard {j}" for j in range(self.n)], self)
+    def piecewise(self):
+        return PiecewiseLinearJump([f"guard {j}" for j in range(self.n)], self)
 
 
 def brute_force(gains, n, dx, us):
@@ -66,22 +66,22 @@ def gains_and_directions(draw):
 @given(gains_and_directions())
 def test_a_cascade_is_its_definition(case):
     gains, dx, us = case
-    n, cascade = gains.n, gains.cascade()
-    together = cascade.follow(dx, inputs=us)
+    n, piecewise = gains.n, gains.piecewise()
+    together = piecewise.follow(dx, inputs=us)
     for i, one in enumerate(dx):
         after, order, times = brute_force(gains, n, one, us[:, i])
         scale = 1e-11 * (1.0 + np.abs(after).sum())
         np.testing.assert_allclose(together.state[i], after, atol=scale)
         np.testing.assert_allclose(together.times[i], times, atol=scale)
-        assert tuple(together.orders[i]) == order == cascade.order(one, inputs=us[:, i])
+        assert tuple(together.orders[i]) == order == piecewise.order(one, inputs=us[:, i])
         # [RS] (4.33): a product for the state, and a sum over the micro-events for the input.
-        state, inputs = cascade.gains(order)
+        state, inputs = piecewise.gains(order)
         summed = state @ one + sum(j @ u for j, u in zip(inputs, us[:, i], strict=True))
         np.testing.assert_allclose(summed, after, atol=100 * scale)
         same = brute_force(gains, n, one, [us[0, i]] * n)
-        np.testing.assert_allclose(cascade(one, us[0, i]), same[0], atol=100 * scale)
+        np.testing.assert_allclose(piecewise(one, us[0, i]), same[0], atol=100 * scale)
         plain = brute_force(gains, n, one, [0.0 * us[0, i]] * n)
-        np.testing.assert_allclose(cascade(one), plain[0], atol=100 * scale)
+        np.testing.assert_allclose(piecewise(one), plain[0], atol=100 * scale)
 
 
 @pytest.mark.parametrize("inputs", [0, 2])
@@ -89,18 +89,18 @@ def test_a_cascade_is_its_definition(case):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cones_of_a_cascade_cover_states_and_inputs_once(n, inputs, seed):
     gains = RandomGains(n, inputs, seed)
-    cascade, rng = gains.cascade(), np.random.default_rng(seed)
-    pieces, found = cascade.pieces(), set()
+    piecewise, rng = gains.piecewise(), np.random.default_rng(seed)
+    pieces, found = piecewise.pieces(), set()
     for _ in range(300):
-        dx, du = rng.normal(size=cascade.dimension), rng.normal(size=inputs)
+        dx, du = rng.normal(size=piecewise.dimension), rng.normal(size=inputs)
         (home,) = (piece for piece in pieces if piece.contains(dx, du))
-        assert home.order == cascade.order(dx, du)
+        assert home.order == piecewise.order(dx, du)
         expected = home.matrix @ dx + home.input @ du
-        np.testing.assert_allclose(cascade(dx, du), expected, atol=1e-10)
+        np.testing.assert_allclose(piecewise(dx, du), expected, atol=1e-10)
         found.add(home.order)
     assert found <= {piece.order for piece in pieces}
-    assert not cascade.is_linear()
-    shared = cascade.lineality()
+    assert not piecewise.is_linear()
+    shared = piecewise.lineality()
     np.testing.assert_allclose(np.vstack([piece.cone for piece in pieces]) @ shared, 0.0, atol=1e-9)
 
 
@@ -110,12 +110,14 @@ def test_the_rounding_of_fields_that_are_equal_does_not_make_a_jump_piecewise_li
     def gains(fired, j, size=1e-13):
         rng = np.random.default_rng([7, j, len(fired)])
         nothing = np.zeros((3, 1))
-        kick = size * rng.normal(size=3)
-        return JumpGains(np.eye(3)[j], np.array([0.3 * j]), None, nothing, kick, np.zeros(3))
+        field_change = size * rng.normal(size=3)
+        return JumpGains(
+            np.eye(3)[j], np.array([0.3 * j]), None, nothing, field_change, np.zeros(3)
+        )
 
     names = ("left", "right")
-    assert Cascade(names, gains).is_linear()
-    assert not Cascade(names, lambda fired, j: gains(fired, j, 1e-6)).is_linear()
+    assert PiecewiseLinearJump(names, gains).is_linear()
+    assert not PiecewiseLinearJump(names, lambda fired, j: gains(fired, j, 1e-6)).is_linear()
 
 
 class Sampled:
@@ -169,14 +171,17 @@ class Sampled:
 def test_resets_and_inputs_agree_with_the_exact_flow(n, d, inputs, held_off):
     """A piecewise affine flow, so the difference is the derivative to rounding."""
     system = Sampled(n, d, inputs, seed=n)
-    cascade, rng = Cascade([str(j) for j in range(n)], system.gains), np.random.default_rng(d)
+    piecewise, rng = (
+        PiecewiseLinearJump([str(j) for j in range(n)], system.gains),
+        np.random.default_rng(d),
+    )
     start, end = -4.0 * system.field(frozenset()), 4.0 * system.field(frozenset(range(n)))
     seen = set()
     for _ in range(60):
         dx, du = rng.normal(size=d), rng.normal(size=inputs)
         dx[:n] *= 0.1
         us = [du * (k == 0 or not held_off) for k in range(n)]
-        found = cascade.follow(dx, inputs=us)
+        found = piecewise.follow(dx, inputs=us)
         if (np.diff(found.times) < 0.0).any():
             continue  # inputs may move a guard back over one that has fired: not a flow
         expected = system.flow(start + dx, 8.0, us) - end
@@ -184,7 +189,7 @@ def test_resets_and_inputs_agree_with_the_exact_flow(n, d, inputs, held_off):
         rounding = 1e-12 * 4.0**n
         np.testing.assert_allclose(found.state, expected, atol=rounding)
         if not held_off:
-            np.testing.assert_allclose(cascade(dx, du), found.state, atol=rounding)
+            np.testing.assert_allclose(piecewise(dx, du), found.state, atol=rounding)
         seen.add(tuple(found.orders))
     assert len(seen) >= min(n, 2)
 
@@ -197,30 +202,30 @@ def test_independent_jumps_are_linear_however_they_are_ordered():
         """State (z, v) of each ball, falling at 2 m/s before and rising at 1 m/s after."""
         reset = np.eye(2 * n)
         reset[2 * j + 1, 2 * j + 1] = -restitution
-        time, kick = np.zeros(2 * n), np.zeros(2 * n)
+        time, field_change = np.zeros(2 * n), np.zeros(2 * n)
         time[2 * j] = 0.5
-        kick[2 * j], kick[2 * j + 1] = 3.0, -9.81 * (1.0 + restitution)
+        field_change[2 * j], field_change[2 * j + 1] = 3.0, -9.81 * (1.0 + restitution)
         none = np.zeros((2 * n, 0))
-        return JumpGains(time, np.zeros(0), reset, none, kick, np.zeros(2 * n))
+        return JumpGains(time, np.zeros(0), reset, none, field_change, np.zeros(2 * n))
 
-    cascade = Cascade(["a", "b", "c"], bounce)
-    pieces = cascade.pieces()
+    piecewise = PiecewiseLinearJump(["a", "b", "c"], bounce)
+    pieces = piecewise.pieces()
     assert {piece.order for piece in pieces} == set(permutations(range(n)))
     assert len(distinct(pieces)) == 1
-    assert cascade.is_linear()
+    assert piecewise.is_linear()
     block = np.array([[-0.5, 0.0], [9.81 * 0.75, -0.5]])
-    np.testing.assert_allclose(cascade(np.eye(2 * n)).T, np.kron(np.eye(n), block), atol=1e-14)
-    assert cascade.lineality().shape == (2 * n, n + 1)  # the velocities, and all heights at once
+    np.testing.assert_allclose(piecewise(np.eye(2 * n)).T, np.kron(np.eye(n), block), atol=1e-14)
+    assert piecewise.lineality().shape == (2 * n, n + 1)  # the velocities, and all heights at once
 
 
 def test_gains_are_asked_for_when_needed_and_once():
     gains = RandomGains(3, 1, seed=0)
-    cascade = gains.cascade()
+    piecewise = gains.piecewise()
     assert gains.asked == []
-    dx = np.ones(cascade.dimension)
-    cascade(dx)
+    dx = np.ones(piecewise.dimension)
+    piecewise(dx)
     assert len(gains.asked) == len(set(gains.asked)) == 3 + 2 + 1
-    cascade(2.0 * dx)
+    piecewise(2.0 * dx)
     assert len(gains.asked) == 6
 
     def times(fired):
@@ -233,39 +238,44 @@ def test_gains_are_asked_for_when_needed_and_once():
         asked.append((fired, j))
         return gains(fired, j)
 
-    quick = Cascade(["a", "b", "c"], only, times)
-    np.testing.assert_array_equal(quick(dx), cascade(dx))
+    quick = PiecewiseLinearJump(["a", "b", "c"], only, times)
+    np.testing.assert_array_equal(quick(dx), piecewise(dx))
     assert len(asked) == 3
 
 
 def test_what_does_not_fit_is_refused():
-    cascade = RandomGains(2, 1, seed=0, identity=True).cascade()
+    piecewise = RandomGains(2, 1, seed=0, identity=True).piecewise()
     dx, du = np.ones(3), np.ones(1)
     with pytest.raises(InputError, match="not both"):
-        cascade(dx, du, inputs=[du, du])
+        piecewise(dx, du, inputs=[du, du])
     with pytest.raises(InputError, match="one entry for each of 2 guards, got 1"):
-        cascade(dx, inputs=[du])
+        piecewise(dx, inputs=[du])
     with pytest.raises(InputError, match=r"inputs\[1\] must have shape \(1,\) or \(m, 1\)"):
-        cascade(dx, inputs=[du, np.ones(2)])
+        piecewise(dx, inputs=[du, np.ones(2)])
     with pytest.raises(InputError, match="du must have one row for each of 1 dx, got 2"):
-        cascade(dx, np.ones((2, 1)))
+        piecewise(dx, np.ones((2, 1)))
     with pytest.raises(InputError, match="dx must have shape"):
-        cascade.order(np.ones((2, 3)))
+        piecewise.order(np.ones((2, 3)))
     with pytest.raises(InputError, match="guards must be one or more different names"):
-        Cascade(["a", "a"], RandomGains(2, 0, 0))
+        PiecewiseLinearJump(["a", "a"], RandomGains(2, 0, 0))
 
 
 @pytest.mark.parametrize(
-    ("kick", "reset", "entered"), [(4, None, 4), (3, np.ones((3, 2)), 3), (3, None, 4)]
+    ("field_change", "reset", "entered"), [(4, None, 4), (3, np.ones((3, 2)), 3), (3, None, 4)]
 )
-def test_gains_that_do_not_fit_together_are_refused(kick, reset, entered):
+def test_gains_that_do_not_fit_together_are_refused(field_change, reset, entered):
     def micro(fired, j):
         return JumpGains(
-            np.ones(3), np.ones(1), reset, np.ones((entered, 1)), np.ones(kick), np.ones(kick)
+            np.ones(3),
+            np.ones(1),
+            reset,
+            np.ones((entered, 1)),
+            np.ones(field_change),
+            np.ones(field_change),
         )
 
     with pytest.raises(SystemDefinitionError, match=r"guard 'a' after \[\] must fit together"):
-        Cascade(["a", "b"], micro)(np.ones(3))
+        PiecewiseLinearJump(["a", "b"], micro)(np.ones(3))
 
 
 def test_guards_of_one_phantom_mode_act_on_one_dimension():
@@ -275,4 +285,4 @@ def test_guards_of_one_phantom_mode_act_on_one_dimension():
         return JumpGains(np.ones(size), np.zeros(0), None, none, np.ones(size), np.ones(size))
 
     with pytest.raises(SystemDefinitionError, match=r"guard 'b' after \[\] act on \(4, 0\)"):
-        Cascade(["a", "b"], micro)(np.ones(3))
+        PiecewiseLinearJump(["a", "b"], micro)(np.ones(3))

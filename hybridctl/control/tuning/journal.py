@@ -13,7 +13,7 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
 
 
-class Record:
+class Journal:
     """Keys with short tuples of numbers and strings, in a file of one JSON line for each.
 
     configuration: what the results depend on; a file of another one raises `InputError`. A line

@@ -76,11 +76,11 @@ def with_parameters(
     Where the system lacks a Jacobian, so does the result. When they are asked for, derivatives of
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
-    view, n = _Beside(system, derivatives), len(derivatives.names)
+    view, n = _Augmented(system, derivatives), len(derivatives.names)
     names = system.guard_names
     return HybridSystem(view.mode, view.outgoing, names), HybridTrajectory(
-        tuple(_beside_arc(arc, n) for arc in trajectory.arcs),
-        tuple(_beside_event(event, n) for event in trajectory.events),
+        tuple(_augmented_arc(arc, n) for arc in trajectory.arcs),
+        tuple(_augmented_event(event, n) for event in trajectory.events),
     )
 
 
@@ -99,12 +99,12 @@ def with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem
         return np.array([[float(name == own) for own in event.guards] for name in names])
 
     by = ParameterDerivatives(event.guards, field, guards, None, moves_borders=False)
-    view = _Beside(system, by)
-    return HybridSystem(view.mode, view.outgoing, system.guard_names), _beside_event(event, n)
+    view = _Augmented(system, by)
+    return HybridSystem(view.mode, view.outgoing, system.guard_names), _augmented_event(event, n)
 
 
 @dataclass(frozen=True)
-class _BesideSpace:
+class _AugmentedSpace:
     """A space with n parameters beside it."""
 
     space: Space
@@ -148,7 +148,7 @@ class _BesideSpace:
 
 
 @dataclass(frozen=True, eq=False)
-class _Beside:
+class _Augmented:
     """A system with parameters as states that stay as they are."""
 
     system: HybridSystem
@@ -162,7 +162,7 @@ class _Beside:
         mode, n = self.system.mode(key), self.n
         return replace(
             mode,
-            space=_BesideSpace(mode.space, n),
+            space=_AugmentedSpace(mode.space, n),
             field=lambda t, x, u: np.concatenate((mode.field(t, x[:-n], u), np.zeros(n))),
             jacobian=None if mode.jacobian is None else self._field(key, mode.jacobian),
             outputs=None if mode.outputs is None else _of_state(mode.outputs, n),
@@ -284,14 +284,14 @@ def _of_state(function: Function[T], n: int) -> Function[T]:
     return lambda t, x, u: function(t, x[:-n], u)
 
 
-def _beside_arc(arc: Arc, n: int) -> Arc:
+def _augmented_arc(arc: Arc, n: int) -> Arc:
     steps, order, _ = arc.states.shape
     states = np.concatenate((arc.states, np.zeros((steps, order, n))), axis=2)
     states.flags.writeable = False
-    return replace(arc, space=_BesideSpace(arc.space, n), states=states)
+    return replace(arc, space=_AugmentedSpace(arc.space, n), states=states)
 
 
-def _beside_event(event: Event, n: int) -> Event:
+def _augmented_event(event: Event, n: int) -> Event:
     states = [np.append(x, np.zeros(n)) for x in (event.state_before, event.state_after)]
     for x in states:
         x.flags.writeable = False

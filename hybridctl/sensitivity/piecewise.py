@@ -57,7 +57,7 @@ class OrderGains(NamedTuple):
     inputs: tuple[Array, ...]
 
 
-class Cascade:
+class PiecewiseLinearJump:
     r"""The jump of n guards that fire together, as a function of the deviation before them.
 
     guards: their names. micro(fired, j): the first-order jump of guard j (0 to n-1) in the phantom
@@ -109,11 +109,11 @@ class Cascade:
         """The first-order jump of guard j in the phantom mode in which `fired` have fired."""
         return self._modes.jump(fired, j)
 
-    def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> Cascade:
+    def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
         """The jump where the input changes by -K dx besides, with K = gain(fired) (nu, d)."""
-        return Cascade(self.guards, _FedBack(self, gain))
+        return PiecewiseLinearJump(self.guards, _FedBack(self, gain))
 
-    def after(self, fired: Iterable[int]) -> Cascade:
+    def after(self, fired: Iterable[int]) -> PiecewiseLinearJump:
         """The jump of the guards that are left where `fired` have fired, in their order."""
         done = frozenset(fired)
         left = [j for j in range(len(self.guards)) if j not in done]
@@ -121,7 +121,7 @@ class Cascade:
         def micro(then: frozenset[int], j: int) -> JumpGains:
             return self.jump(done | {left[i] for i in then}, left[j])
 
-        return Cascade([self.guards[j] for j in left], micro)
+        return PiecewiseLinearJump([self.guards[j] for j in left], micro)
 
     def order(
         self,
@@ -230,7 +230,7 @@ class Cascade:
                 after = state[chosen]
                 if jump.reset_state is not None:
                     after = after @ jump.reset_state.T
-                after -= t[:, None] * jump.kick
+                after -= t[:, None] * jump.field_change
                 if u is not None:
                     after += u[chosen] @ jump.reset_input.T
                 yield j, chosen, t, after
@@ -268,13 +268,13 @@ class Cascade:
 
 @dataclass(frozen=True, eq=False)
 class _FedBack:
-    """The jumps of a cascade under feedback."""
+    """The jumps of simultaneous guards under feedback."""
 
-    cascade: Cascade
+    piecewise: PiecewiseLinearJump
     gain: Callable[[frozenset[int]], Array]
 
     def __call__(self, fired: frozenset[int], j: int) -> JumpGains:
-        return self.cascade.jump(fired, j).fed_back(self.gain(fired))
+        return self.piecewise.jump(fired, j).fed_back(self.gain(fired))
 
 
 _Groups = dict[frozenset[int], list[tuple[Indices, Array]]]

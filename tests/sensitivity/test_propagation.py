@@ -1,0 +1,145 @@
+"""Transition, noise and cost of linear systems, against exponentials and differences."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import rrr_door
+from scipy.integrate import solve_ivp
+from scipy.linalg import expm, solve_continuous_lyapunov
+
+import hybridctl as hc
+from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau
+from hybridctl.sensitivity.variation import coefficients, noise_along
+
+RNG = np.random.default_rng(0)
+N = 4
+A = RNG.normal(size=(N, N))
+S = (lambda b: b @ b.T)(RNG.normal(size=(N, 2)))
+W = (lambda c: c.T @ c)(RNG.normal(size=(3, N)))
+
+
+def collocated(h, stages, noise=S, cost=W, matrix=A):
+    each = lambda m: None if m is None else np.array([m] * stages)  # noqa: E731
+    return LinearStep(each(matrix), h, radau(stages)).propagation(each(noise), each(cost))
+
+
+def exact(h, noise=S, cost=W):
+    """F, P and C from the exponential of the Hamiltonian, of which they are a rearrangement."""
+    whole = expm(h * np.block([[A, -noise], [-cost, -A.T]]))
+    back = np.linalg.inv(whole[N:, N:])
+    cross = whole[:N, N:]
+    f = whole[:N, :N] - cross @ back @ whole[N:, :N]
+    return Propagation(f, -cross @ back, -back @ whole[N:, :N])
+
+
+def distance(one, other):
+    parts = ("state", "noise", "cost")
+    return max(np.abs(getattr(one, part) - getattr(other, part)).max() for part in parts)
+
+
+NOTHING = np.zeros((N, N))
+
+
+@pytest.mark.parametrize(("noise", "cost"), [(S, W), (S, None), (None, W), (None, None)])
+def test_a_step_is_that_of_the_hamiltonian(noise, cost):
+    expected = exact(0.25, NOTHING if noise is None else noise, NOTHING if cost is None else cost)
+    # of order 13: below rounding at this length
+    assert distance(collocated(0.25, 7, noise, cost), expected) < 1e-13
+
+
+@pytest.mark.parametrize(("stages", "length"), [(2, 0.2), (3, 0.4), (5, 1.6)])
+def test_all_three_are_of_order_two_s_minus_one(stages, length):
+    errors = [distance(collocated(h, stages), exact(h)) for h in (length, 0.5 * length)]
+    # a step of order p errs by h^(p + 1), here p = 2 s - 1
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(2 * stages, abs=0.8)
+
+
+def test_stretches_that_follow_each_other_are_one():
+    first, second = exact(0.3), exact(0.5)
+    assert distance(first.then(second), exact(0.8)) < 1e-12
+
+
+def test_a_jump_between_them_is_one_too():
+    """Its value and its covariance are those of its matrix, also where the dimension changes."""
+    g = RNG.normal(size=(N + 1, N))
+    v, p = np.diag(np.arange(1.0, N + 2.0)), np.diag(np.arange(1.0, N + 1.0))
+    jump = Propagation.jump(g)
+    np.testing.assert_allclose(jump.value(v), g.T @ v @ g, atol=1e-13)
+    np.testing.assert_allclose(jump.covariance(p), g @ p @ g.T, atol=1e-13)
+    both = exact(0.4).then(jump)
+    np.testing.assert_allclose(both.value(v), exact(0.4).value(g.T @ v @ g), atol=1e-11)
+
+
+def test_values_go_back_as_stretches_do_and_noise_goes_forward():
+    v = np.diag(np.arange(1.0, N + 1.0))
+    np.testing.assert_allclose(exact(0.8).value(v), exact(0.3).value(exact(0.5).value(v)))
+    gathered = [exact(h, cost=NOTHING) for h in (0.3, 0.5, 0.8)]
+    twice = gathered[1].covariance(gathered[0].covariance(v))
+    np.testing.assert_allclose(gathered[2].covariance(v), twice)
+
+
+@pytest.mark.parametrize("rate", [1e2, 1e5, 1e8])
+def test_what_decays_at_once_is_damped_at_any_rate(rate):
+    """One step over a thousandth to a millionth of its length: the state of rest remains."""
+    matrix = A - rate * np.eye(N)
+    found = collocated(1.0, 7, cost=None, matrix=matrix)
+    assert np.abs(found.state).max() < 10.0 / rate  # the formula damps by about s / (h rate)
+    assert np.linalg.eigvalsh(found.noise).min() >= -1e-15
+    rest = solve_continuous_lyapunov(matrix, -S)
+    resolved = collocated(1.0 / rate, 7, cost=None, matrix=matrix)
+    for _ in range(20):
+        resolved = resolved.then(resolved)
+    # steps of one decay each err by 1e-13 of what they gather
+    np.testing.assert_allclose(resolved.noise, rest, atol=1e-11 * np.abs(rest).max())
+
+
+def test_the_pullback_is_the_gradient_by_differences():
+    stages, h = 3, 0.7
+    matrices = A + 0.3 * RNG.normal(size=(stages, N, N))
+    weight = RNG.normal(size=(stages, N, N))
+
+    def value(m):
+        return float(np.sum(weight * LinearStep(m, h, radau(stages)).start))
+
+    gradient = LinearStep(matrices, h, radau(stages)).pullback(weight)
+    for index in [(0, 0, 0), (1, 2, 3), (2, 3, 1)]:
+        step = np.zeros_like(matrices)
+        step[index] = 1e-5
+        found = (value(matrices + step) - value(matrices - step)) / 2e-5
+        assert gradient[index] == pytest.approx(found, rel=1e-7)
+
+
+def test_many_steps_at_once_are_those_one_by_one():
+    formula, lengths = radau(3), np.array([0.1, 0.4])
+    matrices = A + 0.1 * RNG.normal(size=(2, 3, N, N))
+    both = LinearStep(matrices, lengths, formula)
+    for k in range(2):
+        one = LinearStep(matrices[k], float(lengths[k]), formula)
+        np.testing.assert_allclose(both.start[k], one.start, atol=1e-14)
+        np.testing.assert_allclose(both.response[k], one.response, atol=1e-14)
+        np.testing.assert_allclose(both.weights[k], one.weights)
+        back = RNG.normal(size=both.start.shape)
+        np.testing.assert_allclose(both.pullback(back)[k], one.pullback(back[k]), atol=1e-13)
+
+
+def test_noise_on_the_way_of_a_robot_is_that_of_the_lyapunov_equation():
+    """By scipy's integrator, forwards; of an arm whose torques are noisy too."""
+    system, mode = rrr_door.system(), ("open", "open")
+    x0 = np.concatenate((rrr_door.robot().neutral() + 0.3, np.zeros(4)))
+    law = lambda t, x: np.array([np.sin(5.0 * t), np.cos(4.0 * t), 0.3])  # noqa: E731
+    run = hc.simulate(system, mode, x0, (0.0, 0.3), law, rtol=1e-10, atol=1e-10)
+    (arc,), of = run.arcs, system.mode(mode)
+
+    def density(t, x, u, b):
+        return (1.0 + x[0] ** 2) * np.eye(8) + b @ b.T
+
+    def rate(t, y):
+        x, u = arc.state_and_input(t)
+        c, p = coefficients(of, t, x, u), y.reshape(8, 8)
+        return (c.state @ p + p @ c.state.T + density(t, x, u, c.input)).ravel()
+
+    found = noise_along(of, arc, density, rtol=1e-9, atol=1e-9)
+    expected = solve_ivp(rate, (0.0, 0.3), np.zeros(64), method="DOP853", rtol=1e-10, atol=1e-10)
+    size = np.abs(found.noise).max()
+    np.testing.assert_allclose(found.noise.ravel(), expected.y[:, -1], atol=1e-8 * size)
+    whole = hc.linearize(system, run).state_transition
+    np.testing.assert_allclose(found.state, whole, atol=1e-7 * np.abs(whole).max())
