@@ -96,8 +96,9 @@ class ContactFlow:
         """Gaps (k,) and rates (m,) that this mode holds at zero."""
         q, v = self._parts(x)
         phase = self.dynamics.phase(self.modes)
-        rates = self.dynamics.all.jacobian(q)[phase.all_rows[phase.constrained]] @ v
-        return np.concatenate((self.dynamics.gaps(q)[list(phase.closed)], rates))
+        now = self.dynamics.terms.values(q, v, np.zeros(self.dynamics.robot.nu))
+        held = phase.all_rows[phase.constrained]
+        return np.concatenate((now.gaps[list(phase.closed)], now.rates[held]))
 
     def residuals_jacobian(self, x: Array) -> Array:
         """D_x of the residuals, (k + m, 2 nv)."""

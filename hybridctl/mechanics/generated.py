@@ -1,4 +1,4 @@
-r"""The terms of contact dynamics from generated CasADi functions, for robots of few joints.
+r"""The terms of contact dynamics from generated CasADi functions.
 
 .. math:: M a + h = S u + J^T f, \qquad \dot w = J a + \dot J v,
 
@@ -55,18 +55,6 @@ class GeneratedTerms:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
 
-    def gaps(self, q: Array) -> Array:
-        """h (c,) in m."""
-        return self._gaps(q)[0]
-
-    def jacobian(self, q: Array) -> Array:
-        """J (r, nv)."""
-        return self._jacobian(q)[0]
-
-    def mass(self, q: Array) -> Array:
-        """M (nv, nv)."""
-        return self._mass(q)[0]
-
     @cached_property
     def _values(self) -> Compiled:
         c = self._constants
@@ -83,18 +71,6 @@ class GeneratedTerms:
     def _impulse_derivatives(self) -> Compiled:
         c = self._constants
         return c.compiled("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
-
-    @cached_property
-    def _gaps(self) -> Compiled:
-        return self._constants.compiled("gaps", [(len(self._constants.places),)])
-
-    @cached_property
-    def _jacobian(self) -> Compiled:
-        return self._constants.compiled("jacobian", [(self._constants.rows, self._constants.nv)])
-
-    @cached_property
-    def _mass(self) -> Compiled:
-        return self._constants.compiled("mass", [(self._constants.nv, self._constants.nv)])
 
 
 class Constants(NamedTuple):
@@ -186,28 +162,10 @@ def _impulse_derivatives(c: Constants) -> _Made:
     return [q, z, forces], _split(ca.jacobian(what, q) @ bodies.rate, c.nv, c.rows)
 
 
-def _gaps(c: Constants) -> _Made:
-    (q,) = _symbols(q=c.nq)
-    return [q], [ContactPoints(Bodies(c.tree, q), c.places).gaps()]
-
-
-def _jacobian(c: Constants) -> _Made:
-    (q,) = _symbols(q=c.nq)
-    return [q], [ContactPoints(Bodies(c.tree, q), c.places).jacobian()]
-
-
-def _mass(c: Constants) -> _Made:
-    (q,) = _symbols(q=c.nq)
-    return [q], [Bodies(c.tree, q).mass()]
-
-
 _MAKERS = {
     "values": _values,
     "derivatives": _derivatives,
     "impulse_derivatives": _impulse_derivatives,
-    "gaps": _gaps,
-    "jacobian": _jacobian,
-    "mass": _mass,
 }
 
 

@@ -40,7 +40,13 @@ class KKT:
         size = float(np.abs(self.response).sum(axis=0).max())
         self.regularity = float(dgecon(self._factors, size)[0])
         self.redundant = self.regularity <= RANK
-        self.weights: Array = np.ones(force.shape[1]) if weights is None else weights
+        if weights is not None:
+            self.weights = weights
+
+    @cached_property
+    def weights(self) -> Array:
+        """Those of the sum that is least, (k,)."""
+        return np.ones(len(self.response))
 
     @property
     def determinant(self) -> float:

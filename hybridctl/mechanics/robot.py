@@ -77,6 +77,10 @@ class Robot:
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         self._kinds = kinds_of(self._model)
+        coordinates, velocities = np.arange(self.nq), np.arange(self.nv)
+        for iq, iv, _ in reversed(self._kinds):
+            coordinates, velocities = np.delete(coordinates, iq), np.delete(velocities, iv)
+        self._plain = coordinates, velocities
         names = motors(self._model) if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
@@ -216,11 +220,10 @@ class Robot:
         if not self._kinds:
             return v
         result = np.empty(self.nq)
-        plain_q, plain_v = np.ones(self.nq, dtype=np.bool_), np.ones(self.nv, dtype=np.bool_)
+        plain_q, plain_v = self._plain
+        result[plain_q] = v[plain_v]
         for iq, iv, kind in self._kinds:
             result[iq] = kind.rate(q[iq], v[iv])
-            plain_q[iq], plain_v[iv] = False, False
-        result[plain_q] = v[plain_v]
         return result
 
     def transport(self, v: Array) -> Array:

@@ -66,9 +66,6 @@ def check_values(p: Point):
     now, expected = p.terms.values(p.q, p.v, p.u), p.other.values(p.q, p.v, p.u)
     for name in now._fields:
         assert_agree(getattr(now, name), getattr(expected, name), name)
-    assert_agree(p.terms.mass(p.q), expected.mass, "mass alone")
-    assert_agree(p.terms.jacobian(p.q), expected.jacobian, "jacobian alone")
-    assert_agree(p.terms.gaps(p.q), expected.gaps, "gaps alone")
 
 
 def check_derivatives(p: Point):
@@ -143,7 +140,7 @@ def test_results_hold_until_the_next_call_and_cannot_be_written():
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 1.0
     with pytest.raises(ValueError, match="broadcast"):
-        p.terms.gaps(np.append(p.q, 0.0))
+        p.terms.values(np.append(p.q, 0.0), p.v, p.u)
 
 
 def _drives(p: Point, velocities) -> np.ndarray:
@@ -160,16 +157,17 @@ def test_threads_do_not_disturb_each_other():
         np.testing.assert_array_equal(drives, _drives(p, velocities))
 
 
-def _mass(terms: GeneratedTerms, q) -> np.ndarray:
-    return terms.mass(q).copy()
+def _mass(terms: GeneratedTerms, *at) -> np.ndarray:
+    return terms.values(*at).mass.copy()
 
 
 def test_terms_go_to_spawned_processes():
     p = point_of(3)
-    expected = _mass(p.terms, p.q)
-    np.testing.assert_array_equal(_mass(pickle.loads(pickle.dumps(p.terms)), p.q), expected)
+    at = p.q, p.v, p.u
+    expected = _mass(p.terms, *at)
+    np.testing.assert_array_equal(_mass(pickle.loads(pickle.dumps(p.terms)), *at), expected)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        np.testing.assert_array_equal(pool.submit(_mass, p.terms, p.q).result(), expected)
+        np.testing.assert_array_equal(pool.submit(_mass, p.terms, *at).result(), expected)
 
 
 class _Hollow:
@@ -194,27 +192,27 @@ def directory(monkeypatch, tmp_path):
 
 
 def _made(p: Point, monkeypatch) -> list[str]:
-    """The names of the functions that a new object makes for its mass matrix."""
+    """The names of the functions that a new object makes for its values."""
     names = []
     build = compiled.transposed
     monkeypatch.setattr(
         "hybridctl.mechanics.generated.transposed",
         lambda name, *rest: (names.append(name), build(name, *rest))[1],
     )
-    check_agree = GeneratedTerms(p.robot, p.contacts).mass(p.q)
-    assert_agree(check_agree, p.robot.mass_matrix(p.q), "mass")
+    mass = _mass(GeneratedTerms(p.robot, p.contacts), p.q, p.v, p.u)
+    assert_agree(mass, p.robot.mass_matrix(p.q), "mass")
     return names
 
 
 def test_functions_are_kept_and_made_anew_if_their_file_is_damaged(directory, monkeypatch):
     p = point_of(4)
-    assert _made(p, monkeypatch) == ["mass"]
+    assert _made(p, monkeypatch) == ["values"]
     assert _made(p, monkeypatch) == []
     (file,) = directory.iterdir()
     text = file.read_text()
     for damaged in ("", text[: len(text) // 2], text[:-9] + "x" + text[-8:], "\N{SNOWMAN}"):
         file.write_text(damaged, encoding="utf-8")
-        assert _made(p, monkeypatch) == ["mass"]
+        assert _made(p, monkeypatch) == ["values"]
         assert _made(p, monkeypatch) == []
 
 
@@ -222,8 +220,8 @@ def test_another_robot_has_another_file(directory, monkeypatch):
     p, heavier = point_of(4), point_of(4)
     model = heavier.robot._model
     model.inertias[1] = pin.Inertia(9.0, np.zeros(3), np.eye(3))
-    assert _made(p, monkeypatch) == ["mass"]
-    assert _made(heavier, monkeypatch) == ["mass"]
+    assert _made(p, monkeypatch) == ["values"]
+    assert _made(heavier, monkeypatch) == ["values"]
     assert len(list(directory.iterdir())) == 2
 
 
@@ -231,5 +229,5 @@ def test_where_nothing_can_be_kept_functions_are_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path / "file" / "kept"))
     p = point_of(4)
-    assert _made(p, monkeypatch) == ["mass"]
-    assert _made(p, monkeypatch) == ["mass"]
+    assert _made(p, monkeypatch) == ["values"]
+    assert _made(p, monkeypatch) == ["values"]
