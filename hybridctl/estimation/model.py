@@ -41,8 +41,8 @@ class Model:
     """A hybrid system with the noise on its flow, its resets and its guards.
 
     strategy: how covariances pass events, see `jumps`. rtol, atol: of the integrator. rewind: the
-    longest time in s by which an event is taken to be late or overdue, see `admit`. max_events and
-    zeno_horizon: of one prediction, see `simulate`.
+    longest time in s by which an event is taken to be late or overdue, see `reconcile`. max_events
+    and zeno_horizon: of one prediction, see `simulate`.
     """
 
     system: HybridSystem

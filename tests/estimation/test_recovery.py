@@ -15,6 +15,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import kalman
+from hybridctl.estimation.filters import make_filter as named_filter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.monitor import inflation
 from hybridctl.estimation.record import Record, Series
@@ -190,6 +191,19 @@ def test_a_ball_that_was_pushed_away_is_found(kind):
     assert speed < 0.1
     assert errors(model, blind, truth, 1.2)[0] > 0.1
     assert len(blind.rejected) > 90
+
+
+def test_particles_are_drawn_anew_for_a_ball_that_was_pushed_away():
+    model, chosen, truth, record = pushed_ball()
+    settings_ = replace(chosen, particles=300)
+    start, rest = first_estimate(model, settings_, record)
+    found, blind = (
+        named_filter("particle", model, replace(settings_, patience=patience)).run(rest, start)
+        for patience in (chosen.patience, None)
+    )
+    assert found.summary()["reopened"] >= 1
+    assert errors(model, found, truth, 1.2)[0] < 6.0 * chosen.position_noise
+    assert errors(model, blind, truth, 1.2)[0] > 0.1
 
 
 def test_wild_rows_alone_or_few_stay_rejected():
