@@ -1,5 +1,7 @@
 """Contacts that close together may close one by one: closed forms of a plate, and the door."""
 
+from functools import lru_cache
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ OPEN, CLOSED, BOTH = ("open", "open"), ("closed", "closed"), ("left closes", "ri
 SPEED, TIME = 0.6, 0.5
 
 
+@lru_cache
 def plate():
     """A plate that is lifted and tilted by two motors, above a floor."""
     urdf = f"""<robot name="plate"><link name="rail"/><link name="cart"><inertial>
@@ -94,6 +97,7 @@ def test_an_order_in_which_a_contact_would_pull_is_refused_by_name():
         optimise(landing(start=None, rate_limits=rates), guess)
 
 
+@pytest.mark.slow
 def test_a_common_margin_multiplies_what_is_asked_and_is_as_large_as_it_can():
     """Flat landings have all orders alike; the motors' limit sets how fast, and so how hard."""
     found = optimise(landing(widen=100.0), guess)
@@ -109,6 +113,7 @@ def test_a_common_margin_multiplies_what_is_asked_and_is_as_large_as_it_can():
     assert optimise(landing(), guess).margin == pytest.approx(0.0, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_with_a_spread_arcs_and_phantom_arcs_stay_feasible_past_the_event():
     """Simulated continuations: forces press, and motors stay inside their limits."""
     spread = 0.1
