@@ -147,6 +147,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     judged = judge(config, values, top, whole, rest)
     summary = {
         **_found(top),
+        "point_errors": surface.point_errors(),
         "fitted": len(own),
         "points": len(points),
         "halves": halves(surface),
@@ -242,7 +243,11 @@ def print_tables(console: Console, summary: dict[str, Any]) -> None:
         for name, one in rows
     ]
     console.print(table("Most likely", columns, cells))
-    console.print("±: standard error by the curvature, in brackets that over tosses.")
+    others = ", ".join(f"{e:.4f}" for e in summary["point_errors"])
+    console.print(
+        "±: standard error by the curvature, in brackets that over tosses. Other points would "
+        f"change the first row by {others}."
+    )
     columns = ("held out", "log-likelihood", "gain by toss", "rejected", "mm", "deg")
     cells = [
         (

@@ -92,6 +92,15 @@ def test_the_motion_of_a_foot_is_its_mean_velocity():
     np.testing.assert_allclose(found.values[1], (places[3] - places[1]) / 0.04, atol=1e-12)
 
 
+def test_the_motion_over_a_gap_is_that_from_the_sample_before():
+    base, _ = machine()
+    times = np.array([0.0, 0.02, 0.04, 0.3])
+    angles = Series(times, 0.1 + times[:, None] * np.linspace(-0.5, 0.5, 6))
+    found = foot_motion(base.kinematics, angles, 0.04)["motion left sole"]
+    places = [base.kinematics(a, ["left sole"])[0].position for a in angles.values]
+    np.testing.assert_allclose(found.values[1], (places[3] - places[2]) / 0.26, atol=1e-12)
+
+
 def lifted(loads):
     """A machine that stands still, lifts its left foot by its knee, and puts it down again.
 
