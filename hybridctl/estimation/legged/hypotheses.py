@@ -92,7 +92,7 @@ class ContactHypotheses:
 
     @cached_property
     def swings(self) -> Array:
-        """Density of the noise (m, ndx) that feet have besides by each hypothesis."""
+        """Density of the noise (m, ndx), "left", that feet have besides by each hypothesis."""
         noise, swing = self.base.noise, self.evidence.swing
         found = np.zeros((len(self.standing), self.base.space(self.all_feet).ndx))
         for row, stands in zip(found, self.standing, strict=True):
@@ -109,7 +109,7 @@ class ContactHypotheses:
         return (STICK,) * len(self.base.feet)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record of `hypotheses_record`, whose `initial` has all feet in the state.
+        """Filter a record of `BaseEstimator.record`; `initial` has all feet in the state.
 
         Estimates are those of the most likely mode, without the feet that swing.
         """
@@ -184,7 +184,8 @@ class _Run:
             force = self.last.get(signal_name(feet[k]))
             if force is not None and np.isfinite(force[0]):
                 odds[k] += share * own.contact.log_odds(float(force[0]))
-        logarithms = np.log(own.after(self.weights, h)) + own.standing @ odds
+        with np.errstate(divide="ignore"):  # a weight is zero until time has passed
+            logarithms = np.log(own.after(self.weights, h)) + own.standing @ odds
         weights = np.exp(logarithms - logarithms.max())
         self.weights = weights / weights.sum()
 
@@ -195,9 +196,9 @@ class _Run:
         own = self.hypotheses
         chosen = np.flatnonzero(self.weights >= _LEAST)
         chosen = chosen[np.argsort(-self.weights[chosen], kind="stable")]
-        found = []
+        seen, found = own.base.space(e.mode).from_left(e.mean), []
         for k in chosen:
-            p = e.covariance + np.diag(h * own.swings[k])
+            p = e.covariance + (h * own.swings[k] * seen) @ seen.T
             found.append(own.filter.update(replace(e, covariance=p), ANGLES, angles, u))
         merged = self._merged([one.estimate for one in found], self.weights[chosen])
         return merged, found[0].innovation

@@ -149,6 +149,20 @@ def test_a_step_is_found_by_how_the_foot_moves(loads):
     assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
 
 
+def test_left_and_right_errors_make_the_same_filter_but_for_merging():
+    """Where a foot lands 1 cm apart by two hypotheses, tangent spaces differ by 1 cm squared."""
+    ends = []
+    for error in ("left", "right"):
+        estimator = replace(SETTINGS, error=error, evidence=EVIDENCE).build(ROBOT)
+        given = lifted((10.0, 300.0))
+        result = estimator.run(given, estimator.start(given))
+        middle = result.steps[len(result.steps) // 2].estimate
+        assert middle.mode == ("open", "stick")
+        ends.append(estimator.root(result.steps[-1].estimate))
+    np.testing.assert_allclose(ends[0].position, ends[1].position, atol=1e-4)
+    np.testing.assert_allclose(ends[0].covariance, ends[1].covariance, rtol=0.0, atol=1e-6)
+
+
 def test_one_hypothesis_is_the_filter_itself():
     """A machine at rest whose feet hardly ever change: others weigh too little to correct."""
     given = standing(noise=0.01)
