@@ -48,6 +48,7 @@ OTHERS = {  # friction, restitution, radius of the corners in m
     "fitted with all levels of noise": (0.16, 0.24, 5.4e-3),
 }
 FOUND = "found here"
+SHARP = np.array(OTHERS["published"])
 
 
 def _noise() -> CubeSettings:
@@ -147,6 +148,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     judged = judge(config, values, top, whole, rest)
     summary = {
         **_found(top),
+        "point_errors": surface.point_errors(),
         "fitted": len(own),
         "points": len(points),
         "halves": halves(surface),
@@ -196,8 +198,8 @@ def judge(
     log_likelihood: of all tosses; gain, gain_error: over the first of `OTHERS`, by toss, with its
     standard error. position (m) and turn (rad): medians, on the tosses that all predict.
     """
-    settings, best = model_at(config.noise, top.values)
-    starts = {n: flight(best, settings, whole[n]) for n in rest}
+    settings, sharp = model_at(config.noise, SHARP)  # the first to touch
+    starts = {n: flight(sharp, settings, values.records[n]) for n in rest}
     given = {name: np.array(point) for name, point in OTHERS.items()} | {FOUND: top.values}
     rows, predictions = [], []
     base = None
@@ -242,7 +244,11 @@ def print_tables(console: Console, summary: dict[str, Any]) -> None:
         for name, one in rows
     ]
     console.print(table("Most likely", found, cells))
-    console.print("±: standard error by the curvature, in brackets that over tosses.")
+    others = ", ".join(f"{e:.4f}" for e in summary["point_errors"])
+    console.print(
+        "±: standard error by the curvature, in brackets that over tosses. Other points would "
+        f"change the first row by {others}."
+    )
     columns = ("held out", "log-likelihood", "gain by toss", "rejected", "mm", "deg")
     cells = [
         (

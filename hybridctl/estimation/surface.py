@@ -90,6 +90,16 @@ class Surface:
             bool(((low <= values) & (values <= high)).all()),
         )
 
+    def point_errors(self, records: Sequence[int] | None = None) -> Array:
+        """How much the top (np,) would differ with other points: the jackknife over points."""
+        m = len(self.points)
+        tops = []
+        for k in range(m):
+            rest = np.arange(m) != k
+            tops.append(_quadratics(self.points[rest], self.values[rest]).top(records).values)
+        spread = np.array(tops) - np.mean(tops, axis=0)
+        return np.asarray(np.sqrt((m - 1) / m * (spread**2).sum(axis=0)))
+
     def __call__(self, point: ArrayLike, records: Sequence[int] | None = None) -> float:
         """The sum of the quadratics of some records at parameters (np,)."""
         chosen = slice(None) if records is None else np.asarray(records)
@@ -105,18 +115,23 @@ def fitted(points: ArrayLike, log_likelihoods: ArrayLike, *, depth: float = 60.0
     fewer points than a quadratic has coefficients.
     """
     p = array("points", points, (None, None))
+    n = p.shape[1]
+    coefficients = (n + 1) * (n + 2) // 2
     given = np.asarray(log_likelihoods, dtype=np.float64)
     if given.ndim != 2 or len(given) != len(p) or np.isnan(given).any():
         raise InputError(f"log_likelihoods must have {len(p)} rows, got shape {given.shape}")
     number("depth", depth, above=0.0)
+    if len(p) <= coefficients:
+        raise InputError(
+            f"points must be more than the {coefficients} coefficients of a quadratic of {n} "
+            f"parameters, got {len(p)}"
+        )
+    return _quadratics(p, -depth * np.tanh((given.max(axis=0) - given) / depth))
+
+
+def _quadratics(p: Array, values: Array) -> Surface:
     n = p.shape[1]
     pairs = list(combinations_with_replacement(range(n), 2))
-    if len(p) <= 1 + n + len(pairs):
-        raise InputError(
-            f"points must be more than the {1 + n + len(pairs)} coefficients of a quadratic of "
-            f"{n} parameters, got {len(p)}"
-        )
-    values = -depth * np.tanh((given.max(axis=0) - given) / depth)
     center, scale = p.mean(axis=0), p.std(axis=0)
     z = (p - center) / scale
     features = np.column_stack([np.ones(len(z)), z, *(z[:, i] * z[:, j] for i, j in pairs)])

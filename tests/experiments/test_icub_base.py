@@ -100,9 +100,10 @@ def test_motion_capture_that_loses_the_robot_is_left_out(recording):
 
 
 @recorded
+@pytest.mark.parametrize("evidence", [None, ContactEvidence()])
 @pytest.mark.parametrize("name", ["one foot without force", "200 ms lost, three times"])
-def test_damaged_readings_are_within_what_is_stated_and_flagged(recording, config, name):
-    settings = replace(config.settings, weight=330.0)
+def test_damaged_readings_are_within_what_is_stated_and_flagged(recording, config, name, evidence):
+    settings = replace(config.settings, weight=330.0, evidence=evidence)
     estimator = settings.build(recording.robot)
     readings = robustness.DAMAGES[name](recording.readings(estimator))
     found = robustness.judge(recording, estimator, readings, 5.8)

@@ -12,11 +12,11 @@ hypotheses, by the logarithm of a ratio for each foot that they take to stand:
   not know of it.
 - *Force.* :math:`\log p / (1 - p)`, p the probability of contact of its vertical force (`contact`).
 
-Both are new once in `span` s, so that a sample has the share h / span of them. What the angles say
-of a foot's pose is no evidence: their noise from sample to sample is as large as what a slow foot
-moves. Every hypothesis that is left corrects the estimate by them, and the results are merged by
-their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li and Kirubarajan, *Estimation
-with applications to tracking and navigation*, 2001, 11.6.4).
+Both are new once in `span` s, so that a sample has the share h / span of them, or all. What the
+angles say of a foot's pose is no evidence: their noise from sample to sample is as large as what a
+slow foot moves. Every hypothesis that is left corrects the estimate by them, and the results are
+merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li and Kirubarajan,
+*Estimation with applications to tracking and navigation*, 2001, 11.6.4).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ContactHypotheses:
 
     @cached_property
     def swings(self) -> Array:
-        """Density of the noise (m, ndx) that feet have besides by each hypothesis."""
+        """Density of the noise (m, ndx), "left", that feet have besides by each hypothesis."""
         noise, swing = self.base.noise, self.evidence.swing
         found = np.zeros((len(self.standing), self.base.space(self.all_feet).ndx))
         for row, stands in zip(found, self.standing, strict=True):
@@ -110,7 +110,7 @@ class ContactHypotheses:
         return (STICK,) * len(self.base.feet)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record of `hypotheses_record`, whose `initial` has all feet in the state.
+        """Filter a record of `BaseEstimator.record`; `initial` has all feet in the state.
 
         Estimates are those of the most likely mode, without the feet that swing.
         """
@@ -174,7 +174,7 @@ class _Run:
     def _weigh(self, e: Estimate, angles: Array, u: Array, h: float) -> None:
         """The weights by what is known of motion and force of each foot."""
         own = self.hypotheses
-        feet, share = own.base.feet, h / own.evidence.span
+        feet, share = own.base.feet, min(h / own.evidence.span, 1.0)
         odds = np.zeros(len(feet))
         for k, seen in enumerate(own.base.kinematics(angles, feet)):
             motion = self.last.pop(motion_name(feet[k]), None)
@@ -183,7 +183,8 @@ class _Run:
             force = self.last.get(signal_name(feet[k]))
             if force is not None and np.isfinite(force[0]):
                 odds[k] += share * own.contact.log_odds(float(force[0]))
-        logarithms = np.log(own.after(self.weights, h)) + own.standing @ odds
+        with np.errstate(divide="ignore"):  # a weight is zero until time has passed
+            logarithms = np.log(own.after(self.weights, h)) + own.standing @ odds
         weights = np.exp(logarithms - logarithms.max())
         self.weights = weights / weights.sum()
 
@@ -194,9 +195,9 @@ class _Run:
         own = self.hypotheses
         chosen = np.flatnonzero(self.weights >= _LEAST)
         chosen = chosen[np.argsort(-self.weights[chosen], kind="stable")]
-        found = []
+        seen, found = own.base.space(e.mode).from_left(e.mean), []
         for k in chosen:
-            p = e.covariance + np.diag(h * own.swings[k])
+            p = e.covariance + (h * own.swings[k] * seen) @ seen.T
             found.append(own.filter.update(replace(e, covariance=p), ANGLES, angles, u))
         merged = self._merged([one.estimate for one in found], self.weights[chosen])
         return merged, found[0].innovation
@@ -231,14 +232,16 @@ def motion_name(foot: str) -> str:
 def foot_motion(kinematics: LegKinematics, angles: Series, span: float) -> dict[str, Series]:
     """Mean velocities (n, 3) in m/s of feet seen from the inertial frame, each over `span` s.
 
-    angles: in order. Rows before that time, and those where angles are missing, are left out.
+    angles: in order. Rows before that time, and those where angles are missing, are left out; after
+    a longer gap the velocity is that over the gap.
     """
     known = np.isfinite(angles.values).all(axis=1)
     times, values = angles.times[known], angles.values[known]
     feet = list(kinematics.feet)
     seen = [[foot.position for foot in kinematics(row, feet)] for row in values]
     places = np.array(seen).reshape(-1, len(feet), 3)
-    first = times.searchsorted(times - span - _ROUNDING)
+    before = np.maximum(np.arange(len(times)) - 1, 0)
+    first = np.minimum(times.searchsorted(times - span - _ROUNDING), before)
     last = np.flatnonzero(times >= times[0] + span - _ROUNDING) if len(times) else first
     first = first[last]
     rates = (places[last] - places[first]) / (times[last] - times[first])[:, None, None]

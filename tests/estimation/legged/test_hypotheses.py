@@ -92,6 +92,15 @@ def test_the_motion_of_a_foot_is_its_mean_velocity():
     np.testing.assert_allclose(found.values[1], (places[3] - places[1]) / 0.04, atol=1e-12)
 
 
+def test_the_motion_over_a_gap_is_that_from_the_sample_before():
+    base, _ = machine()
+    times = np.array([0.0, 0.02, 0.04, 0.3])
+    angles = Series(times, 0.1 + times[:, None] * np.linspace(-0.5, 0.5, 6))
+    found = foot_motion(base.kinematics, angles, 0.04)["motion left sole"]
+    places = [base.kinematics(a, ["left sole"])[0].position for a in angles.values]
+    np.testing.assert_allclose(found.values[1], (places[3] - places[2]) / 0.26, atol=1e-12)
+
+
 def lifted(loads):
     """A machine that stands still, lifts its left foot by its knee, and puts it down again.
 
@@ -138,6 +147,20 @@ def test_a_step_is_found_by_how_the_foot_moves(loads):
     assert result.steps[-1].estimate.mode == KEY
     root = estimator.root(result.steps[-1].estimate)
     assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
+
+
+def test_left_and_right_errors_make_the_same_filter_but_for_merging():
+    """Where a foot lands 1 cm apart by two hypotheses, tangent spaces differ by 1 cm squared."""
+    ends = []
+    for error in ("left", "right"):
+        estimator = replace(SETTINGS, error=error, evidence=EVIDENCE).build(ROBOT)
+        given = lifted((10.0, 300.0))
+        result = estimator.run(given, estimator.start(given))
+        middle = result.steps[len(result.steps) // 2].estimate
+        assert middle.mode == ("open", "stick")
+        ends.append(estimator.root(result.steps[-1].estimate))
+    np.testing.assert_allclose(ends[0].position, ends[1].position, atol=1e-4)
+    np.testing.assert_allclose(ends[0].covariance, ends[1].covariance, rtol=0.0, atol=1e-6)
 
 
 def test_one_hypothesis_is_the_filter_itself():
