@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.control.extension import extend_by_rule
 from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.record import Record
+from hybridctl.hybrid.policy import DisturbedPolicy
 from hybridctl.mechanics import Robot
+from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 I1, I2 = np.eye(1), np.eye(2)
 
@@ -26,7 +30,7 @@ class Scene:
         self.gains = [np.zeros((1, 2))] * 2
         self.height = coordinates("height", [0], 1e-4 * I1)
         self.filter = hc.SaltedKalmanFilter(self.ball, I2, self.height)
-        self.estimate = hc.Estimate("air", 0.0, np.array([1.0, 0.0]), I2)
+        self.estimate = hc.estimation.Estimate("air", 0.0, np.array([1.0, 0.0]), I2)
         self.series = hc.Series([0.1], [0.9])
 
     def extended(self, **options):
@@ -58,7 +62,10 @@ CASES = {
     "lin: gains": (lambda s: s.lin.closed_loop(None), "gains must be a list, got None"),
     "event": (lambda s: hc.jump_derivative(s.ball, s.run), "event must be a Event"),
     "event None": (lambda s: hc.saltation_matrix(s.ball, None), "event must be a Event, got None"),
-    "parameters": (lambda s: hc.parameter_sensitivity(s.ball, s.run, None), "derivatives must be"),
+    "parameters": (
+        lambda s: parameter_sensitivity(s.ball, s.run, None),
+        "derivatives must be",
+    ),
     "lqr": (lambda s: hc.hybrid_lqr(None, I2, I1, I2), "lin must be a Linearization"),
     "lqr: final": (lambda s: hc.hybrid_lqr(s.lin, I2, I1, None), "final_weight must be an array"),
     "extend: trajectory": (lambda s: hc.extend(s.ball, 3, before=0, after=0), "trajectory must be"),
@@ -72,7 +79,10 @@ CASES = {
         r"feedforward\[0\] must be a func",
     ),
     "extend: text": (lambda s: s.extended(feedforward=[str, str]), r"feedforward\[0\]\(0.0\) must"),
-    "by rule": (lambda s: hc.extend_by_rule(None, I2), "linearization must be a Linearization"),
+    "by rule": (
+        lambda s: extend_by_rule(None, I2),
+        "linearization must be a Linearization",
+    ),
     "feasibility": (lambda s: hc.feasibility(s.ball, None), "reference must be a Reference"),
     "spreading": (lambda s: hc.ReferenceSpreading(None, s.gains), "reference must be a Reference"),
     "gains": (
@@ -91,8 +101,11 @@ CASES = {
         lambda s: hc.ReferenceSpreading(s.reference, s.gains, detection=0.01),
         "detection must be a Detection, got 0.01",
     ),
-    "clock": (lambda s: hc.ClockTracking(None, s.gains), "reference must be a Reference"),
-    "disturbed": (lambda s: hc.DisturbedPolicy(None, print), "policy must be a Policy, got None"),
+    "clock": (lambda s: hc.control.ClockTracking(None, s.gains), "reference must be a Reference"),
+    "disturbed": (
+        lambda s: DisturbedPolicy(None, print),
+        "policy must be a Policy, got None",
+    ),
     "filter: system": (lambda s: hc.SaltedKalmanFilter(None, I2, s.height), "system must be a Hyb"),
     "filter: none": (lambda s: s.filtered(None), "measurement must be a list, got None"),
     "filter: number": (lambda s: s.filtered([3]), r"measurement\[0\] must be a Measurement, got 3"),
@@ -113,22 +126,28 @@ CASES = {
         "record must be a Record",
     ),
     "filter: start": (
-        lambda s: s.filter.run(hc.Record({"height": s.series}), None),
+        lambda s: s.filter.run(Record({"height": s.series}), None),
         "estimate must",
     ),
     "measurement": (lambda s: hc.Measurement("h", 3, print, I1), "value of 'h' must be a function"),
     "measurement: text": (lambda s: s.measured("z"), "measurement 'height' must return numbers"),
     "measurement: None": (lambda s: s.measured(None), "measurement 'height' must return numbers"),
     "measurement: indices": (lambda s: coordinates("h", 0, I1), "indices must be a list"),
-    "noise": (lambda s: hc.EventNoise(3), "function must be a function, got 3"),
+    "noise": (lambda s: hc.estimation.EventNoise(3), "function must be a function, got 3"),
     "series: text": (lambda s: hc.Series([0.0], ["1"]), "values must be an array of numbers"),
     "series: masked": (
         lambda s: hc.Series([0.0, 1.0], np.ma.array([1.0, 2.0], mask=[0, 1])),
         "values must be an array of numbers",
     ),
-    "record": (lambda s: hc.Record([s.series]), "channels must map names to Series"),
-    "record: series": (lambda s: hc.Record({"p": [1, 2]}), "channel 'p' of a record must be a Ser"),
-    "record: inputs": (lambda s: hc.Record({"p": s.series}, 3), "channel 'inputs' of a record"),
+    "record": (lambda s: Record([s.series]), "channels must map names to Series"),
+    "record: series": (
+        lambda s: Record({"p": [1, 2]}),
+        "channel 'p' of a record must be a Ser",
+    ),
+    "record: inputs": (
+        lambda s: Record({"p": s.series}, 3),
+        "channel 'inputs' of a record",
+    ),
     "log": (lambda s: hc.Log([3]), "channels must map names to Series"),
     "channel": (lambda s: hc.Log({"x": 3}), "channel 'x' must be a Series, got 3"),
     "write": (lambda s: hc.write_log("never.csv", None), "log must be a Log, got None"),
@@ -154,8 +173,6 @@ def test_what_is_no_argument_is_refused(case, scene):
 
 
 def test_a_disturbance_that_is_no_input_is_refused(scene):
-    policy = hc.DisturbedPolicy(
-        hc.ReferenceSpreading(scene.reference, scene.gains), lambda t, x: "a"
-    )
+    policy = DisturbedPolicy(hc.ReferenceSpreading(scene.reference, scene.gains), lambda t, x: "a")
     with pytest.raises(InputError, match=r"disturbance at t = 0.0 must be an array of numbers"):
         hc.simulate(scene.ball, "air", [1.0, 0.0], (0.0, 1.0), policy)

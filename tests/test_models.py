@@ -41,7 +41,7 @@ def make(settings: Settings) -> FilterModel:
         open="air",
         sensors=(Sensor(height, (Part("height", unit="m"),)),),
         process_noise=hc.Noise(1e-6 * np.eye(2)),
-        start=hc.Estimate("air", 0.0, np.array([1.0, 0.0]), 0.01 * np.eye(2)),
+        start=hc.estimation.Estimate("air", 0.0, np.array([1.0, 0.0]), 0.01 * np.eye(2)),
     )
 
 

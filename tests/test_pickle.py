@@ -9,6 +9,7 @@ import pytest
 import hybridctl as hc
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.policy import DisturbedPolicy
 from hybridctl.workers import crew
 
 TIMES = (0.0, 0.8)
@@ -138,7 +139,7 @@ def test_outputs_and_derivatives_are_the_same_in_the_copy(system):
 
 def test_derivatives_by_parameters_survive(nominal):
     system, derivatives = parametric_ball()
-    sensitivity = hc.parameter_sensitivity(system, run(system), derivatives)
+    sensitivity = hc.sensitivity.parameter_sensitivity(system, run(system), derivatives)
     change = {"restitution": 0.01}
     np.testing.assert_array_equal(through(sensitivity)(change), sensitivity(change))
 
@@ -193,7 +194,7 @@ def phantom_gain(k, fired):
 
 def test_linearizations_through_simultaneous_guards_survive():
     system, start, span = soft_feet(), [0.5, 0.5], (0.0, 0.8)
-    law = hc.DifferentiableLaw(spring, spring_by_state, no_rate)
+    law = hc.hybrid.DifferentiableLaw(spring, spring_by_state, no_rate)
     run = hc.simulate(system, "air", start, span)
     lin = hc.linearize(system, run)
     assert len(run.events[0].guards) == 2
@@ -209,9 +210,9 @@ def test_linearizations_through_simultaneous_guards_survive():
 
 DIFFERENTIABLE = {
     "spreading": lambda ref, gains: hc.ReferenceSpreading(ref, gains, limits=[50.0]),
-    "clock": lambda ref, gains: hc.ClockTracking(ref, gains),
-    "disturbed": lambda ref, gains: hc.DisturbedPolicy(
-        hc.ReferenceSpreading(ref, gains), hc.DifferentiableLaw(push, no_slope, push_rate)
+    "clock": lambda ref, gains: hc.control.ClockTracking(ref, gains),
+    "disturbed": lambda ref, gains: DisturbedPolicy(
+        hc.ReferenceSpreading(ref, gains), hc.hybrid.DifferentiableLaw(push, no_slope, push_rate)
     ),
 }
 
@@ -236,11 +237,11 @@ def test_what_lqr_returns_survives(lqr):
 
 POLICIES = {
     "spreading": lambda ref, gains: hc.ReferenceSpreading(
-        ref, gains, limits=[50.0], detection=hc.Detection(0.001)
+        ref, gains, limits=[50.0], detection=hc.control.Detection(0.001)
     ),
-    "clock": lambda ref, gains: hc.ClockTracking(ref, gains),
-    "nearest": lambda ref, gains: hc.NearestTracking(ref, gains, window=0.05),
-    "disturbed": lambda ref, gains: hc.DisturbedPolicy(hc.ReferenceSpreading(ref, gains), push),
+    "clock": lambda ref, gains: hc.control.ClockTracking(ref, gains),
+    "nearest": lambda ref, gains: hc.control.NearestTracking(ref, gains, window=0.05),
+    "disturbed": lambda ref, gains: DisturbedPolicy(hc.ReferenceSpreading(ref, gains), push),
 }
 
 
@@ -268,7 +269,7 @@ def test_a_policy_acts_alike_in_its_copy(kind, system, reference, lqr):
 
 
 def test_references_and_their_extensions_survive(linearized, reference):
-    extension = hc.extend_by_rule(linearized, 1e-4 * np.eye(2), rule="extrapolate")
+    extension = hc.control.extend_by_rule(linearized, 1e-4 * np.eye(2), rule="extrapolate")
     for made in (reference, extension.reference):
         again = through(made)
         for one, other in zip(again.arcs, made.arcs, strict=True):
@@ -293,8 +294,8 @@ FILTERS = {
 )
 def test_a_filter_estimates_alike_in_its_copy(kind, measurement, system, nominal):
     times = np.linspace(0.05, 0.6, 12)
-    seen = hc.Record({"height": hc.Series(times, [nominal(t)[0] for t in times])})
-    start = hc.Estimate("air", 0.0, np.array([1.01, 0.0]), 0.01 * np.eye(2))
+    seen = hc.estimation.Record({"height": hc.Series(times, [nominal(t)[0] for t in times])})
+    start = hc.estimation.Estimate("air", 0.0, np.array([1.01, 0.0]), 0.01 * np.eye(2))
     filters = FILTERS[kind](system, 1e-6 * np.eye(2), measurement)
     found = [f.run(seen, start) for f in (through(filters), filters)]
     np.testing.assert_array_equal(*(result.means for result in found))
@@ -302,7 +303,7 @@ def test_a_filter_estimates_alike_in_its_copy(kind, measurement, system, nominal
 
 
 def test_a_cost_survives():
-    cost = hc.QuadraticCost(hc.VectorSpace(2), [0.0, 0.0], input=R, final=Q)
+    cost = hc.control.QuadraticCost(hc.VectorSpace(2), [0.0, 0.0], input=R, final=Q)
     x, u = np.array([1.0, 2.0]), np.array([3.0])
     assert through(cost).running(0.0, x, u).value == cost.running(0.0, x, u).value
 

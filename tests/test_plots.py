@@ -7,6 +7,7 @@ from hybridctl.robots import ball, block
 import hybridctl as hc
 from hybridctl import plots
 from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates
 
 OPEN = ("open", "open")
@@ -63,11 +64,11 @@ def filtered():
     truth = hc.simulate(system, ("open",), [0.0, 1.0, 0.5, 0.0], (0.0, 0.8))
     times = np.linspace(0.02, 0.8, 40)
     noise = np.random.default_rng(0).normal(scale=0.01, size=(40, 2))
-    record = hc.Record({"position": hc.Series(times, truth(times)[:, :2] + noise)})
+    record = hc.estimation.Record({"position": hc.Series(times, truth(times)[:, :2] + noise)})
     salted = hc.SaltedKalmanFilter(
         system, 1e-6 * np.eye(4), coordinates("position", [0, 1], 1e-4 * np.eye(2))
     )
-    start = hc.Estimate(("open",), 0.0, np.array([0.0, 1.02, 0.45, 0.05]), 0.01 * np.eye(4))
+    start = Estimate(("open",), 0.0, np.array([0.0, 1.02, 0.45, 0.05]), 0.01 * np.eye(4))
     return salted.run(record, start), truth
 
 

@@ -1,1 +1,5 @@
 """State estimation through events: the salted Kalman filter and what judges it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

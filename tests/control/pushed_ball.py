@@ -42,7 +42,7 @@ class Trial:
         system, reference = scene()
         rng = np.random.default_rng((3, member))
         start = reference.nominal(0.0) + np.sqrt(np.diag(P0)) * rng.standard_normal(2)
-        policy = (hc.ReferenceSpreading if controller == "spreading" else hc.ClockTracking)(
+        policy = (hc.ReferenceSpreading if controller == "spreading" else hc.control.ClockTracking)(
             reference, gains
         )
         run = hc.simulate(system, "air", start, (0.0, 0.7), policy, rtol=1e-8, atol=1e-8)

@@ -15,7 +15,7 @@ Q, R = np.diag([100.0, 10.0, 1.0, 0.1]), np.array([[1e-2]])
 def lin():
     """One period of a ball on a paddle."""
     p = paddle.Parameters()
-    orbit = hc.periodic_orbit(
+    orbit = hc.sensitivity.periodic_orbit(
         paddle.system(), paddle.AIR, paddle.apex(), p.period, input=paddle.drive
     )
     return orbit.linearization

@@ -111,7 +111,7 @@ def falling(values):
         open="air",
         sensors=(Sensor(coordinates("height", [0], 1e-4 * np.eye(1))),),
         process_noise=hc.Noise(noise * np.eye(2)),
-        start=hc.Estimate("air", 0.0, np.array([1.0, 0.0]), 0.01 * np.eye(2)),
+        start=hc.estimation.Estimate("air", 0.0, np.array([1.0, 0.0]), 0.01 * np.eye(2)),
     )
 
 

@@ -13,7 +13,7 @@ RUN = hc.simulate(SYSTEM, ("open",), [0.0, 0.5, 0.3, 0.0], (0.0, 0.5))
 
 def test_what_is_shown_is_short():
     (event,) = RUN.events
-    estimate = hc.Estimate(("open",), 0.0, np.zeros(4), np.eye(4))
+    estimate = hc.estimation.Estimate(("open",), 0.0, np.zeros(4), np.eye(4))
     for one in (RUN, event, SYSTEM, SYSTEM.robot, estimate):
         assert len(repr(one)) < 200
     assert repr(RUN).startswith("HybridTrajectory(0 to 0.5 s, 2 arcs, 1 events")

@@ -136,7 +136,7 @@ def test_dataframes_need_pandas(landing, monkeypatch):
 
 
 def test_notebooks_show_tables(landing):
-    estimate = hc.Estimate(OPEN, 0.0, np.array(START), 0.01 * np.eye(6))
+    estimate = hc.estimation.Estimate(OPEN, 0.0, np.array(START), 0.01 * np.eye(6))
     shown = {
         "left closes": landing,
         "impulses [N s]": landing.events[0],

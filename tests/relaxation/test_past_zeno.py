@@ -10,6 +10,7 @@ from relaxation.systems import accumulation, ball, bowl
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.relaxation.past import RESTING
+from hybridctl.sensitivity.rest import rest_derivative
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3, 0.8])
@@ -62,7 +63,7 @@ def test_a_link_on_its_stop_is_that_of_the_locked_mode(c):
 )
 def test_rest_stays_at_rest(system, mode, name, x):
     """The field keeps g = 0 and dg/dt = 0, and states off it are put there."""
-    past = hc.past_zeno(system)
+    past = hc.hybrid.past_zeno(system)
     resting, u = past.mode((RESTING, mode, name)), np.zeros(0)
     on = resting.project(np.array(x) + 0.01)
     np.testing.assert_allclose(resting.held.residuals(on), [0.0, 0.0], atol=1e-12)
@@ -90,9 +91,9 @@ def test_guards_that_meet_have_no_rest():
 
 def test_the_derivative_of_rest_is_that_of_its_differences():
     """By the state where rest begins; what is off rest at first has no effect."""
-    system = hc.past_zeno(pendulum(0.5))
+    system = hc.hybrid.past_zeno(pendulum(0.5))
     run = hc.simulate(system, "free", at_rest((25.0, 35.0)), (0.0, 7.0), on_zeno="rest")
-    found = hc.rest_derivative(system, run)
+    found = rest_derivative(system, run)
     (event,) = [event for event in run.events if event.accumulation is not None]
     mode = system.mode(event.mode_after)
 
@@ -106,9 +107,9 @@ def test_the_derivative_of_rest_is_that_of_its_differences():
 def test_derivatives_past_zeno_do_not_converge_and_that_of_rest_is_zero():
     """What bounces for ever passes perturbations on; the limit forgets them."""
     end = accumulation(0.5) + 0.5
-    past = hc.past_zeno(ball(0.5))
+    past = hc.hybrid.past_zeno(ball(0.5))
     run = hc.simulate(past, "air", [1.0, 0.0], (0.0, end), on_zeno="rest")
-    np.testing.assert_allclose(hc.rest_derivative(past, run), np.zeros((2, 2)), atol=1e-12)
+    np.testing.assert_allclose(rest_derivative(past, run), np.zeros((2, 2)), atol=1e-12)
     with pytest.raises(InputError, match="has no derivative"):
         hc.linearize(past, run)
     for epsilon in (1e-3, 3e-4, 1e-4):
@@ -118,9 +119,9 @@ def test_derivatives_past_zeno_do_not_converge_and_that_of_rest_is_zero():
 
 
 def test_a_run_without_rest_has_no_derivative_of_it():
-    past = hc.past_zeno(ball(0.5))
+    past = hc.hybrid.past_zeno(ball(0.5))
     run = hc.simulate(past, "air", [1.0, 0.0], (0.0, 1.0))
     with pytest.raises(InputError, match="no event of the trajectory ends infinitely many"):
-        hc.rest_derivative(past, run)
+        rest_derivative(past, run)
     with pytest.raises(InputError, match="system must be a PastZeno"):
-        hc.rest_derivative(ball(0.5), run)
+        rest_derivative(ball(0.5), run)

@@ -160,9 +160,9 @@ def test_a_filter_runs_on_a_relaxed_system():
     system, times = ball(0.5), np.linspace(0.1, 2.6, 26)
     truth = hc.simulate(system, "air", [1.0, 0.0], (0.0, 3.0))
     noise = np.random.default_rng(0).normal(scale=0.01, size=len(times))
-    seen = hc.Record({"height": hc.Series(times, [truth(t)[0] for t in times] + noise)})
+    seen = hc.estimation.Record({"height": hc.Series(times, [truth(t)[0] for t in times] + noise)})
     height = coordinates("height", [0], 1e-4 * np.eye(1))
-    start = hc.Estimate("air", 0.0, np.array([1.02, 0.05]), 0.01 * np.eye(2))
+    start = hc.estimation.Estimate("air", 0.0, np.array([1.02, 0.05]), 0.01 * np.eye(2))
     means = [
         hc.SaltedKalmanFilter(made, 1e-6 * np.eye(2), height).run(seen, start).means[-1]
         for made in (system, hc.relax(system, 1e-4))

@@ -25,7 +25,7 @@ def gait(name: str, **options):
     horizon *= options.get("crossings", 1)
     x0 = compass.after_touchdown(stance, rate, swing_rate, p.slope)
     options = {"symmetry": compass.exchange()} | TIGHT | options
-    return hc.periodic_orbit(
+    return hc.sensitivity.periodic_orbit(
         compass.system(p), compass.START, x0, "touches", horizon=horizon, **options
     )
 

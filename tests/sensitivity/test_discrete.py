@@ -39,7 +39,7 @@ def test_the_product_is_the_fundamental_solution(pushed, count):
 
 def test_the_paddle_too_with_events_on_the_grid():
     p = paddle.Parameters()
-    orbit = hc.periodic_orbit(
+    orbit = hc.sensitivity.periodic_orbit(
         paddle.system(), paddle.AIR, paddle.apex(), p.period, input=paddle.drive
     )
     lin = orbit.linearization

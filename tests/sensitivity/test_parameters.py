@@ -118,7 +118,7 @@ def test_moments_are_those_of_state_and_parameters_together():
     system, derivatives = ball()
     sensitivity = parameter_sensitivity(system, run_of(system), derivatives, **RUN)
     uncertain = np.diag([0.0, 0.0, 0.01, 0.04, 0.0])
-    moments = hc.propagate_moments(sensitivity.linearization, uncertain)
+    moments = hc.sensitivity.propagate_moments(sensitivity.linearization, uncertain)
     m = sensitivity.matrix
     np.testing.assert_allclose(moments.covariance[:2, :2], m @ uncertain[2:, 2:] @ m.T)
     np.testing.assert_allclose(moments.covariance[2:, :2], uncertain[2:, 2:] @ m.T, atol=1e-12)

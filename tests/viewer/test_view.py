@@ -130,8 +130,8 @@ def test_a_robot_without_shapes_has_bones_and_an_estimate_has_ellipsoids():
     exact = hc.SaltedKalmanFilter(
         system, np.zeros((4, 4)), coordinates("position", [0, 1], 1e6 * np.eye(2))
     )
-    start = hc.Estimate(("open",), 0.0, run(0.0), np.diag([1e-4, 4e-4, 1e-12, 1e-12]))
-    result = exact.run(hc.Record({"position": seen}), start)
+    start = hc.estimation.Estimate(("open",), 0.0, run(0.0), np.diag([1e-4, 4e-4, 1e-12, 1e-12]))
+    result = exact.run(hc.estimation.Record({"position": seen}), start)
     with hc.view(run, system, estimate=result) as shown:
         shown.seek(0.15)
         drawn = shown.figures["estimate"]

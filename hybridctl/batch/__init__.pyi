@@ -1,0 +1,1 @@
+from .simulate import Batch as Batch

@@ -1,0 +1,15 @@
+from .baselines import ImpactInvariantTracking as ImpactInvariantTracking
+from .baselines import NearestTracking as NearestTracking
+from .detection import Detection as Detection
+from .detection import ForceSignal as ForceSignal
+from .extension import extend_by_rule as extend_by_rule
+from .gains import GainCurve as GainCurve
+from .ilqr.cost import QuadraticCost as QuadraticCost
+from .lqr.discrete import discrete_lqr as discrete_lqr
+from .lqr.periodic import periodic_lqr as periodic_lqr
+from .spreading import ClockTracking as ClockTracking
+from .tracking import tracking_error as tracking_error
+from .tuning.ensemble import Ensemble as Ensemble
+from .tuning.prediction import Prediction as Prediction
+from .tuning.structure import EntryGains as EntryGains
+from .tuning.structure import LqrWeights as LqrWeights
