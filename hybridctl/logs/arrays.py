@@ -73,7 +73,8 @@ def read_hdf5(path: Path) -> RawLog:
     """An HDF5 file: every dataset of numbers or text, by its path.
 
     It is unpacked in another process, for `PATIENCE` seconds at most and a second more for each
-    5 MB, because the HDF5 library does not always come back from a damaged file. Links to other
+    5 MB: on a damaged file the HDF5 library may not come back, or end the process (in h5py 3.16
+    still). Links to other
     files are not followed. Needs h5py (the extra `hdf5`).
     """
     if find_spec("h5py") is None:
