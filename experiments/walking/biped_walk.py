@@ -68,7 +68,7 @@ class Config:
     down in m, tilts of gravity against the ground in rad, masses as relative errors of the torso's,
     delays of the detection of touchdowns in s. speeds: of further gaits, m/s. levels: of noise of
     the sensors, where a filter is in the loop, see `filtered.Loop`. filtered: walks, each of
-    `filtered_steps`, at each level.
+    `filtered_steps`, at each level, with gains for this weight of torques: noise asks for less.
     """
 
     speed: float = 0.7
@@ -93,9 +93,10 @@ class Config:
     levels: tuple[float, ...] = (0.1, 0.3, 1.0)
     filtered: int = 3
     filtered_steps: int = 10
+    filtered_weight: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("speed", "clearance", "friction", "torque", "extension"):
+        for name in ("speed", "clearance", "friction", "torque", "extension", "filtered_weight"):
             number(name, getattr(self, name), above=0.0)
         for name in ("weights", *_GRIDS.values(), "speeds", "levels"):
             for k, value in enumerate(vector(name, getattr(self, name), _SIZES.get(name))):
@@ -261,7 +262,7 @@ def everything(config: Config, gait: Gait, folder: RunFolder, console: Console) 
 
 def on_estimates(config: Config, gait: Gait) -> list[dict[str, Any]]:
     """Walks with a filter in the loop, one record for each level and kind of filter."""
-    lqr = design(gait, Weights(*config.weights))
+    lqr = design(gait, replace(Weights(*config.weights), torques=config.filtered_weight))
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
     records = []
     for level in config.levels:

@@ -190,9 +190,9 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 
 @pytest.mark.slow
-def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_falls(gait, designs):
+def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_falls(gait):
     """At 0.3 mrad of encoders, 0.6 mrad of inclination and 3 mrad/s of its rate."""
-    lqr = designs["saltation"]
+    lqr = controllers.design(gait, controllers.Weights(torques=CONFIG.filtered_weight))
     tracks = controllers.Tracks.of(gait, lqr, 6, CONFIG.extension)
     walked = {}
     for strategy in filtered.STRATEGIES:
