@@ -42,6 +42,7 @@ from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import (
     beginnings,
+    begun_before,
     goes_on,
     sliding_directions,
     staying,
@@ -50,7 +51,7 @@ from hybridctl.mechanics.sliding import (
     surely,
 )
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
-from hybridctl.mechanics.tolerances import ON_SURFACE
+from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
 _CHOICES = ("auto", "generated", "pinocchio")
@@ -201,6 +202,9 @@ class ContactDynamics:
         now = solve(phase, rows, directions)
         if not slow:
             return now
+        together = self._beginning(phase, rows, directions, slow)
+        if together is not None:
+            return together
         friction = self._friction(phase)
         moving = {k: s for k, s in directions.items() if k not in slow}
         held = shared(solve(self._holding(phase, slow), rows, moving), surely(friction, slow))
@@ -213,6 +217,30 @@ class ContactDynamics:
         begun = {k: s for k, s in begun.items() if k not in going}
         still = self._holding(phase, [k for k in slow if k not in going and k not in begun])
         return solve(still, rows, directions | begun, tuple(begun) if sure else ())
+
+    def _beginning(
+        self, phase: Phase, rows: Rows, directions: dict[int, Array], slow: list[int]
+    ) -> Solution | None:
+        """The solution in which slow contacts begin to slide with others that did just before.
+
+        None where there are no others, or friction lets them go another way. Velocities lag behind
+        directions that turn while contacts begin: kept for the others, they could stop slow ones.
+        """
+        others = begun_before(phase, rows)
+        if not others:
+            return None
+        friction, starting = self._friction(phase), sorted([*slow, *others])
+        moving = {k: s for k, s in directions.items() if k not in starting}
+        at_rest = rows.rates.copy()
+        for k in starting:
+            at_rest[phase.tangents[k]] = 0.0
+        held = solve(self._holding(phase, starting), rows._replace(rates=at_rest), moving)
+        begun, sure = beginnings(phase, shared(held, friction), starting, [], friction)
+        along = all(k in begun and begun[k] @ directions[k] > SAME_WAY for k in others)
+        if not sure or not along:
+            return None
+        still = self._holding(phase, [k for k in slow if k not in begun])
+        return solve(still, rows, directions | begun, tuple(begun))
 
     def _holding(self, phase: Phase, contacts: Sequence[int]) -> Phase:
         """The phase in which some more of the closed contacts stick."""

@@ -22,6 +22,7 @@ from hybridctl.mechanics.phase import Phase
 from hybridctl.mechanics.tolerances import (
     ALONG,
     AT_BORDER,
+    BEGUN,
     CLEARLY_MOVES,
     MOVES,
     STANDSTILL,
@@ -44,6 +45,12 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
             starting.append(slide.contact)
         found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
     return found, starting
+
+
+def begun_before(phase: Phase, rows: Rows) -> list[int]:
+    """Contacts that slide in a surface, but have hardly begun, or have almost stopped."""
+    speeds = {s.contact: float(np.linalg.norm(rows.rates[s.rows])) for s in phase.spatial}
+    return [k for k, speed in speeds.items() if STANDSTILL < speed <= BEGUN]
 
 
 def goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:
