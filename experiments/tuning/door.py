@@ -143,4 +143,5 @@ def _scene(door: rrr_door.Config) -> tuple[Parameters, Reference]:
 @lru_cache(maxsize=160)
 def _plant(parameters: Parameters) -> HybridSystem:
     """Built once in each process, for all candidates that meet this member."""
-    return system(parameters)
+    plant: HybridSystem = system(parameters)
+    return plant

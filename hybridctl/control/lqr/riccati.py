@@ -26,12 +26,12 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
 
-_FORMULA = radau(4)  # between the nodes of a panel
-_FINER = 100.0  # at least: by how much V there is more exact than the panel's polynomial
+_FORMULA = radau(6)  # between the nodes of a panel, where a loop may be stiff
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 _ROUNDING = 1e-14  # of the largest entry of V
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
 _MOST_KNOTS = 64  # in one panel
+_BETWEEN = (0.25, 0.5, 0.75)  # knots: where cubics are compared
 
 Between = Callable[[Array], Propagation]
 
@@ -171,7 +171,7 @@ class Riccati:
     def _resolves(self, panel: _Panel) -> bool:
         """Whether polynomials through V and K on a panel are as accurate as asked for."""
         off, size = _tail(panel.values), np.abs(panel.values).max(axis=0)
-        allowed = _FINER * (self.atol + self.rtol * size) + _ROUNDING * size.max(initial=0.0)
+        allowed = self.atol + self.rtol * size + _ROUNDING * size.max(initial=0.0)
         largest = float(np.abs(panel.gains).max(initial=0.0))
         return bool(
             (off <= allowed).all() and (_tail(panel.gains) <= self.gain_tolerance * largest).all()
@@ -219,13 +219,24 @@ def _curve(times: Array, at_nodes: Array, allowed: float) -> tuple[Array, Array,
     for count in _counts():
         s = np.linspace(-1.0, 1.0, count + 1)
         values, slopes = _at(series, s), _at(rates, s)
-        middle = 0.5 * (values[1:] + values[:-1]) - 0.25 / count * (slopes[1:] - slopes[:-1])
-        off = np.abs(middle - _at(series, 0.5 * (s[1:] + s[:-1]))).max(initial=0.0)
+        off = max(_miss(series, s, values, slopes / count, w) for w in _BETWEEN)
         if off <= allowed:
             break
     knots = times[0] + 0.5 * length * (s + 1.0)
     knots[-1] = times[-1]
     return knots, values, 2.0 / length * slopes
+
+
+def _miss(series: Array, s: Array, values: Array, halves: Array, w: float) -> float:
+    """How far cubics between knots s are off the series at a fraction w of the way.
+
+    halves: the slopes times half the distance of the knots.
+    """
+    left, right, rise = 2.0 * halves[:-1], 2.0 * halves[1:], values[1:] - values[:-1]
+    cubics = values[:-1] + w * rise
+    cubics = cubics + w * (1.0 - w) * ((1.0 - w) * (left - rise) + w * (rise - right))
+    exact = _at(series, s[:-1] + w * (s[1:] - s[:-1]))
+    return float(np.abs(cubics - exact).max(initial=0.0))
 
 
 def _counts() -> Iterator[int]:
