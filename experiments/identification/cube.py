@@ -196,7 +196,7 @@ def judge(
     """Parameters on tosses that were not used: log-likelihood, and errors of predictions.
 
     log_likelihood: of all tosses; gain, gain_error: over the first of `OTHERS`, by toss, with its
-    standard error. position (m) and turn (rad): medians, on the tosses that all predict.
+    standard error. position (m) and turn (rad): medians and means, on the tosses that all predict.
     """
     settings, sharp = model_at(config.noise, SHARP)  # the first to touch
     starts = {n: flight(sharp, settings, values.records[n]) for n in rest}
@@ -222,8 +222,9 @@ def judge(
         )
     everywhere = np.isfinite(np.array(predictions)).all(axis=(0, 2))
     for row, errors in zip(rows, np.array(predictions), strict=True):
-        median = np.median(errors[everywhere], axis=0)
+        median, mean = np.median(errors[everywhere], axis=0), errors[everywhere].mean(axis=0)
         row |= {"position": float(median[0]), "turn": float(median[1])}
+        row |= {"mean_position": float(mean[0]), "mean_turn": float(mean[1])}
         row["predicted"] = int(everywhere.sum())
     return rows
 
