@@ -11,7 +11,8 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.cli import cli
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.logs import Channel, Log, write_log
+from hybridctl.logs import Log, write_log
+from hybridctl.series import Series
 
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
 HUMANOID = """
@@ -85,12 +86,12 @@ def machine(tmp_path, monkeypatch):
     mount = Rotation.from_euler("xyz", [0.4, -0.3, 1.2])  # of the sensor, in the URDF
     force = np.tile(mount.inv().apply([0.0, 0.0, 9.81]), (50, 1))
     names = [f"{side} joint {k}" for side in ("right", "left") for k in range(3)]
-    channels = (
-        Channel("gyro", times, np.zeros((50, 3)), unit="rad/s"),
-        Channel("accel", times, force, unit="m/s^2"),
-        Channel("joints", times, np.tile(0.1 * np.arange(6), (50, 1)), names, "rad"),
-        Channel("force", times, np.full((50, 1), 150.0), unit="N"),
-    )
+    channels = {
+        "gyro": Series(times, np.zeros((50, 3)), unit="rad/s"),
+        "accel": Series(times, force, unit="m/s^2"),
+        "joints": Series(times, np.tile(0.1 * np.arange(6), (50, 1)), names, "rad"),
+        "force": Series(times, np.full((50, 1), 150.0), unit="N"),
+    }
     write_log(tmp_path / "log.npz", Log(channels))
     (tmp_path / "machine.urdf").write_text(URDF)
     (tmp_path / "machine.yaml").write_text(MACHINE)

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import Diffusion, Mode, Moved
+from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, Quadrature, collocated
-from hybridctl.sensitivity.propagation import Propagation, symmetric_part
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
@@ -104,42 +101,22 @@ def along(
     return Variation(dense, len(start))
 
 
-class Carried(NamedTuple):
-    """z(end) = matrix z(start) + noise: matrix (ndx, ndx), covariance (ndx, ndx) of the noise."""
-
-    matrix: Array
-    noise: Array
-
-
 def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | None:
     """The transition matrix (ndx, ndx) of an arc from the compiled steps of its mode.
 
-    As `carried`, but from where compiled steps do not hold later, or would have to be much shorter
-    than those of the arc, the equation is collocated.
+    rtol, atol: of the entries of the matrix of each step. From where compiled steps do not hold
+    later, or would have to be much shorter than those of the arc, the equation is collocated. None
+    where the mode has none of its field, or its input is not held.
     """
-    t, total = _by_steps(mode, arc, None, rtol, atol)
+    t, total = _by_steps(mode, arc, rtol, atol)
     if t == arc.end:
-        return total.matrix
-    return None if t == arc.start else _onwards(mode, arc, t, total.matrix, rtol, atol)
+        return total
+    return None if t == arc.start else _onwards(mode, arc, t, total, rtol, atol)
 
 
-def carried(mode: Mode, arc: Arc, noise: Diffusion, *, rtol: float, atol: float) -> Carried | None:
-    """How deviations and noise come along an arc, from the compiled steps of its mode.
-
-    rtol, atol: of the entries of the matrix of each step; rtol of those of the covariance, relative
-    to the deviations they belong to. None where the mode has no compiled steps of its field that
-    hold on the whole arc and are nearly as long as its own, and where its input is not held.
-    """
-    t, total = _by_steps(mode, arc, noise, rtol, atol)
-    return total if t == arc.end else None
-
-
-def _by_steps(
-    mode: Mode, arc: Arc, noise: Diffusion | None, rtol: float, atol: float
-) -> tuple[float, Carried]:
+def _by_steps(mode: Mode, arc: Arc, rtol: float, atol: float) -> tuple[float, Array]:
     """The time until which compiled steps carry deviations along an arc, and how they do."""
-    n = arc.space.ndx
-    total = Carried(np.eye(n), np.zeros((n, n)))
+    total = np.eye(arc.space.ndx)
     if mode.step is None or mode.step.field != mode.field or not _held(arc):
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
@@ -149,22 +126,14 @@ def _by_steps(
         x, u, h = _AT_START @ states, inputs[0], end - t
         shortest = _STIFF * h
         while t < end:
-            moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol, noise)
+            moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol)
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:
-                t, x, total = t + min(h, end - t), moved.state, _then(total, moved)
+                t, x, total = t + min(h, end - t), moved.state, moved.matrix @ total
             else:
                 h *= max(_SHRINK, _SAFETY * moved.error**DOP853_TABLEAU.exponent)
     return arc.end, total
-
-
-def _then(total: Carried, moved: Moved) -> Carried:
-    """What came before a step, and the step."""
-    matrix = moved.matrix
-    if moved.noise is None:
-        return Carried(matrix @ total.matrix, total.noise)
-    return Carried(matrix @ total.matrix, matrix @ total.noise @ matrix.T + moved.noise)
 
 
 def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:
@@ -176,40 +145,6 @@ def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:
     if found is None:
         found = along(mode, arc, np.eye(arc.space.ndx), rtol=rtol, atol=atol).end
     return found
-
-
-def noise_along(
-    mode: Mode, arc: Arc, density: NoiseDensity, *, rtol: float, atol: float
-) -> Propagation:
-    r"""The transition matrix of an arc, and the covariance of white noise gathered on it.
-
-    .. math:: P = \int \Psi^T S\, \Psi\, dt, \qquad -\dot \Psi = A^T \Psi, \quad \Psi(t_{end}) = I,
-
-    so that the transition matrix is :math:`\Psi(t_{start})^T`. density(t, x, u, B): S (ndx, ndx),
-    with B (ndx, nu) for noise of the input. rtol, atol: of every entry of both, step by step.
-    Raises what `along` raises.
-    """
-    n = arc.space.ndx
-
-    @lru_cache(maxsize=16)
-    def at(t: float) -> tuple[Array, Array]:
-        x, u = arc.state_and_input(t)
-        c = coefficients(mode, t, x, u)
-        return c.state, density(t, x, u, c.input)
-
-    def equation(s: float) -> tuple[Array, None]:
-        return at(-s)[0].T, None
-
-    def gathered(s: float, psi: Array) -> Array:
-        return np.asarray(psi.T @ at(-s)[1] @ psi).ravel()
-
-    end = np.concatenate((np.eye(n).ravel(), np.zeros(n * n)))
-    for step in collocated(
-        equation, np.eye(n), -arc.end, -arc.start, rtol=rtol, atol=atol, quadrature=gathered
-    ):
-        end = step.states[-1]
-    psi, noise = end.reshape(2, n, n)
-    return Propagation(psi.T, symmetric_part(noise), np.zeros((n, n)))
 
 
 def _onwards(mode: Mode, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
 from hybridctl.robots import ball
-from sensitivity.test_border import ball_on_the_cone
+from sensitivity.test_boundary import ball_on_the_cone
 
 import hybridctl as hc
 from hybridctl.errors import UnknownNameError

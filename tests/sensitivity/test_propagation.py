@@ -2,13 +2,9 @@
 
 import numpy as np
 import pytest
-from hybridctl.robots import rrr_door
-from scipy.integrate import solve_ivp
 from scipy.linalg import expm, solve_continuous_lyapunov
 
-import hybridctl as hc
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau
-from hybridctl.sensitivity.variation import coefficients, noise_along
 
 RNG = np.random.default_rng(0)
 N = 4
@@ -119,27 +115,3 @@ def test_many_steps_at_once_are_those_one_by_one():
         np.testing.assert_allclose(both.weights[k], one.weights)
         back = RNG.normal(size=both.start.shape)
         np.testing.assert_allclose(both.pullback(back)[k], one.pullback(back[k]), atol=1e-13)
-
-
-def test_noise_on_the_way_of_a_robot_is_that_of_the_lyapunov_equation():
-    """By scipy's integrator, forwards; of an arm whose torques are noisy too."""
-    system, mode = rrr_door.system(), ("open", "open")
-    x0 = np.concatenate((rrr_door.robot().neutral() + 0.3, np.zeros(4)))
-    law = lambda t, x: np.array([np.sin(5.0 * t), np.cos(4.0 * t), 0.3])  # noqa: E731
-    run = hc.simulate(system, mode, x0, (0.0, 0.3), law, rtol=1e-10, atol=1e-10)
-    (arc,), of = run.arcs, system.mode(mode)
-
-    def density(t, x, u, b):
-        return (1.0 + x[0] ** 2) * np.eye(8) + b @ b.T
-
-    def rate(t, y):
-        x, u = arc.state_and_input(t)
-        c, p = coefficients(of, t, x, u), y.reshape(8, 8)
-        return (c.state @ p + p @ c.state.T + density(t, x, u, c.input)).ravel()
-
-    found = noise_along(of, arc, density, rtol=1e-9, atol=1e-9)
-    expected = solve_ivp(rate, (0.0, 0.3), np.zeros(64), method="DOP853", rtol=1e-10, atol=1e-10)
-    size = np.abs(found.noise).max()
-    np.testing.assert_allclose(found.noise.ravel(), expected.y[:, -1], atol=1e-8 * size)
-    whole = hc.linearize(system, run).state_transition
-    np.testing.assert_allclose(found.state, whole, atol=1e-7 * np.abs(whole).max())
