@@ -26,6 +26,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
 GRAZING = 1e-9  # least rate of a guard, of the size of its terms
+_STILL = 1e-9  # 1/s, of the guard's scale: a rate below is what rounding leaves of none
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +197,13 @@ def crossing(
         + np.abs(g.state) @ np.abs(f)
         + np.abs(g.input) @ np.abs(before.input_rate)
     )
-    if not slope < -GRAZING * size:
+    guards = system.outgoing(before.mode.key).guards
+    scale = float(guards.sizes[guards.names.index(guard)])
+    if not slope < -max(GRAZING * size, _STILL * scale):
         raise GrazingError(
             f"guard {guard!r} of mode {before.mode.key!r} is not crossed transversally at t = "
             f"{t:.9g} s: its rate {slope:.3g} must be negative, and is {slope / size:.3g} of the "
-            "size of its terms"
+            f"size of its terms, {slope / scale:.3g} 1/s of the guard's scale"
         )
     rate = r.time + r.state @ f + r.input @ before.input_rate
     return JumpGains(-g.state / slope, -g.input / slope, r.state, r.input, after.field - rate, rate)
