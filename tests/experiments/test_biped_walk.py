@@ -190,8 +190,11 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 
 @pytest.mark.slow
-def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_falls(gait):
-    """At 0.3 mrad of encoders, 0.6 mrad of inclination and 3 mrad/s of its rate."""
+def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_is_lost(gait):
+    """At 0.3 mrad of encoders, 0.6 mrad of inclination and 3 mrad/s of its rate.
+
+    The walker goes on for some steps on an estimate that is wrong by a radian, and falls later.
+    """
     lqr = controllers.design(gait, controllers.Weights(torques=CONFIG.filtered_weight))
     tracks = controllers.Tracks.of(gait, lqr, 6, CONFIG.extension)
     walked = {}
@@ -200,4 +203,4 @@ def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_falls(gai
         walked[strategy] = loop.walked(5, seed=0)
     assert (walked["saltation"].steps, walked["saltation"].reason) == (5, "")
     assert walked["saltation"].error < 0.1
-    assert walked["reset_jacobian"].steps < 5
+    assert walked["reset_jacobian"].error > 10.0 * walked["saltation"].error
