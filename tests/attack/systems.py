@@ -33,7 +33,7 @@ MOST_EVENTS = 400
 MOST_SECONDS = 60
 SLOPE = 1e-6
 SIZES = (1e-5, 1e-6, 1e-7, 1e-4, 1e-3)
-FINE = {"rtol": 1e-11, "atol": 1e-11}
+FINE = {"rtol": 1e-12, "atol": 1e-12}
 
 
 class Hang(Exception):
