@@ -11,6 +11,7 @@ class Config:
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -29,7 +30,19 @@ class Bounds:
 
 Positive = Annotated[float, Bounds(above=0.0)]
 NotNegative = Annotated[float, Bounds(at_least=0.0)]
+UnitInterval = Annotated[float, Bounds(at_least=0.0, at_most=1.0)]
 Count = Annotated[int, Bounds(at_least=1)]
+
+
+def least_and_most(kind: type, name: str) -> tuple[float, float]:
+    """Between which numbers a field of settings may lie, by its type; infinite without bounds."""
+    found = get_type_hints(kind, include_extras=True).get(name)
+    bounds = found.__metadata__[0] if get_origin(found) is Annotated else Bounds()
+    lower = bounds.at_least if bounds.above is None else bounds.above
+    return (
+        -math.inf if lower is None else lower,
+        math.inf if bounds.at_most is None else bounds.at_most,
+    )
 
 
 def check_settings(settings: Any) -> None:

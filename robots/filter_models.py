@@ -26,6 +26,7 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.settings import UnitInterval
 
 TOSSES = {  # recordings of thrown cubes, one after the other in a file
     "time": {"rate": "rate_hz"},
@@ -50,7 +51,7 @@ class BallSettings(FilterSettings):
     particles: int = 2000
     mass: float = 1.0
     slope: float = 0.2
-    restitution: float = 0.7
+    restitution: UnitInterval = 0.7
     friction: float = 0.0
     position_noise: float = 2e-3
     force_noise: float = 1e-2
@@ -108,7 +109,7 @@ class BlockSettings(FilterSettings):
     height: float = 0.1
     mass: float = 1.0
     friction: float = 0.3
-    restitution: float = 0.0
+    restitution: UnitInterval = 0.0
     position_noise: float = 1e-3
     angle_noise: float = 2e-3
     force_noise: float = 1e-3
@@ -176,7 +177,7 @@ class CubeSettings(FilterSettings):
     mass: float = 0.37
     inertia: float = 0.00081
     friction: float = 0.18
-    restitution: float = 0.125
+    restitution: UnitInterval = 0.125
     restitution_threshold: float = 0.1
     rounding: float = 0.0
     table: float = 0.0

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 import pytest
+from hybridctl.robots.filter_models import BallSettings
 
 from hybridctl.errors import InputError
 from hybridctl.report import build_configuration
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings, least_and_most
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,8 @@ def test_numbers_outside_their_bounds_are_named(given, reason):
 
 def test_bounds_do_not_change_how_settings_are_read():
     assert build_configuration(Config, {"widths": [1, 2], "angle": 1}) == Config(1.0, widths=(1, 2))
+
+
+def test_bounds_of_a_field_are_those_of_its_type():
+    assert least_and_most(BallSettings, "restitution") == (0.0, 1.0)
+    assert least_and_most(BallSettings, "mass") == (-np.inf, np.inf)

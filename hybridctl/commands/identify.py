@@ -27,6 +27,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.models import find_model
 from hybridctl.page.build import finish
 from hybridctl.report import RunFolder, table
+from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 
 STATE = "evaluations.json"
@@ -89,7 +90,7 @@ def run(
     """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
     make = ModelAt(request.model, request.assignments, request.parameters)
     start, settings = _start(make), make.settings()
-    bounds = _bounds(request.bounds, request.parameters, start)
+    bounds = _bounds(request.bounds, request.parameters, start, type(settings))
     fitted = _records(request, make(start), request.logs, request.segments)
     judged: tuple[Record, ...] = ()
     if request.held_out or request.held_out_segments is not None:
@@ -173,9 +174,15 @@ def _start(make: ModelAt) -> Array:
     return array("start", [values[name] for name in make.names])
 
 
-def _bounds(given: Sequence[str], names: Sequence[str], start: Array) -> Array:
-    """Lower and upper bound (np, 2) of each parameter."""
-    bounds = {name: (v / FACTOR, v * FACTOR) for name, v in zip(names, start, strict=True)}
+def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type) -> Array:
+    """Lower and upper bound (np, 2) of each parameter: those given, or `FACTOR` from the start.
+
+    kind: the type of the settings, whose own bounds those by default keep to.
+    """
+    bounds = {}
+    for name, value in zip(names, start.tolist(), strict=True):
+        least, most = least_and_most(kind, name)
+        bounds[name] = max(value / FACTOR, least), min(value * FACTOR, most)
     for text in given:
         name, _, ends = text.partition("=")
         low, _, high = ends.partition(":")
