@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -120,6 +121,7 @@ def simulate(
     resumes = getattr(module, "RECORD", None)
     folder = RunFolder(Path(experiment).stem, out, overwrite=overwrite, resumes=resumes)
     console = Transcript()
+    gc.freeze()  # what imports have left would be gone through by every full collection of the run
     module.run(configuration, folder, console)
     finish(folder, console, getattr(module, "SUMMARY", ""), module.__doc__, look=look)
 
