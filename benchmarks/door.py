@@ -15,6 +15,7 @@ from hybridctl.experiments.rrr_door.tracking import Config, gains
 from hybridctl.robots import rrr_door
 from rich.table import Table
 
+from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, Timing, measure, row
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.laws import InputLaw
@@ -38,14 +39,10 @@ class Bare:
         pin.aba(self.model, self.data, self.q, self.v, self.v)
 
     def contact(self):
-        pin.crba(self.model, self.data, self.q)
-        pin.nonLinearEffects(self.model, self.data, self.q, self.v)
-        pin.computeJointJacobiansTimeVariation(self.model, self.data, self.q, self.v)
+        terms(self.model, self.data, self.q, self.v)
 
     def derivatives(self):
-        self.contact()
-        pin.computeRNEADerivatives(self.model, self.data, self.q, self.v, self.v)
-        pin.computeForwardKinematicsDerivatives(self.model, self.data, self.q, self.v, self.v)
+        term_derivatives(self.model, self.data, self.q, self.v)
 
     def positions(self):
         pin.forwardKinematics(self.model, self.data, self.q)

@@ -10,6 +10,7 @@ import pinocchio as pin
 from hybridctl.robots import block, cube
 from rich.table import Table
 
+from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import contact_system, time_stepping
@@ -34,14 +35,10 @@ class Bare:
         self.q, self.v = pin.neutral(self.model), np.ones(self.model.nv)
 
     def contact(self):
-        pin.crba(self.model, self.data, self.q)
-        pin.nonLinearEffects(self.model, self.data, self.q, self.v)
-        pin.computeJointJacobiansTimeVariation(self.model, self.data, self.q, self.v)
+        terms(self.model, self.data, self.q, self.v)
 
     def derivatives(self):
-        self.contact()
-        pin.computeRNEADerivatives(self.model, self.data, self.q, self.v, self.v)
-        pin.computeForwardKinematicsDerivatives(self.model, self.data, self.q, self.v, self.v)
+        term_derivatives(self.model, self.data, self.q, self.v)
 
 
 class Case(NamedTuple):

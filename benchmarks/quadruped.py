@@ -9,6 +9,7 @@ import pinocchio as pin
 from hybridctl.robots import public
 from rich.table import Table
 
+from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.hybrid.policy import SampledPolicy
 from hybridctl.hybrid.simulate import simulate
@@ -42,15 +43,11 @@ class Bare:
 
     def terms(self, q: np.ndarray, v: np.ndarray) -> None:
         """The calls that deliver mass, bias and the motion of the feet."""
-        pin.crba(self.model, self.data, q)
-        pin.nonLinearEffects(self.model, self.data, q, v)
-        pin.computeJointJacobiansTimeVariation(self.model, self.data, q, v)
+        terms(self.model, self.data, q, v)
 
     def term_derivatives(self, q: np.ndarray, v: np.ndarray) -> None:
         """The same with their derivatives."""
-        self.terms(q, v)
-        pin.computeRNEADerivatives(self.model, self.data, q, v, v)
-        pin.computeForwardKinematicsDerivatives(self.model, self.data, q, v, v)
+        term_derivatives(self.model, self.data, q, v)
 
     def acceleration(self, q: np.ndarray, v: np.ndarray) -> np.ndarray:
         """That of feet which are held, by Pinocchio's compiled constraint dynamics."""
