@@ -30,6 +30,13 @@ def test_contacts_of_which_one_neither_sticks_nor_begins_to_slide_do_not_go_on_f
     assert not judged(264, derivative=False).raw
 
 
+@pytest.mark.slow
+def test_no_derivative_hangs_on_a_rate_that_is_rounding():
+    """A redundant contact that stays at the border of its cone has a guard of rate zero."""
+    outcome = judged(253)
+    assert outcome.linearized == "GrazingError" or outcome.slope <= SLOPE
+
+
 @pytest.mark.parametrize("seeds", SEEDS, ids=len)
 def test_no_run_breaks_a_law(seeds):
     assert not [o for o in found(seeds) if o.wrong]
