@@ -11,12 +11,13 @@ import numpy as np
 
 from hybridctl.batch.watch import Flags, Rows, Seen, Watch
 from hybridctl.checks import Array
+from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator
 from hybridctl.hybrid.mode import Mode
-from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
-from hybridctl.hybrid.tolerances import LEAST_RTOL, OFF, ROOT, SPACING, SPACINGS
+from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.variation import arc_transition
 from hybridctl.whole_step import CompiledStep, ManySteps
@@ -231,14 +232,17 @@ class Flight:
         )
 
     def _put_back(self, rows: Rows) -> None:
-        """Project ends of steps onto what their mode holds, as `Flow` does."""
-        mode = self._ground.mode
-        if mode.held is None or mode.project is None:
-            return
+        """Project ends of steps onto what their mode holds, as `Flow` does; odd where it fails."""
+        ground = self._ground
+        tolerances = ground.rtol, ground.integrator.atol
         for k in rows.tolist():
-            x = mode.space.normalize(self._x[k])
-            if mode.held.excess(x) > OFF:
-                self._x[k] = self.states[k, -1] = mode.project(x)
+            try:
+                x = put_back(ground.mode, float(self._t[k]), self._x[k], *tolerances)
+            except IntegrationError:
+                self.odd[k] = True
+                continue
+            if x is not None:
+                self._x[k] = self.states[k, -1] = x
 
     def _paced(self, rows: Rows) -> None:
         """Look at the pace; members that another method may suit are odd."""

@@ -21,9 +21,17 @@ from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode, Pace
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
-from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Formula, Motion, Step, failure
+from hybridctl.hybrid.step import (
+    CompiledFormula,
+    ExplicitFormula,
+    Formula,
+    Motion,
+    Step,
+    failure,
+    put_back,
+)
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
-from hybridctl.hybrid.tolerances import INPUT_RTOL, LEAST_RTOL, OFF, SPACING
+from hybridctl.hybrid.tolerances import INPUT_RTOL, LEAST_RTOL, SPACING
 
 Method: TypeAlias = Tableau | type[Radau] | type[BDF]
 METHODS: dict[str, Method] = {
@@ -152,19 +160,12 @@ class Flow:
         return float((tail / (self._settings.atol + INPUT_RTOL * size)).max())
 
     def _put_back(self, step: Step) -> None:
-        """Project the end of a step onto what its mode holds.
-
-        The exact flow never leaves that, so the projection moves a state no farther than the error
-        of the step has, and the order of the method stays (Hairer, Lubich, Wanner: Geometric
-        Numerical Integration, IV.4). The record of the step ends where the next one begins.
-        """
-        mode = self._motion.mode
-        if mode.held is None or mode.project is None:
-            return
-        x = mode.space.normalize(step.states[-1])
-        if mode.held.excess(x) > OFF:
-            step.states[-1] = mode.project(x)
-            self._stepper.restart(step.states[-1])
+        """Project the end of a step onto what its mode holds; the next one begins there."""
+        settings = self._settings
+        x = put_back(self._motion.mode, step.end, step.states[-1], settings.rtol, settings.atol)
+        if x is not None:
+            step.states[-1] = x
+            self._stepper.restart(x)
 
     def _go_on(self, step: Step) -> None:
         """Look at the pace after a step, and change the method where another one suits it."""

@@ -27,6 +27,7 @@ from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, Linear
 from hybridctl.hybrid.mode import GuardSet, Mode, Taken, WholeStep
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
+from hybridctl.hybrid.tolerances import FARTHEST, OFF
 from hybridctl.spaces import VectorSpace
 
 Rate = Callable[[float, Array], Array]
@@ -372,3 +373,29 @@ def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:
     """The error of a flow that cannot go on from (t, x)."""
     where = f"in mode {mode.key!r} at t = {t:.9g} s, x = {np.array2string(x, precision=6)}"
     return IntegrationError(f"{what} {where}")
+
+
+def put_back(mode: Mode, t: float, x: Array, rtol: float, atol: float) -> Array | None:
+    """The end x of a step on what its mode holds; None where it is there already.
+
+    The exact flow never leaves that, so the projection moves a state no farther than the error of
+    the step has, and the order of the method stays (Hairer, Lubich, Wanner: Geometric Numerical
+    Integration, IV.4). Raises `IntegrationError` where it is far more than the tolerance allows:
+    such a field leaves what its mode holds.
+    """
+    if mode.held is None or mode.project is None:
+        return None
+    x = mode.space.normalize(x)
+    if mode.held.excess(x) <= OFF:
+        return None
+    back = mode.project(x)
+    moved = float((np.abs(back - x) / (atol + rtol * np.abs(x))).max())
+    if not moved <= FARTHEST:
+        raise failure(
+            f"the flow leaves what its mode holds: back there its state moves {moved:.3g} times "
+            "the tolerance of a step,",
+            mode,
+            t,
+            x,
+        )
+    return back

@@ -15,7 +15,10 @@ LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 INPUT_RTOL = 1e-6
 """Of the largest input on a step: how well its record is to show what fields do not feel."""
 OFF = 1e-5
-"""Of what a mode tolerates: a state this far from what it holds is put back on it."""
+"""Of what a mode tolerates: a state this far from what it holds is put back on it,"""
+FARTHEST = 1e4
+"""Times the tolerance of a step: but no farther. Directions that constraints know only weakly take
+100 times."""
 
 # Event times. They are as good as the flow; these only end a search where rounding begins.
 

@@ -129,7 +129,7 @@ def shared(now: Solution, friction: Friction) -> Solution:
     """
     if not now.kkt.redundant or _inside_cones(now, friction):
         return now
-    if _contradict(now, APART):
+    if contradict(now):
         return now
     return _drawn_inside(now, friction)
 
@@ -220,20 +220,22 @@ def linearised(
         if weights_z is not None:
             change += (now.multipliers / kkt.weights)[:, None] * weights_z
         moved = kkt.indeterminate() @ change
-        if _contradict(now, CONSISTENT):
+        if contradict(now, CONSISTENT):
             moved += kkt.least_squares(turned(now.residual))
         return a_z + kkt.push @ moved, m_z + moved
     a_z = kkt.by_mass(upper)
     wanted = lower - now.rows.jacobian[phase.constrained] @ a_z
-    if _contradict(now, CONSISTENT):
+    if contradict(now, CONSISTENT):
         wanted = wanted + now.least.inverse.T @ turned(now.residual)
     of_rows = None if weights_z is None else phase.along_rows(weights_z)
     m_z = now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
     return a_z + kkt.push @ m_z, m_z
 
 
-def _contradict(now: Solution, tolerance: float) -> bool:
+def contradict(now: Solution, tolerance: float = APART) -> bool:
     """Whether redundant constraints miss by more than this share of the terms in them."""
+    if not now.kkt.redundant:
+        return False
     rows = now.rows
     free = np.abs(now.kkt.by_mass(rows.drive))
     scale = float((np.abs(rows.jacobian) @ free + np.abs(rows.target)).max())

@@ -20,6 +20,7 @@ from hybridctl.mechanics.coulomb import (
 )
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.equations import contradict
 from hybridctl.mechanics.phase import default_slip
 from hybridctl.mechanics.tolerances import STANDSTILL
 
@@ -87,10 +88,16 @@ def _let_go(
 
 
 def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:
-    """Whether contacts in these modes push, hold, and begin to slide as the modes say."""
+    """Whether contacts in these modes push, hold, and begin to slide as the modes say.
+
+    Contacts whose constraints contradict each other do not hold: so a stretched chain between two
+    of them takes one back the way it came.
+    """
     phase, point = dynamics.phase(modes), dynamics.acceleration(q, v, u, modes)
     if point.solution is None:
         return True
+    if contradict(point.solution):
+        return False
     rows = point.solution.rows
     relative = rows.jacobian @ point.acceleration - rows.target
     scale = _TOLERANCE * max(dynamics.robot.weight, float(np.abs(point.forces).max()))

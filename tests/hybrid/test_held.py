@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
+from hybridctl.errors import ConstraintViolatedError, IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.mode import GuardSet, Held, Outgoing
 
 TOLERANCE = 1e-7
@@ -66,6 +66,20 @@ def test_projection_keeps_a_motion_where_it_belongs_and_its_accuracy():
     (arc,) = kept.arcs
     for t in arc.breaks[1:]:
         assert np.abs(arc(np.nextafter(t, 0.0)) - arc(t)).max() < TOLERANCE
+
+
+def test_a_field_that_leaves_what_its_mode_holds_is_refused():
+    """Projection would stop this point where it is: silently another motion than the field's."""
+    held = Held(("height",), lambda s: s[1:], np.array([TOLERANCE]), ("m",))
+    mode = hc.Mode(
+        "on",
+        hc.VectorSpace(2),
+        lambda t, s, u: np.ones(2),
+        project=lambda s: np.array([s[0], 0.0]),
+        held=held,
+    )
+    with pytest.raises(IntegrationError, match="leaves what its mode holds.* in mode 'on' at t ="):
+        hc.simulate(hc.HybridSystem([mode], []), "on", [0.0, 0.0], (0.0, 1.0))
 
 
 def test_a_reset_off_what_the_next_mode_holds_is_an_error():
