@@ -78,7 +78,7 @@ def test_a_field_that_leaves_what_its_mode_holds_is_refused():
         project=lambda s: np.array([s[0], 0.0]),
         held=held,
     )
-    with pytest.raises(IntegrationError, match="leaves what its mode holds.* in mode 'on' at t ="):
+    with pytest.raises(IntegrationError, match=r"leaves what its mode holds.* in mode 'on' at t ="):
         hc.simulate(hc.HybridSystem([mode], []), "on", [0.0, 0.0], (0.0, 1.0))
 
 

@@ -7,6 +7,7 @@ then contradict the motion, and the chain goes on to the other side of its dead 
 
 import numpy as np
 import pytest
+from scipy.integrate import trapezoid
 from scipy.optimize import brentq
 
 import hybridctl as hc
@@ -68,7 +69,7 @@ def test_the_energy_lost_is_what_friction_takes():
         for t in times:
             out = system.mode(arc.mode).outputs(t, arc(t), np.zeros(2))
             power.append(float((out["friction_force"] * out["slip_velocity"]).sum()))
-        worked += np.trapezoid(power, times) if hasattr(np, "trapezoid") else np.trapz(power, times)
+        worked += trapezoid(power, times)
     energies = [sum(system.robot.energy(x[:2], x[2:])) for x in (run.arcs[0](0.0), run.final_state)]
     # trapezoids of 75 us: relative errors of (h^2 / 12) times the second derivative, below 1e-5
     assert energies[1] - energies[0] == pytest.approx(worked, rel=1e-4)
