@@ -54,7 +54,7 @@ class ContactEdges:
         if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes).reset())
         if hit:
-            return Edge(_Impact(self.dynamics, frozenset(hit.union(self._closed))).reset())
+            return Edge(_Impact(self.dynamics, frozenset(hit), self._closed).reset())
         return Edge(_Change(self.dynamics, tuple(after), stops).reset())
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
@@ -63,7 +63,7 @@ class ContactEdges:
         hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
             return None
-        return Edge(Reset(_Impact(self.dynamics, frozenset((*hit, *self._closed))).settled))
+        return Edge(Reset(_Impact(self.dynamics, frozenset(hit), self._closed).settled))
 
     @property
     def _closed(self) -> tuple[int, ...]:
@@ -76,30 +76,40 @@ class ContactEdges:
 
 @dataclass(frozen=True)
 class _Impact:
-    """Impact of contacts known to touch with all others that touch; result: if it is known."""
+    """Impact of contacts that `hit`, closed ones and all others that touch; result: if known.
+
+    One whose guard is below zero, but that already bounces off, does not hit: of its speed the law
+    of impact would take back a part. If others send it back, it has an event of its own.
+    """
 
     dynamics: ContactDynamics
-    known: frozenset[int]
+    hit: frozenset[int]
+    closed: tuple[int, ...]
     result: ImpactResult | None = None
 
     def reset(self) -> Reset:
         return Reset(self.jump, self.jacobian, self.border, known=self._with)
 
     def _with(self, result: ImpactResult) -> Reset:
-        return _Impact(self.dynamics, self.known, result).reset()
+        return _Impact(self.dynamics, self.hit, self.closed, result).reset()
 
     def jump(self, t: float, x: Array, u: Array) -> Jump:
         q, v = self._parts(x)
         result = self._hit(q, v)
-        return Jump(
-            np.concatenate([q, result.velocity_after]), result.modes, result.impulses, result
+        after, names = (
+            np.concatenate([q, result.velocity_after]),
+            closing_guards(self.dynamics.contacts),
         )
+        hit = self.hit.difference(self._bouncing(result.terms))
+        took_part = tuple(names[i] for i in sorted(hit)) if hit != self.hit else None
+        return Jump(after, result.modes, result.impulses, result, guards=took_part or None)
 
     def settled(self, t: float, x: Array, u: Array) -> Jump:
         """The limit of bounces that accumulate: gaps that were left are closed."""
         q, v = self._parts(x)
         terms = self.dynamics.kept_values(q, v)
-        result = settle(self.dynamics, v, self._touching(terms), terms)
+        at = tuple(sorted({*self.hit, *self._touching(terms)}))
+        result = settle(self.dynamics, v, at, terms)
         phase = self.dynamics.phase(result.modes)
         after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
         return Jump(after, result.modes, result.impulses, result)
@@ -112,7 +122,7 @@ class _Impact:
         joined = [
             i
             for i in self._touching(result.terms)
-            if i not in self.known and result.modes[i] != OPEN
+            if i not in self.hit.union(self.closed) and result.modes[i] != OPEN
         ]
         if joined:  # their gaps are closed from here on
             after, phase = result.velocity_after, self.dynamics.phase(result.modes)
@@ -134,15 +144,21 @@ class _Impact:
         return impact_of(self.dynamics, v, self._touching(terms), terms)
 
     def _touching(self, terms: Values) -> tuple[int, ...]:
-        """The known contacts, and all others that rest on their surface without a force.
+        """Those that hit or are closed, and all others that rest on their surface without a force.
 
-        One whose gap closes at the same instant, but that moves, has an event of its own; so has
-        one that bounces off: of its speed the law of impact would take back a part.
+        One whose gap closes at the same instant, but that moves, has an event of its own.
         """
         near, rates = np.abs(terms.gaps) <= TOUCHING, terms.rates[: len(terms.gaps)]
+        resting = np.flatnonzero(near & (np.abs(rates) <= RESTING_SPEED)).tolist()
+        bouncing = self._bouncing(terms).difference(self.closed)
+        return tuple(sorted({*self.hit, *self.closed, *resting} - bouncing))
+
+    def _bouncing(self, terms: Values) -> set[int]:
+        """Contacts that bounce off, but those that hit where all of these do."""
+        rates = terms.rates[: len(terms.gaps)]
         bounces = (rates > SEPARATION_SPEED) & (self.dynamics.restitution > 0.0)
-        resting = near & (np.abs(rates) <= RESTING_SPEED) & ~bounces
-        return tuple(sorted(self.known.union(np.flatnonzero(resting).tolist())))
+        found = set(np.flatnonzero(bounces).tolist())
+        return found if self.hit - found else found - self.hit
 
     def _parts(self, x: Array) -> tuple[Array, Array]:
         n = self.dynamics.robot.nq

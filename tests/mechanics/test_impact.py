@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impact import impact
 from hybridctl.mechanics.selection import select_modes
@@ -170,3 +170,32 @@ def test_selection_agrees_with_the_accelerations_it_promises():
         scale = max(1.0, np.abs(separation).max(), result.forces.max())
         assert (result.forces >= -1e-9 * scale).all()
         assert (separation >= -1e-9 * scale).all()
+
+
+ROD = """<robot name="rod"><link name="rod"><inertial><mass value="1.0"/>
+<inertia ixx="0.001" iyy="0.03" izz="0.03" ixy="0" ixz="0" iyz="0"/></inertial></link></robot>"""
+
+
+def test_an_end_that_bounces_off_is_not_struck_where_its_guard_fires_with_another():
+    """With it Newton's law would send it back into the floor, at a part of its own speed."""
+    robot, floor = Robot.from_urdf(ROD, root="sagittal"), Plane((0, 0, 0), (0, 0, 1))
+    ends = [
+        Contact(name, "rod", floor, offset=(x, 0.0, 0.0), restitution=0.5)
+        for name, x in (("left", -0.3), ("right", 0.3))
+    ]
+    system = contact_system(robot, ends)
+    rates = np.array([1e-3, -1.0])
+    v = np.linalg.solve(
+        np.vstack((np.eye(3)[:1], system.dynamics.gap_jacobian(np.zeros(3)))), [0.0, *rates]
+    )
+    x = np.concatenate((np.zeros(3), v))
+    edge = system.outgoing(("open", "open")).edge(("left closes", "right closes"))
+    jump = edge.reset.map(0.0, x, np.zeros(robot.nu))
+    alone = impact(system.dynamics, np.zeros(3), v, (1,))
+    assert jump.guards == ("right closes",)
+    np.testing.assert_array_equal(jump.state[3:], alone.velocity_after)
+    # the rod turns: its left end is sent down, and has an impact of its own
+    assert system.dynamics.gap_rates(np.zeros(3), jump.state[3:])[0] < 0.0
+    both = impact(system.dynamics, np.zeros(3), v, (0, 1))
+    back = system.dynamics.gap_rates(np.zeros(3), both.velocity_after)
+    np.testing.assert_allclose(back, -0.5 * rates, rtol=1e-9)
