@@ -95,12 +95,16 @@ def _judge_state(machine, judge: Judge, modes, x, u, outputs, acceleration, foun
 
 
 def force_units(rows: list[Row], mass: Array, push: Array) -> Array:
-    """The force of each contact that makes the largest acceleration that contacts have to stop.
+    """The force of each contact that makes the largest of the terms that contacts have to balance.
 
-    Where nothing accelerates, of 1 m/s^2.
+    Of the terms, not of their sum, which vanishes where a contact opens. Where nothing
+    accelerates, of 1 m/s^2.
     """
     free = np.linalg.solve(mass, push)
-    needed = max(np.abs(row.accelerations(free)).max() for row in rows)
+    needed = max(
+        (np.abs(row.rows()) @ np.abs(free) + np.abs(row.accelerations(0.0 * free))).max()
+        for row in rows
+    )
     mobility = [np.diag(row.rows() @ np.linalg.solve(mass, row.rows().T)).max() for row in rows]
     return np.asarray((needed or 1.0) / np.array(mobility))
 
