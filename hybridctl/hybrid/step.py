@@ -379,21 +379,23 @@ def put_back(mode: Mode, t: float, x: Array, rtol: float, atol: float) -> Array 
     """The end x of a step on what its mode holds; None where it is there already.
 
     The exact flow never leaves that, so the projection moves a state no farther than the error of
-    the step has, and the order of the method stays (Hairer, Lubich, Wanner: Geometric Numerical
-    Integration, IV.4). Raises `IntegrationError` where it is far more than the tolerance allows:
-    such a field leaves what its mode holds.
+    the step has, and what an event left off it, and the order of the method stays (Hairer, Lubich,
+    Wanner: Geometric Numerical Integration, IV.4). Raises `IntegrationError` where it moves it far
+    more: then the field leaves what the mode holds, or constraints hardly say where that is.
     """
     if mode.held is None or mode.project is None:
         return None
     x = mode.space.normalize(x)
-    if mode.held.excess(x) <= OFF:
+    excess = mode.held.excess(x)
+    if excess <= OFF:
         return None
     back = mode.project(x)
-    moved = float((np.abs(back - x) / (atol + rtol * np.abs(x))).max())
+    off = min(excess, 1.0) * float(mode.held.tolerances.max())
+    moved = float((np.abs(back - x) / (atol + rtol * np.abs(x) + off)).max())
     if not moved <= FARTHEST:
         raise failure(
-            f"the flow leaves what its mode holds: back there its state moves {moved:.3g} times "
-            "the tolerance of a step,",
+            f"the flow leaves what its mode holds: back there its state moves by "
+            f"{np.abs(back - x).max():.3g}, {moved:.3g} times as far as it can be off,",
             mode,
             t,
             x,
