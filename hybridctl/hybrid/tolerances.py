@@ -18,7 +18,7 @@ OFF = 1e-5
 """Of what a mode tolerates: a state this far from what it holds is put back on it,"""
 FARTHEST = 1e4
 """Times the tolerance of a step and what the state is off: but no farther. Constraints that know a
-direction only weakly take it 100 times as far."""
+direction only weakly take it ten times as far."""
 
 # Event times. They are as good as the flow; these only end a search where rounding begins.
 
