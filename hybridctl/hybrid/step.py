@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.exceptions import ComplexWarning
@@ -194,43 +194,6 @@ def _rate(mode: Mode, law: InputLaw) -> Rate:
     return lambda t, x: field(t, x, law(t, x))
 
 
-class Formula(Protocol):
-    """Attempts steps from where it stands, at `time` and `state`, and moves on by the good ones."""
-
-    exponent: float
-    time: float
-    state: Array
-
-    @property
-    def rate(self) -> Array:
-        """The rate (nx,) of the coordinates where it stands."""
-        ...
-
-    def start(self, t: float, x: Array) -> None:
-        """Stand at (t, x)."""
-        ...
-
-    def attempt(self, end: float) -> float:
-        """The error of a step to time `end`, before or after, acceptable where it is below 1."""
-        ...
-
-    def explain(self, end: float) -> None:
-        """Raise what is wrong with the field on a step to time `end`, if anything is."""
-        ...
-
-    def accept(self) -> Step:
-        """The last attempt as a step; stand at its end."""
-        ...
-
-    def ended(self, step: Step, t: float) -> Step:
-        """A step just accepted, ended at t (s) within it.
-
-        A formula that cannot take it again at little cost leaves it as it is, with its polynomial
-        reaching beyond t.
-        """
-        ...
-
-
 class ExplicitFormula:
     """An explicit Runge-Kutta formula for fields that are any callables."""
 
@@ -361,6 +324,9 @@ class CompiledFormula:
         if taken is None or inputs is None:
             return math.inf, None
         return taken.error, Step(start, end, taken.states, inputs, taken.guards, taken.bounds)
+
+
+Formula: TypeAlias = ExplicitFormula | CompiledFormula
 
 
 def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:

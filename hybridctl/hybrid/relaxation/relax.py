@@ -14,6 +14,7 @@ from hybridctl.checks import Array, array, instance, number
 from hybridctl.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.relaxation.along import Beside
 from hybridctl.hybrid.relaxation.regions import NoEscape
 from hybridctl.hybrid.relaxation.strip import Strip
 from hybridctl.hybrid.relaxation.strips import Strips
@@ -79,8 +80,7 @@ class Relaxed(HybridSystem):
             ways = _Ways(self, strip, key[0] == HELD)  # type: ignore[index]
             return Outgoing(ways.guards(), ways.edge)
         guards = self.system.outgoing(key).guards
-        scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
-        fine = replace(guards, scales=np.minimum(scales, _ARMED * self.epsilon))
+        fine = replace(guards, scales=np.minimum(guards.sizes, _ARMED * self.epsilon))
         return Outgoing(fine, partial(self._entry, key))
 
     def _entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
@@ -167,11 +167,6 @@ class _Ways:
     held: bool
 
     @property
-    def _others(self) -> list[int]:
-        names = self.strip.guard.guards.names
-        return [i for i in range(len(names)) if i != self.strip.guard.index]
-
-    @property
     def _own(self) -> tuple[str, ...]:
         """What this kind of strip is left by."""
         if self.held:
@@ -180,53 +175,30 @@ class _Ways:
 
     def guards(self) -> GuardSet:
         """All of them."""
-        border, n = self.strip.guard, len(self._own)
-        scales = border.guards.scales
-        others = np.ones(len(self._others)) if scales is None else scales[self._others]
-        fine = np.full(len(others) + n, _ARMED * self.strip.epsilon)
-        fine[:n][[own in ("held", "released") for own in self._own]] = 1.0
-        fine[n:] = np.minimum(others, fine[n:])
-        own = tuple(f"{border.name}: {what}" for what in self._own)
-        names = own + tuple(border.guards.names[i] for i in self._others)
-        return GuardSet(names, self.values, self.jacobian, fine)
+        beside = Beside(self.strip.guard, self._own, self._values, self._derivatives)
+        fine, scales = _ARMED * self.strip.epsilon, self.strip.guard.guards.sizes
+        own = [1.0 if name in ("held", "released") else fine for name in self._own]
+        return beside.guards(np.append(own, np.minimum(scales[beside.others], fine)))
 
-    def values(self, t: float, y: Array, u: Array) -> Array:
-        """The values of the guards."""
+    def _values(self, t: float, y: Array, u: Array) -> Array:
         strip = self.strip
         depth = strip.depth(t, y, u)
-        value = {"back": depth, "through": strip.epsilon - depth}
         if self.held:
-            value["released"] = -strip.pushing(t, y, u)
-        elif strip.holds:
-            value["held"] = float(strip.push @ y[strip.n :])
-        own = [value[what] for what in self._own]
-        if not self._others:
-            return np.array(own)
-        return np.append(own, strip.guard.guards.values(t, y[: strip.n], u)[self._others])
+            return np.array([depth, -strip.pushing(t, y, u)])
+        return np.array([depth, strip.epsilon - depth, strip.push @ y[strip.n :]])[: len(self._own)]
 
-    def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """Their derivatives; those of `released` by time are taken as zero."""
-        strip, guards = self.strip, self.strip.guard.guards
-        d = guards.jacobian(t, y[: strip.n], u)  # type: ignore[misc]
-        gap = strip.guard.index
-        time = {"back": -d.time[gap], "through": d.time[gap], "held": 0.0, "released": 0.0}
-        state = {what: np.zeros(strip.size) for what in self._own}
-        by_u = {what: np.zeros(len(u)) for what in self._own}
-        state["back"][: strip.n] = -d.state[gap]
-        if "through" in state:
-            state["through"][: strip.n] = d.state[gap]
+    def _derivatives(self, t: float, y: Array, u: Array) -> GuardJacobian:
+        """Those of `released` by time are taken as zero."""
+        strip, count = self.strip, len(self._own)
+        rate, slope = strip.guard.derivative(t, y[: strip.n], u)
+        time, state, by_u = np.zeros(3), np.zeros((3, strip.size)), np.zeros((count, len(u)))
+        time[:2], state[0, : strip.n], state[1, : strip.n] = (-rate, rate), -slope, slope
         if self.held:
             pushing = strip.pushing_jacobian(t, y, u)
-            state["released"], by_u["released"] = -pushing.state, -pushing.input
-        elif strip.holds:
-            state["held"][strip.n :] = strip.push
-        others = np.zeros((len(self._others), strip.size))
-        others[:, : strip.n] = d.state[self._others]
-        return GuardJacobian(
-            np.array([*(time[w] for w in self._own), *d.time[self._others]]),
-            np.vstack([*(state[w] for w in self._own), others]),
-            np.vstack([*(by_u[w] for w in self._own), d.input[self._others]]),
-        )
+            time[1], state[1], by_u[1] = 0.0, -pushing.state, -pushing.input
+        else:
+            state[2, strip.n :] = strip.push
+        return GuardJacobian(time[:count], state[:count], by_u)
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
         """Where one of them leads."""
@@ -237,7 +209,7 @@ class _Ways:
         if name == f"{guard}: back":
             return Edge(Reset(self._inside, self._inside_jacobian), key)
         if name == f"{guard}: through":
-            return Edge(Reset(strip.entered, self._through_jacobian), strip.target.key)
+            return Edge(strip.through, strip.target.key)
         if name == f"{guard}: held":
             return Edge(Reset(self._grounded, self._grounded_jacobian), (HELD, key, guard))
         if name == f"{guard}: released":
@@ -250,10 +222,6 @@ class _Ways:
     def _inside_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
         n = self.strip.n
         return ResetJacobian(np.zeros(n), np.eye(n, len(y)), np.zeros((n, len(u))))
-
-    def _through_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        state, time = self.strip.matrix(t, y, u)
-        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
 
     def _grounded(self, t: float, y: Array, u: Array) -> Array:
         return self.strip.entry(y[: self.strip.n])
