@@ -70,7 +70,7 @@ class Relaxed(HybridSystem):
             partial(strip.field, held),
             strip.source.nu,
             partial(strip.jacobian, held),
-            _Shown(strip),
+            strip.outputs,
             pace=partial(strip.pace, held),
         )
 
@@ -87,8 +87,8 @@ class Relaxed(HybridSystem):
         """The way into the strip of one guard."""
         if len(fired) != 1:
             return None
-        entry = _Entry(self.strip(key, fired[0]))
-        return Edge(Reset(entry, entry.jacobian))
+        strip = self.strip(key, fired[0])
+        return Edge(Reset(partial(_enter, strip), _Resized(strip.n, strip.size).jacobian))
 
 
 def relax(
@@ -128,30 +128,26 @@ def relax(
     return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0), images or {}, named))
 
 
-@dataclass(frozen=True, eq=False)
-class _Shown:
-    """The outputs of a strip."""
-
-    strip: Strip
-
-    def __call__(self, t: float, y: Array, u: Array) -> dict[str, Array]:
-        return {"entered": self.strip.entered(t, y, u)}
+def _enter(strip: Strip, t: float, x: Array, u: Array) -> Jump:
+    """Into a strip, of the kind that the fields ask for."""
+    kind = HELD if strip.is_pushed(t, x, u) else FREE
+    return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
 
 
 @dataclass(frozen=True, eq=False)
-class _Entry:
-    """The reset into a strip."""
+class _Resized:
+    """The reset of y = (x, z) to (x, 0) of another size: n entries go on."""
 
-    strip: Strip
+    n: int
+    size: int
 
-    def __call__(self, t: float, x: Array, u: Array) -> Jump:
-        strip = self.strip
-        kind = HELD if strip.is_pushed(t, x, u) else FREE
-        return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
+    def map(self, t: float, y: Array, u: Array) -> Array:
+        return np.append(y[: self.n], np.zeros(self.size - self.n))
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        size = self.strip.size
-        return ResetJacobian(np.zeros(size), np.eye(size, len(x)), np.zeros((size, len(u))))
+    def jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        state = np.eye(self.size, len(y))
+        state[self.n :] = 0.0
+        return ResetJacobian(np.zeros(self.size), state, np.zeros((self.size, len(u))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,28 +203,18 @@ class _Ways:
         strip, (name,) = self.strip, fired
         key, guard = strip.source.key, strip.guard.name
         if name == f"{guard}: back":
-            return Edge(Reset(self._inside, self._inside_jacobian), key)
+            return Edge(self._resized(strip.n), key)
         if name == f"{guard}: through":
             return Edge(strip.through, strip.target.key)
         if name == f"{guard}: held":
-            return Edge(Reset(self._grounded, self._grounded_jacobian), (HELD, key, guard))
+            return Edge(self._resized(strip.size), (HELD, key, guard))
         if name == f"{guard}: released":
             return Edge(Reset.identity(strip.size), (FREE, key, guard))
         return Edge(Reset(partial(self._overlap, name)))
 
-    def _inside(self, t: float, y: Array, u: Array) -> Array:
-        return y[: self.strip.n]
-
-    def _inside_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        n = self.strip.n
-        return ResetJacobian(np.zeros(n), np.eye(n, len(y)), np.zeros((n, len(u))))
-
-    def _grounded(self, t: float, y: Array, u: Array) -> Array:
-        return self.strip.entry(y[: self.strip.n])
-
-    def _grounded_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        inside = np.diag((np.arange(len(y)) < self.strip.n).astype(np.float64))
-        return ResetJacobian(np.zeros(len(y)), inside, np.zeros((len(y), len(u))))
+    def _resized(self, size: int) -> Reset:
+        resized = _Resized(self.strip.n, size)
+        return Reset(resized.map, resized.jacobian)
 
     def _overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
         strip = self.strip

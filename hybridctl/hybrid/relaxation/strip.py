@@ -93,6 +93,10 @@ class Strip:
         """The reset into the mode entered."""
         return Reset(self.entered, self.entered_jacobian)
 
+    def outputs(self, t: float, y: Array, u: Array) -> dict[str, Array]:
+        """What a state stands for in the mode entered."""
+        return {"entered": self.entered(t, y, u)}
+
     def entered_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
         """Derivatives of `entered`."""
         state, time = self.matrix(t, y, u)
