@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -27,6 +28,8 @@ def floats(value: Any) -> Array:
     complex numbers, masked entries, truth values, text and None; `OverflowError` for what no float
     can hold.
     """
+    if type(value) is np.ndarray and value.dtype.kind == "f":
+        return np.array(value, dtype=np.float64)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ValueError("masked entries have no value")
     given = np.asarray(value)
@@ -42,16 +45,22 @@ def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None
         a = floats(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be an array of numbers, got {value!r}") from error
-    if shape is not None and (
-        a.ndim != len(shape)
-        or any(want is not None and want != got for want, got in zip(shape, a.shape, strict=True))
+    if (
+        shape is not None
+        and a.shape != shape
+        and (
+            a.ndim != len(shape)
+            or any(
+                want is not None and want != got for want, got in zip(shape, a.shape, strict=True)
+            )
+        )
     ):
         wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
         raise InputError(f"{name} must have shape {wanted}, got {a.shape}")
     if not np.isfinite(a).all():
         where = np.argwhere(~np.isfinite(a))[0].tolist()
         raise InputError(f"{name} must be finite, but entry {where} is {a[tuple(where)]}")
-    a.flags.writeable = False
+    a.setflags(write=False)
     return a
 
 
@@ -93,9 +102,9 @@ def number(
         x = value if type(value) is float else floats(value).item()
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be a number, got {value!r}") from error
-    if np.ndim(value):
+    if type(value) is not float and np.ndim(value):
         raise InputError(f"{name} must be a number, got {value!r}")
-    if not np.isfinite(x):
+    if not math.isfinite(x):
         raise InputError(f"{name} must be finite, got {x}")
     if above is not None and not x > above:
         raise InputError(f"{name} must be greater than {above}, got {x}")
@@ -143,10 +152,10 @@ def function(name: str, value: Any) -> Any:
 
 def interval(name: str, value: ArrayLike) -> tuple[float, float]:
     """A finite interval (start, end) with start < end."""
-    ends = vector(name, value, 2)
-    if not ends[0] < ends[1]:
-        raise InputError(f"{name} must increase, got ({ends[0]}, {ends[1]})")
-    return float(ends[0]), float(ends[1])
+    start, end = vector(name, value, 2).tolist()
+    if not start < end:
+        raise InputError(f"{name} must increase, got ({start}, {end})")
+    return start, end
 
 
 def member(name: str, value: Any, known: Collection[Any]) -> Any:

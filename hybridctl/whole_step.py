@@ -137,8 +137,7 @@ class CompiledStep:
         sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, u)
         if not sound[0] > 0.0:
             return None
-        inputs = u[None].repeat(DEGREE + 1, axis=0)
-        return Taken(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
+        return Taken(float(error[0]), states.copy(), guards.copy(), bounds.copy())
 
     def under(
         self, law: LinearFeedback, t: float, x: Array, h: float, rtol: float, atol: float
@@ -151,7 +150,7 @@ class CompiledStep:
         if not sound[0] > 0.0:
             return None
         states, inputs, guards, bounds = (values.copy() for values in found)
-        return Taken(float(error[0]), states, inputs, guards, bounds)
+        return Taken(float(error[0]), states, guards, bounds, inputs)
 
     def transition(
         self,

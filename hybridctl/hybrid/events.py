@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,21 @@ from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import GuardSet, ModeKey
-from hybridctl.hybrid.series import FRACTIONS, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis, value
+from hybridctl.hybrid.series import (
+    FRACTIONS,
+    NODES,
+    TO_DERIVATIVES,
+    TO_SERIES,
+    TO_SLOPES,
+    basis,
+    value_and_slope,
+)
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tolerances import BOTTOM, CREEP, HOP, OUTSIDE, ROOT, SHORT, SPACINGS, TAIL
 
 ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
+_DOUBLED = 1e-8  # of an interval: after a change this small Newton's next one is rounding
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
 
 Value = Callable[[float], float]
@@ -51,65 +60,52 @@ class Crossing:
     guards: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class Piece:
-    """A guard with values (8,) at the nodes of an interval that they resolve."""
+    """A guard with values (8,) at the nodes of an interval that they resolve.
 
-    left: float
-    right: float
-    values: Array
+    series: its Chebyshev coefficients. error: the size of the last ones, how well they know it.
+    """
 
-    @cached_property
-    def series(self) -> list[float]:
-        """Its Chebyshev coefficients."""
-        found: list[float] = (TO_SERIES @ self.values).tolist()
-        return found
+    def __init__(self, left: float, right: float, values: Array) -> None:
+        self.left, self.right, self.values = left, right, values
+        self.series, self._slopes, self._bends = (TO_DERIVATIVES @ values).tolist()
+        self.error = sum(map(abs, self.series[-3:]))
 
-    @property
-    def error(self) -> float:
-        """The size of the last coefficients: how well the series knows the guard."""
-        return sum(map(abs, self.series[-3:]))
+    def at(self, t: float) -> tuple[float, float]:
+        """The value of the series, and its slope, 1/s."""
+        scale = 2.0 / (self.right - self.left)
+        value, slope = value_and_slope(self.series, scale * (t - self.left) - 1.0)
+        return value, scale * slope
 
     def __call__(self, t: float) -> float:
         """The value of the series."""
-        return value(self.series, 2.0 * (t - self.left) / (self.right - self.left) - 1.0)
+        return self.at(t)[0]
 
-    def slope(self, t: float) -> float:
-        """The slope of the series, 1/s."""
-        length = self.right - self.left
-        return 2.0 / length * value(self._slopes, 2.0 * (t - self.left) / length - 1.0)
+    def root(self, low: float, high: float, before: float, now: float) -> tuple[float, float]:
+        """Where the series falls through zero between values `before` at low and `now` at high.
 
-    def root(self, left: float, right: float) -> float:
-        """Where the series falls through zero in [left, right], to rounding or nearly so.
-
-        Newton's iteration from the right end, where a guard is steep, halving what brackets the
-        root wherever that leads astray.
+        The time, nearly, and the slope there, 1/s. Newton's iteration from where the secant falls,
+        halving what brackets the root wherever that leads astray, until what the next step changes
+        is rounding.
         """
-        low, high, t = left, right, right
+        t = low + (high - low) * before / (before - now) if before > 0.0 > now else high
         for _ in range(ITERATIONS):
-            now = self(t)
-            low, high = (t, high) if now > 0.0 else (low, t)
-            slope = self.slope(t)
-            new = t - now / slope if slope < 0.0 else math.nan
+            value, slope = self.at(t)
+            low, high = (t, high) if value > 0.0 else (low, t)
+            new = t - value / slope if slope < 0.0 else math.nan
             if not low <= new <= high:
                 new = 0.5 * (low + high)
-            if abs(new - t) <= SPACINGS * math.ulp(t):
-                return new
-            t = new
-        return t
+            change, t = abs(new - t), new
+            if change <= _DOUBLED * (self.right - self.left):
+                break
+        return t, slope
 
     def bends_one_way(self) -> bool:
         """Whether the series surely is monotone, or concave: no dip hides between two samples."""
-        first = self._slopes
+        first, second = self._slopes, self._bends
         if abs(first[0]) >= sum(map(abs, first[1:])):
             return True
-        second = (SLOPES @ first).tolist()
         return bool(second[0] <= -sum(map(abs, second[1:])))
-
-    @cached_property
-    def _slopes(self) -> list[float]:
-        found: list[float] = (SLOPES @ self.series).tolist()
-        return found
 
     def samples(self) -> tuple[list[float], list[float], list[bool], int]:
         """Times and values, whether the guard may dip between each two of them, and their density.
@@ -172,7 +168,8 @@ class GuardWatch:
         ]
         if not open_ones:
             return None
-        self._check_finite(step.times, step.guards, self._guards.names)
+        if not np.isfinite(step.guards).all():
+            raise self._not_finite(step.times.tolist(), step.guards, self._guards.names)
         found: dict[int, float] = {}
         late = math.inf
         if len(open_ones) > 1:
@@ -234,7 +231,8 @@ class GuardWatch:
         for left, right in ((piece.left, middle), (middle, piece.right)):
             times = [*(left + (right - left) * FRACTIONS)[:-1].tolist(), right]
             values = np.array([guard(t) for t in times])
-            self._check_finite(times, values[:, None], self._guards.names[i : i + 1])
+            if not np.isfinite(values).all():
+                raise self._not_finite(times, values[:, None], self._guards.names[i : i + 1])
             yield from self._resolved(i, Piece(left, right, values), guard, halvings - 1)
 
     def _fires(self, i: int, piece: Piece, guard: Value) -> float | None:
@@ -253,11 +251,12 @@ class GuardWatch:
             elif g[k + 1] < 0.0:
                 sure = (k + 1) % density == 0 or g[k + 1] < -piece.error
                 if sure or guard(times[k + 1]) < 0.0:
-                    return _root(piece, guard, times[k], times[k + 1])
+                    return _root(piece, guard, (times[k], times[k + 1]), (g[k], g[k + 1]))
             elif dips[k]:
                 bottom = _lowest(piece, times[k], times[k + 1])
-                if guard(bottom) < 0.0:
-                    return _root(piece, guard, times[k], bottom)
+                below = guard(bottom)
+                if below < 0.0:
+                    return _root(piece, guard, (times[k], bottom), (g[k], below))
         return None
 
     def _leaves(
@@ -282,13 +281,14 @@ class GuardWatch:
             self._fell[i] = math.nan
         elif now < before or now < floor:
             top = left
-            if piece.slope(left) > 0.0:  # it has one maximum here
+            if piece.at(left)[1] > 0.0:  # it has one maximum here
                 top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
-            if piece(top) > 0.0:
-                self._fell[i] = _root(piece, guard, top, right)
+            highest = piece(top)
+            if highest > 0.0:
+                self._fell[i] = _root(piece, guard, (top, right), (highest, now))
             elif before == 0.0:
                 self._fell[i] = left
-            elif piece(top) > before + HOP * tolerance:
+            elif highest > before + HOP * tolerance:
                 self._fell[i] = math.nan
         else:
             self._fell[i] = math.nan
@@ -296,15 +296,14 @@ class GuardWatch:
             self._fell[i] = _bracketed(lambda t: guard(t) - floor, left, right)
         return bool(now < floor)
 
-    def _check_finite(
-        self, times: Array | list[float], values: Array, names: Sequence[str]
-    ) -> None:
-        if not np.isfinite(values).all():
-            k, i = np.argwhere(~np.isfinite(values))[0]
-            raise IntegrationError(
-                f"guard {names[i]!r} of mode {self._key!r} is {values[k, i]} at t = "
-                f"{times[k]:.9g} s"
-            )
+    def _not_finite(
+        self, times: list[float], values: Array, names: Sequence[str]
+    ) -> IntegrationError:
+        """The error of guards (m, n) at times (m,) of which one is not finite."""
+        k, i = np.argwhere(~np.isfinite(values))[0]
+        return IntegrationError(
+            f"guard {names[i]!r} of mode {self._key!r} is {values[k, i]} at t = {times[k]:.9g} s"
+        )
 
 
 def may_dip(g: Array, slope: Array, error: float | Array) -> NDArray[np.bool_]:
@@ -333,10 +332,15 @@ def _lowest(value: Value, left: float, right: float) -> float:
     return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
 
 
-def _root(piece: Piece, guard: Value, left: float, right: float) -> float:
-    """Where a guard falls through zero in [left, right], by Newton from the root of its series."""
-    t, before = piece.root(left, right), math.inf
-    slope = piece.slope(t)
+def _root(
+    piece: Piece, guard: Value, ends: tuple[float, float], values: tuple[float, float]
+) -> float:
+    """Where a guard falls through zero between two times, by Newton from the root of its series.
+
+    values: at the two times.
+    """
+    (left, right), before = ends, math.inf
+    t, slope = piece.root(*ends, *values)
     for _ in range(NEWTON if slope < 0.0 else 0):
         change, spacing = -guard(t) / slope, math.ulp(t)
         if abs(change) <= max(ROOT, SPACINGS * spacing):

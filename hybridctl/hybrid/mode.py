@@ -80,14 +80,15 @@ class Pace(NamedTuple):
 class Taken(NamedTuple):
     """One step: its error in units of the tolerance, and its values at the nodes of `series`.
 
-    states (8, nx), inputs (8, nu), guards (8, n), and the bounds (n,) of these, see `step`.
+    states (8, nx), guards (8, n), and the bounds (n,) of these, see `step`; inputs (8, nu) where
+    they are not held.
     """
 
     error: float
     states: Array
-    inputs: Array
     guards: Array
     bounds: Array
+    inputs: Array | None = None
 
 
 class Diffusion(NamedTuple):

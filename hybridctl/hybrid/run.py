@@ -19,7 +19,7 @@ from hybridctl.hybrid.mode import Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
 from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.hybrid.trajectory import Arc, Event, read_only
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, crowded, endings
 
 _SELECTIONS = 8
@@ -166,7 +166,7 @@ def cross(
 ) -> tuple[Event, Point]:
     """Apply the resets of an event, or come to rest, and select the mode that flows on."""
     t = crossing.time
-    before, u, rate = map(_frozen, arc.left_limit())
+    before, u, rate = map(read_only, arc.left_limit())
     resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
     if not crossing.guards:
         key, jump = arc.mode, Jump(before)
@@ -191,7 +191,7 @@ def cross(
             before,
             after,
             u,
-            _frozen(u_after),
+            u_after,
             rate,
             impulses,
             jump.report,
@@ -201,7 +201,7 @@ def cross(
     tried = []
     for _ in range(_SELECTIONS):
         mode = run.system.mode(key)
-        provisional = event(key, np.zeros(mode.nu))
+        provisional = event(key, read_only(np.zeros(mode.nu)))
         history = History(key, t, after, (*past, provisional))
         law = input_law(run.policy, history, mode.nu)
         u_after = first_input(law, t, after, mode.nu)
@@ -262,6 +262,4 @@ def accumulating(
 
 
 def _frozen(a: Array) -> Array:
-    copy = np.array(a, dtype=np.float64)
-    copy.flags.writeable = False
-    return copy
+    return read_only(np.array(a, dtype=np.float64))

@@ -2,6 +2,7 @@
 
 A quantity y on a step is given by its values (8, ...) at the nodes s_0 = -1 .. s_7 = 1 of the step,
 s = 2 (t - start) / length - 1, or by its coefficients c (8, ...): y(s) = sum_k c_k T_k(s).
+`TO_DERIVATIVES` (3, 8, 8) gives those of y, y' and y'' by s.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FRACTIONS: Array = 0.5 * (NODES + 1.0)
 TO_SERIES: Array = np.linalg.inv(np.cos(np.outer(np.arccos(NODES), _ORDERS)))
 TO_SLOPES: Array = chebval(NODES, chebder(np.eye(DEGREE + 1))).T @ TO_SERIES
 SLOPES: Array = np.vstack([chebder(np.eye(DEGREE + 1)), np.zeros(DEGREE + 1)])
+TO_DERIVATIVES: Array = np.array([TO_SERIES, SLOPES @ TO_SERIES, SLOPES @ SLOPES @ TO_SERIES])
 
 
 def basis(s: Array | float) -> Array:
@@ -31,9 +33,11 @@ def basis(s: Array | float) -> Array:
     return np.asarray(np.cos(angle[..., None] * _ORDERS))
 
 
-def value(c: Sequence[float], s: float) -> float:
-    """The series with coefficients c at s, by Clenshaw's recurrence."""
-    after, later, double = 0.0, 0.0, 2.0 * s
+def value_and_slope(c: Sequence[float], s: float) -> tuple[float, float]:
+    """The series with coefficients c and its derivative at s, by Clenshaw's recurrence."""
+    after = later = turn = before = 0.0
+    double = 2.0 * s
     for k in range(len(c) - 1, 0, -1):
+        turn, before = 2.0 * after + double * turn - before, turn
         after, later = c[k] + double * after - later, after
-    return c[0] + s * after - later
+    return c[0] + s * after - later, after + s * turn - before

@@ -13,10 +13,10 @@ its bend counts twice for what eight samples do not show.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.exceptions import ComplexWarning
@@ -24,7 +24,7 @@ from numpy.exceptions import ComplexWarning
 from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.mode import GuardSet, Mode, Taken, WholeStep
+from hybridctl.hybrid.mode import GuardSet, Mode, WholeStep
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.hybrid.tolerances import FARTHEST, OFF
@@ -33,8 +33,7 @@ from hybridctl.spaces import VectorSpace
 Rate = Callable[[float, Array], Array]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One accepted step from `start` to `end` (s), by its values at the nodes of `series`.
 
     states (8, nx), inputs (8, nu); guards: (8, n), and their bounds b (n,), where guards were
@@ -196,43 +195,6 @@ def _rate(mode: Mode, law: InputLaw) -> Rate:
     return lambda t, x: field(t, x, law(t, x))
 
 
-class Formula(Protocol):
-    """Attempts steps from where it stands, at `time` and `state`, and moves on by the good ones."""
-
-    exponent: float
-    time: float
-    state: Array
-
-    @property
-    def rate(self) -> Array:
-        """The rate (nx,) of the coordinates where it stands."""
-        ...
-
-    def start(self, t: float, x: Array) -> None:
-        """Stand at (t, x)."""
-        ...
-
-    def attempt(self, end: float) -> float:
-        """The error of a step to time `end`, before or after, acceptable where it is below 1."""
-        ...
-
-    def explain(self, end: float) -> None:
-        """Raise what is wrong with the field on a step to time `end`, if anything is."""
-        ...
-
-    def accept(self) -> Step:
-        """The last attempt as a step; stand at its end."""
-        ...
-
-    def ended(self, step: Step, t: float) -> Step:
-        """A step just accepted, ended at t (s) within it.
-
-        A formula that cannot take it again at little cost leaves it as it is, with its polynomial
-        reaching beyond t.
-        """
-        ...
-
-
 class ExplicitFormula:
     """An explicit Runge-Kutta formula for fields that are any callables."""
 
@@ -309,8 +271,7 @@ class CompiledFormula:
 
     def __init__(self, motion: Motion, whole_step: WholeStep, rtol: float, atol: float) -> None:
         self._motion, self._step, self._rtol, self._atol = motion, whole_step, rtol, atol
-        self._taken: Taken | None = None
-        self._last: Step | None = None
+        self._last: Step | None = None  # attempted, and None for one of the general formula
         self._ended: Step | None = None
 
     @cached_property
@@ -328,9 +289,9 @@ class CompiledFormula:
 
     def attempt(self, end: float) -> float:
         """The error of a step to time `end`."""
-        self._end, self._taken = end, self._to(self.time, self.state, end)
-        if self._taken is not None:
-            return self._taken.error
+        error, self._last = self._to(self.time, self.state, end)
+        if self._last is not None:
+            return error
         self._general.start(self.time, self.state)
         return self._general.attempt(end)
 
@@ -341,11 +302,8 @@ class CompiledFormula:
 
     def accept(self) -> Step:
         """The last attempt as a step; stand at its end."""
-        if self._taken is None:
-            step, self._last = self._general.accept(), None
-        else:
-            step = self._last = self._recorded(self.time, self._end, self._taken)
-        self.time, self.state = self._end, step.states[-1]
+        step = self._general.accept() if self._last is None else self._last
+        self.time, self.state = step.end, step.states[-1]
         return step
 
     def ended(self, step: Step, t: float) -> Step:
@@ -353,20 +311,23 @@ class CompiledFormula:
         if step is not self._last:
             return step
         if self._ended is None or self._ended.start != step.start or self._ended.end != t:
-            taken = self._to(step.start, step.states[0], t)
-            if taken is None:
-                return step
-            self._ended = self._recorded(step.start, t, taken)
-        return self._ended
+            _, self._ended = self._to(step.start, step.states[0], t)
+        return self._ended or step
 
-    def _to(self, t: float, x: Array, end: float) -> Taken | None:
-        motion, tolerances = self._motion, (self._rtol, self._atol)
-        if motion.feedback is not None:
-            return self._step.under(motion.feedback, t, x, end - t, *tolerances)
-        return self._step(t, x, motion.law(t, x), end - t, *tolerances)
+    def _to(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
+        """The error of a step from (start, x), and the step; None where it does not hold."""
+        motion, more = self._motion, (end - start, self._rtol, self._atol)
+        if motion.feedback is None:
+            taken, inputs = self._step(start, x, motion.law(start, x), *more), motion.held
+        else:
+            taken = self._step.under(motion.feedback, start, x, *more)
+            inputs = None if taken is None else taken.inputs
+        if taken is None or inputs is None:
+            return math.inf, None
+        return taken.error, Step(start, end, taken.states, inputs, taken.guards, taken.bounds)
 
-    def _recorded(self, start: float, end: float, taken: Taken) -> Step:
-        return Step(start, end, taken.states, taken.inputs, taken.guards, taken.bounds)
+
+Formula: TypeAlias = ExplicitFormula | CompiledFormula
 
 
 def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:

@@ -187,7 +187,7 @@ def joined(index: int, arcs: Sequence[Arc]) -> Arc:
 
 def _frozen(arc: Arc) -> Arc:
     for a in (arc.breaks, arc.lengths, arc.states, arc.inputs):
-        _read_only(a)
+        read_only(a)
     return arc
 
 
@@ -414,7 +414,7 @@ class HybridTrajectory:
                         _key(meta["mode_before"]),
                         _key(meta["mode_after"]),
                         tuple(meta["guards"]),
-                        **{n: _read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS},
+                        **{n: read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS},
                         accumulation=meta["accumulation"],
                     )
                     for i, meta in enumerate(header["events"])
@@ -460,8 +460,9 @@ def _check_storable(key: ModeKey) -> None:
         raise InputError(f"mode key {key!r} cannot be stored: use strings, numbers or tuples")
 
 
-def _read_only(a: Array) -> Array:
-    a.flags.writeable = False
+def read_only(a: Array) -> Array:
+    """The array itself, which nobody writes into from now on."""
+    a.setflags(write=False)
     return a
 
 

@@ -10,6 +10,7 @@ with friction can gain energy when e > 0; `energy_loss` tells.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import hypot
 from typing import NamedTuple
 
 import numpy as np
@@ -102,24 +103,22 @@ def impact_of(
     solution = solve(
         CoulombProblem(system.response, free, phase.tangents, friction, friction, (None,) * k, size)
     )
-    states = solution.modes
     after = v + system.push @ solution.forces
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
-    all_states: list[str] = [OPEN] * count
-    modes = all_states.copy()
-    rates = rows @ after
-    for j, i in enumerate(closed):
-        all_states[i] = states[j]
-        slip = rates[phase.tangents[j]] * (states[j] != STICK)
-        parting = rates[j] if states[j] == OPEN else rebound[j]
-        modes[i] = _mode_after(parting, slip)
+    states: list[str] = [OPEN] * count
+    modes = states.copy()
+    rates, bounces = (rows @ after).tolist(), rebound.tolist()
+    for j, (i, state) in enumerate(zip(closed, solution.modes, strict=True)):
+        states[i] = state
+        slip = [0.0 if state == STICK else rates[r] for r in phase.tangents[j].tolist()]
+        modes[i] = _mode_after(rates[j] if state == OPEN else bounces[j], slip)
     result = ImpactResult(
         after,
         impulses,
         friction_impulses,
-        tuple(all_states),
+        tuple(states),
         tuple(modes),
         tuple(closed[j] for j in solution.border),
         float(np.abs(momentum - rows.T @ solution.forces).max()),
@@ -128,7 +127,9 @@ def impact_of(
         solution.family,
         terms,
     )
-    return result if solution.family else replace(result, family=_undetermined(dynamics, result))
+    if solution.family or solution.border or not set(SLIPS).intersection(states):
+        return result
+    return replace(result, family=_undetermined(dynamics, result))
 
 
 def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Values) -> ImpactResult:
@@ -153,7 +154,7 @@ def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Valu
     impulses[list(at)] += normal
     friction[list(at)] += tangential
     modes = [
-        _mode_after(0.0, rows[dynamics.all.tangents[i]] @ after) if i in at else OPEN
+        _mode_after(0.0, (rows[dynamics.all.tangents[i]] @ after).tolist()) if i in at else OPEN
         for i in range(len(impulses))
     ]
     return replace(
@@ -169,13 +170,13 @@ def _provisional(dynamics: ContactDynamics, i: int) -> str:
     return STICK if dynamics.contacts[i].rough else CLOSED
 
 
-def _mode_after(separation: float, slip: Array) -> str:
-    """The mode of a touching contact by its velocity."""
+def _mode_after(separation: float, slip: list[float]) -> str:
+    """The mode of a touching contact by its velocity, normal and along its tangents."""
     if separation > SEPARATION_SPEED:
         return OPEN
     if len(slip) == 0:
         return CLOSED
-    return STICK if np.linalg.norm(slip) <= STANDSTILL else default_slip(len(slip), slip)
+    return STICK if hypot(*slip) <= STANDSTILL else default_slip(len(slip), slip)
 
 
 def impact_derivatives(
@@ -253,8 +254,6 @@ def states_linearised(
 
 def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     """Whether impulses of redundant contacts that slide can change together with the velocity."""
-    if result.border or not set(SLIPS).intersection(result.states):
-        return False
     phase = dynamics.phase(result.states)
     rows = result.terms.jacobian[phase.all_rows]
     forces = row_values(phase, result)

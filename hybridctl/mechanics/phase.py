@@ -129,7 +129,7 @@ def contact_modes(key: ModeKey) -> Modes:
     return key
 
 
-def default_slip(dimension: int, velocity: Array) -> str:
+def default_slip(dimension: int, velocity: Sequence[float] | Array) -> str:
     """The name of the mode in which a contact slides with this velocity."""
     if dimension == 2:
         return SLIP

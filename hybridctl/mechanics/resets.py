@@ -148,6 +148,8 @@ class _Impact:
 
         One whose gap closes at the same instant, but that moves, has an event of its own.
         """
+        if len(self.known) == len(terms.gaps):
+            return tuple(sorted(self.known))
         near, rates = np.abs(terms.gaps) <= TOUCHING, terms.rates[: len(terms.gaps)]
         resting = np.flatnonzero(near & (np.abs(rates) <= RESTING_SPEED)).tolist()
         bouncing = self._bouncing(terms).difference(self.closed)

@@ -12,10 +12,9 @@ import numpy as np
 from hybridctl.checks import Array, instance
 from hybridctl.errors import InputError
 from hybridctl.hybrid.relaxation.past import PastZeno
+from hybridctl.hybrid.relaxation.strip import differences
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import linearize
-
-_STEP = 6e-6  # of a coordinate, or of 1: for central differences, which then err by 1e-10
 
 
 def rest_derivative(
@@ -44,13 +43,8 @@ def rest_derivative(
 
 def _landing(system: PastZeno, trajectory: HybridTrajectory, k: int) -> Array:
     """The derivative of the projection onto rest, at event k."""
-    event, columns = trajectory.events[k], []
+    event = trajectory.events[k]
     project = system.mode(event.mode_after).project
     if project is None:
         raise InputError(f"mode {event.mode_after!r} of the trajectory is no rest of this system")
-    for i, step in enumerate(_STEP * np.maximum(1.0, np.abs(event.state_after))):
-        change = np.zeros(len(event.state_after))
-        change[i] = step
-        forward, backward = project(event.state_after + change), project(event.state_after - change)
-        columns.append((forward - backward) / (2.0 * step))
-    return np.column_stack(columns)
+    return differences(project, event.state_after)

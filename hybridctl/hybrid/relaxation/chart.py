@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -92,19 +92,12 @@ class Local(NamedTuple):
     inverse: Array
 
 
-class Chart(Protocol):
-    """Local at every point; `affine` if its matrices are the same everywhere."""
-
-    affine: bool
-
-    def at(self, t: float, x: Array, u: Array) -> Local:
-        """The chart at (t, x); u (nu,) is passed to guards and reset, which ignore it."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Curved:
-    """The chart of any guard, reset and border; basis (n', p): V."""
+    """The chart of any guard, reset and border; basis (n', p): V.
+
+    `affine`: whether its matrices are the same everywhere.
+    """
 
     guard: Border
     reset: Reset
@@ -113,7 +106,7 @@ class Curved:
     affine = False
 
     def at(self, t: float, x: Array, u: Array) -> Local:
-        """See `Chart`."""
+        """The chart at (t, x); u (nu,) is passed to guards and reset, which ignore it."""
         g, foot = self.guard.value(t, x, u), self.guard.foot(t, x, u)
         rate, slope = self.guard.derivative(t, foot, u)
         landed, d = self.reset(t, foot, u).state, self._derivative(t, foot, u)
@@ -156,10 +149,13 @@ class Affine:
         return gap, o.landed - o.matrix @ self.point - o.drift * self.time
 
     def at(self, t: float, x: Array, u: Array) -> Local:
-        """See `Chart`."""
+        """The chart at (t, x)."""
         o, (gap, landed) = self.origin, self._offsets
         g = gap + float(o.slope @ x) + o.rate * t
         return o._replace(gap=g, landed=landed + o.matrix @ x + o.drift * t)
+
+
+Chart: TypeAlias = Curved | Affine
 
 
 def chart(

@@ -14,6 +14,7 @@ from hybridctl.checks import Array, array, instance, number
 from hybridctl.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.relaxation.along import Beside
 from hybridctl.hybrid.relaxation.regions import NoEscape
 from hybridctl.hybrid.relaxation.strip import Strip
 from hybridctl.hybrid.relaxation.strips import Strips
@@ -69,7 +70,7 @@ class Relaxed(HybridSystem):
             partial(strip.field, held),
             strip.source.nu,
             partial(strip.jacobian, held),
-            _Shown(strip),
+            strip.outputs,
             pace=partial(strip.pace, held),
         )
 
@@ -79,16 +80,15 @@ class Relaxed(HybridSystem):
             ways = _Ways(self, strip, key[0] == HELD)  # type: ignore[index]
             return Outgoing(ways.guards(), ways.edge)
         guards = self.system.outgoing(key).guards
-        scales = np.ones(len(guards.names)) if guards.scales is None else guards.scales
-        fine = replace(guards, scales=np.minimum(scales, _ARMED * self.epsilon))
+        fine = replace(guards, scales=np.minimum(guards.sizes, _ARMED * self.epsilon))
         return Outgoing(fine, partial(self._entry, key))
 
     def _entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
         """The way into the strip of one guard."""
         if len(fired) != 1:
             return None
-        entry = _Entry(self.strip(key, fired[0]))
-        return Edge(Reset(entry, entry.jacobian))
+        strip = self.strip(key, fired[0])
+        return Edge(Reset(partial(_enter, strip), _Resized(strip.n, strip.size).jacobian))
 
 
 def relax(
@@ -128,30 +128,26 @@ def relax(
     return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0), images or {}, named))
 
 
-@dataclass(frozen=True, eq=False)
-class _Shown:
-    """The outputs of a strip."""
-
-    strip: Strip
-
-    def __call__(self, t: float, y: Array, u: Array) -> dict[str, Array]:
-        return {"entered": self.strip.entered(t, y, u)}
+def _enter(strip: Strip, t: float, x: Array, u: Array) -> Jump:
+    """Into a strip, of the kind that the fields ask for."""
+    kind = HELD if strip.is_pushed(t, x, u) else FREE
+    return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
 
 
 @dataclass(frozen=True, eq=False)
-class _Entry:
-    """The reset into a strip."""
+class _Resized:
+    """The reset of y = (x, z) to (x, 0) of another size: n entries go on."""
 
-    strip: Strip
+    n: int
+    size: int
 
-    def __call__(self, t: float, x: Array, u: Array) -> Jump:
-        strip = self.strip
-        kind = HELD if strip.is_pushed(t, x, u) else FREE
-        return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
+    def map(self, t: float, y: Array, u: Array) -> Array:
+        return np.append(y[: self.n], np.zeros(self.size - self.n))
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        size = self.strip.size
-        return ResetJacobian(np.zeros(size), np.eye(size, len(x)), np.zeros((size, len(u))))
+    def jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        state = np.eye(self.size, len(y))
+        state[self.n :] = 0.0
+        return ResetJacobian(np.zeros(self.size), state, np.zeros((self.size, len(u))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +163,6 @@ class _Ways:
     held: bool
 
     @property
-    def _others(self) -> list[int]:
-        names = self.strip.guard.guards.names
-        return [i for i in range(len(names)) if i != self.strip.guard.index]
-
-    @property
     def _own(self) -> tuple[str, ...]:
         """What this kind of strip is left by."""
         if self.held:
@@ -180,53 +171,30 @@ class _Ways:
 
     def guards(self) -> GuardSet:
         """All of them."""
-        border, n = self.strip.guard, len(self._own)
-        scales = border.guards.scales
-        others = np.ones(len(self._others)) if scales is None else scales[self._others]
-        fine = np.full(len(others) + n, _ARMED * self.strip.epsilon)
-        fine[:n][[own in ("held", "released") for own in self._own]] = 1.0
-        fine[n:] = np.minimum(others, fine[n:])
-        own = tuple(f"{border.name}: {what}" for what in self._own)
-        names = own + tuple(border.guards.names[i] for i in self._others)
-        return GuardSet(names, self.values, self.jacobian, fine)
+        beside = Beside(self.strip.guard, self._own, self._values, self._derivatives)
+        fine, scales = _ARMED * self.strip.epsilon, self.strip.guard.guards.sizes
+        own = [1.0 if name in ("held", "released") else fine for name in self._own]
+        return beside.guards(np.append(own, np.minimum(scales[beside.others], fine)))
 
-    def values(self, t: float, y: Array, u: Array) -> Array:
-        """The values of the guards."""
+    def _values(self, t: float, y: Array, u: Array) -> Array:
         strip = self.strip
         depth = strip.depth(t, y, u)
-        value = {"back": depth, "through": strip.epsilon - depth}
         if self.held:
-            value["released"] = -strip.pushing(t, y, u)
-        elif strip.holds:
-            value["held"] = float(strip.push @ y[strip.n :])
-        own = [value[what] for what in self._own]
-        if not self._others:
-            return np.array(own)
-        return np.append(own, strip.guard.guards.values(t, y[: strip.n], u)[self._others])
+            return np.array([depth, -strip.pushing(t, y, u)])
+        return np.array([depth, strip.epsilon - depth, strip.push @ y[strip.n :]])[: len(self._own)]
 
-    def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """Their derivatives; those of `released` by time are taken as zero."""
-        strip, guards = self.strip, self.strip.guard.guards
-        d = guards.jacobian(t, y[: strip.n], u)  # type: ignore[misc]
-        gap = strip.guard.index
-        time = {"back": -d.time[gap], "through": d.time[gap], "held": 0.0, "released": 0.0}
-        state = {what: np.zeros(strip.size) for what in self._own}
-        by_u = {what: np.zeros(len(u)) for what in self._own}
-        state["back"][: strip.n] = -d.state[gap]
-        if "through" in state:
-            state["through"][: strip.n] = d.state[gap]
+    def _derivatives(self, t: float, y: Array, u: Array) -> GuardJacobian:
+        """Those of `released` by time are taken as zero."""
+        strip, count = self.strip, len(self._own)
+        rate, slope = strip.guard.derivative(t, y[: strip.n], u)
+        time, state, by_u = np.zeros(3), np.zeros((3, strip.size)), np.zeros((count, len(u)))
+        time[:2], state[0, : strip.n], state[1, : strip.n] = (-rate, rate), -slope, slope
         if self.held:
             pushing = strip.pushing_jacobian(t, y, u)
-            state["released"], by_u["released"] = -pushing.state, -pushing.input
-        elif strip.holds:
-            state["held"][strip.n :] = strip.push
-        others = np.zeros((len(self._others), strip.size))
-        others[:, : strip.n] = d.state[self._others]
-        return GuardJacobian(
-            np.array([*(time[w] for w in self._own), *d.time[self._others]]),
-            np.vstack([*(state[w] for w in self._own), others]),
-            np.vstack([*(by_u[w] for w in self._own), d.input[self._others]]),
-        )
+            time[1], state[1], by_u[1] = 0.0, -pushing.state, -pushing.input
+        else:
+            state[2, strip.n :] = strip.push
+        return GuardJacobian(time[:count], state[:count], by_u)
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
         """Where one of them leads."""
@@ -235,32 +203,18 @@ class _Ways:
         strip, (name,) = self.strip, fired
         key, guard = strip.source.key, strip.guard.name
         if name == f"{guard}: back":
-            return Edge(Reset(self._inside, self._inside_jacobian), key)
+            return Edge(self._resized(strip.n), key)
         if name == f"{guard}: through":
-            return Edge(Reset(strip.entered, self._through_jacobian), strip.target.key)
+            return Edge(strip.through, strip.target.key)
         if name == f"{guard}: held":
-            return Edge(Reset(self._grounded, self._grounded_jacobian), (HELD, key, guard))
+            return Edge(self._resized(strip.size), (HELD, key, guard))
         if name == f"{guard}: released":
             return Edge(Reset.identity(strip.size), (FREE, key, guard))
         return Edge(Reset(partial(self._overlap, name)))
 
-    def _inside(self, t: float, y: Array, u: Array) -> Array:
-        return y[: self.strip.n]
-
-    def _inside_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        n = self.strip.n
-        return ResetJacobian(np.zeros(n), np.eye(n, len(y)), np.zeros((n, len(u))))
-
-    def _through_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        state, time = self.strip.matrix(t, y, u)
-        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
-
-    def _grounded(self, t: float, y: Array, u: Array) -> Array:
-        return self.strip.entry(y[: self.strip.n])
-
-    def _grounded_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        inside = np.diag((np.arange(len(y)) < self.strip.n).astype(np.float64))
-        return ResetJacobian(np.zeros(len(y)), inside, np.zeros((len(y), len(u))))
+    def _resized(self, size: int) -> Reset:
+        resized = _Resized(self.strip.n, size)
+        return Reset(resized.map, resized.jacobian)
 
     def _overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
         strip = self.strip

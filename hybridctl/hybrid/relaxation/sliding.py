@@ -13,7 +13,6 @@ from hybridctl.checks import Array, array, instance
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import (
     Edge,
-    FieldJacobian,
     Held,
     Jump,
     Mode,
@@ -22,21 +21,20 @@ from hybridctl.hybrid.mode import (
     Reset,
     ResetJacobian,
 )
+from hybridctl.hybrid.relaxation.along import Beside, OnGuard
 from hybridctl.hybrid.relaxation.intersections import Intersection
 from hybridctl.hybrid.relaxation.regions import (
     NoEscape,
     Region,
-    Sides,
     refuse_escape,
     sides,
     slides,
 )
-from hybridctl.hybrid.relaxation.strip import Strip
+from hybridctl.hybrid.relaxation.strip import Strip, differences
 from hybridctl.hybrid.relaxation.strips import Strips
 from hybridctl.hybrid.system import HybridSystem
 
 SLIDING = "sliding"
-_STEP = 6e-6  # of a coordinate, or of 1: for central differences where guards are curved
 _HELD = 1e-8  # of a guard, in its own unit: how far from it a sliding state may be
 
 
@@ -90,7 +88,7 @@ class Filippov(HybridSystem):
         if both is not None:
             return both.mode(key)
         if strip is not None:
-            slide = _Slide(self, strip)
+            slide = _Slide(strip, self)
             return Mode(
                 key,
                 strip.source.space,
@@ -99,7 +97,7 @@ class Filippov(HybridSystem):
                 slide.jacobian,
                 slide.outputs,
                 project=slide.project,
-                held=_OnGuard.of(strip),
+                held=_HeldOnGuard.of(strip),
             )
         mode = self.system.mode(key)
         names = self.system.outgoing(key).guards.names
@@ -110,7 +108,7 @@ class Filippov(HybridSystem):
         if both is not None:
             return Outgoing(both.guards(), both.edge)
         if strip is not None:
-            slide = _Slide(self, strip)
+            slide = _Slide(strip, self)
             return Outgoing(slide.guards(), slide.edge)
         return Outgoing(self.system.outgoing(key).guards, partial(self._met, key))
 
@@ -140,8 +138,7 @@ class _Met:
         n = self.strip.n
         if self._slides(t, x, u):
             return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
-        state, time = self.strip.matrix(t, x, u)
-        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
+        return self.strip.entered_jacobian(t, x, u)
 
     def _slides(self, t: float, x: Array, u: Array) -> bool:
         """Whether the next mode pushes back; this one has just led here."""
@@ -149,17 +146,17 @@ class _Met:
 
 
 @dataclass(frozen=True, eq=False)
-class _OnGuard(Held):
+class _HeldOnGuard(Held):
     """Sliding states are on their guard, and not where both fields lead away."""
 
     strip: Strip | None = None
 
     @staticmethod
-    def of(strip: Strip) -> _OnGuard:
+    def of(strip: Strip) -> _HeldOnGuard:
         u = np.zeros(strip.source.nu)
         moves = any(strip.guard.derivative(t, np.zeros(strip.n), u)[0] for t in (0.0, 1.0))
         names = () if moves else (strip.guard.name,)
-        return _OnGuard(
+        return _HeldOnGuard(
             names,
             lambda x: np.zeros(0) if moves else np.array([strip.guard.value(0.0, x, u)]),
             np.full(len(names), _HELD),
@@ -176,88 +173,44 @@ class _OnGuard(Held):
 
 
 @dataclass(frozen=True, eq=False)
-class _Slide:
+class _Slide(OnGuard):
     """Sliding on one guard: its field, and the ways out."""
 
     system: Filippov
-    strip: Strip
 
-    def at(self, t: float, x: Array, u: Array) -> Sides:
-        """Both fields at x."""
-        return sides(self.strip, t, x, u)
+    def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
+        """The rate of the guard, and its slope (n,)."""
+        return self.strip.guard.derivative(t, x, u)
 
-    def field(self, t: float, x: Array, u: Array) -> Array:
-        """Filippov's field."""
-        return self.at(t, x, u).sliding
+    def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+        """How the slope turns, on a curved guard."""
+        n, nu = self.strip.n, len(u)
+        if self.strip.chart.affine:
+            return np.zeros((n, n)), np.zeros((n, nu))
+        return differences(lambda y: self.across(t, y, u)[1], x), np.zeros((n, nu))
 
     def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
         """The weight of the next mode's field."""
-        return {"weight": np.array([self.at(t, x, u).weight])}
+        return {"weight": np.array([self.sides(t, x, u).weight])}
 
     def project(self, x: Array) -> Array:
         """The nearest state on the guard."""
         return self.strip.guard.foot(0.0, x, np.zeros(self.strip.source.nu))
 
-    def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
-        """Derivatives of the field; where the guard is curved partly by central differences."""
-        found, speeds = self.at(t, x, u), self._speeds(t, x, u)
-        first, second = found.speeds
-        fields = self._fields(t, x, u)
-        weight = found.weight
-        parts = []
-        for k in range(2):  # by state and by input
-            change = (first * speeds[1][k] - second * speeds[0][k]) / (first - second) ** 2
-            blended = (1.0 - weight) * fields[0][k] + weight * fields[1][k]
-            parts.append(blended + np.outer(found.behind - found.before, change))
-        return FieldJacobian(parts[0], parts[1])
-
-    def _fields(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], ...]:
-        """Derivatives of both fields by state and input."""
-        own = self.strip.source.jacobian(t, x, u)  # type: ignore[misc]
-        by_state, by_u = self.strip.pulled_jacobian(t, x, u)
-        return (own.state, own.input), (by_state, by_u)
-
-    def _speeds(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
-        """Derivatives of the rates of the guard under both fields, by state and input."""
-        slope = self.strip.guard.derivative(t, x, u)[1]
-        rows = [(slope @ by_x, slope @ by_u) for by_x, by_u in self._fields(t, x, u)]
-        if self.strip.chart.affine:
-            return rows
-        steps, found = _STEP * np.maximum(1.0, np.abs(x)), self.at(t, x, u)
-        ends = [
-            [self.strip.guard.derivative(t, x + s * e, u)[1] for s in (h, -h)]
-            for h, e in zip(steps, np.eye(len(x)), strict=True)
-        ]
-        bends = np.array([(a - b) / (2.0 * h) for (a, b), h in zip(ends, steps, strict=True)])
-        pairs = zip(rows, (found.before, found.behind), strict=True)
-        return [(by_x + bends @ f, by_u) for (by_x, by_u), f in pairs]
-
-    @property
-    def _others(self) -> list[int]:
-        names = self.strip.guard.guards.names
-        return [i for i in range(len(names)) if i != self.strip.guard.index]
-
     def guards(self) -> GuardSet:
         """Where one of the fields lets go, and the other guards of the mode."""
-        guard = self.strip.guard
-        names = (f"{guard.name}: leaves", f"{guard.name}: passes")
-        others = tuple(guard.guards.names[i] for i in self._others)
-        return GuardSet(names + others, self.values, self.guard_jacobian)
+        names = ("leaves", "passes")
+        return Beside(self.strip.guard, names, self._released, self._released_by).guards()
 
-    def values(self, t: float, x: Array, u: Array) -> Array:
-        """The values of these guards."""
-        first, second = self.at(t, x, u).speeds
-        return np.append([-first, second], self.strip.guard.guards.values(t, x, u)[self._others])
+    def _released(self, t: float, x: Array, u: Array) -> Array:
+        first, second = self.sides(t, x, u).speeds
+        return np.array([-first, second])
 
-    def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Their derivatives; those of both fields by time are taken as zero."""
-        d = self.strip.guard.guards.jacobian(t, x, u)  # type: ignore[misc]
-        (first, first_u), (second, second_u) = self._speeds(t, x, u)
-        others = self._others
+    def _released_by(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        """Derivatives of these; those of both fields by time are taken as zero."""
+        (first, first_u), (second, second_u) = self.speeds_jacobian(t, x, u)
         return GuardJacobian(
-            np.append([0.0, 0.0], d.time[others]),
-            np.vstack([-first, second, d.state[others]]),
-            np.vstack([-first_u, second_u, d.input[others]]),
+            np.zeros(2), np.vstack([-first, second]), np.vstack([-first_u, second_u])
         )
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
@@ -268,18 +221,14 @@ class _Slide:
         if name == f"{strip.guard.name}: leaves":
             return Edge(Reset.identity(), strip.source.key)
         if name == f"{strip.guard.name}: passes":
-            return Edge(Reset(strip.entered, self._passed), strip.target.key)
-        return Edge(Reset(partial(self._meets, name), partial(self._met_jacobian, name)))
+            return Edge(strip.through, strip.target.key)
+        other = self.system.strip(strip.source.key, name)
+        return Edge(Reset(partial(self._meets, other), other.entered_jacobian))
 
-    def _passed(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        state, time = self.strip.matrix(t, x, u)
-        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
-
-    def _meets(self, name: str, t: float, x: Array, u: Array) -> Jump:
+    def _meets(self, other: Strip, t: float, x: Array, u: Array) -> Jump:
         """Slide on beyond another guard that all four fields around cross, or on both."""
-        key, find = self.strip.source.key, self.system.strip
-        other = find(key, name)
-        corner = Intersection(self.system.system, find, self.strip, other)
+        key, name = self.strip.source.key, other.guard.name
+        corner = Intersection(self.system.system, self.system.strip, self.strip, other)
         partner = corner.beyond(t, x, u, other)
         if partner is None or not corner.is_crossed(t, x, u):
             if len(corner.inside(t, x, u)) != 1:
@@ -292,11 +241,6 @@ class _Slide:
         if found.speeds[0] > 0.0:
             return Jump(beyond, partner.source.key)
         return Jump(partner.entered(t, beyond, u), partner.target.key)
-
-    def _met_jacobian(self, name: str, t: float, x: Array, u: Array) -> ResetJacobian:
-        other = self.system.strip(self.strip.source.key, name)
-        state, time = other.matrix(t, x, u)
-        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
 
 
 @dataclass(frozen=True, eq=False)

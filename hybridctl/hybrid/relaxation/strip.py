@@ -17,13 +17,14 @@ allows. That needs a reset that is a projection, as plastic impacts are.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace
+from hybridctl.hybrid.mode import FieldJacobian, Mode, Pace, Reset, ResetJacobian
 from hybridctl.hybrid.relaxation.chart import Border, Chart, Local
 
 _STEP = 6e-6  # of a coordinate, or of 1: for central differences, which then err by 1e-10
@@ -86,6 +87,20 @@ class Strip:
         """Derivatives of `entered` by y (n', n + p) and by time (n',)."""
         local = self.chart.at(t, y[: self.n], u)
         return np.hstack([local.matrix, self.basis]), local.drift
+
+    @property
+    def through(self) -> Reset:
+        """The reset into the mode entered."""
+        return Reset(self.entered, self.entered_jacobian)
+
+    def outputs(self, t: float, y: Array, u: Array) -> dict[str, Array]:
+        """What a state stands for in the mode entered."""
+        return {"entered": self.entered(t, y, u)}
+
+    def entered_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
+        """Derivatives of `entered`."""
+        state, time = self.matrix(t, y, u)
+        return ResetJacobian(time, state, np.zeros((len(time), len(u))))
 
     def field(self, held: bool, t: float, y: Array, u: Array) -> Array:
         """The rate (n + p,) of y; held: whether z is."""
@@ -175,19 +190,23 @@ class Strip:
         back = np.eye(self.size, self.n) @ local.reset if held else local.inverse
         if self.chart.affine:
             return back @ d.state @ np.hstack([local.matrix, self.basis]), back @ d.input
-        columns = []
-        for k, step in enumerate(_STEP * np.maximum(1.0, np.abs(y))):
-            ends = []
-            for sign in (1.0, -1.0):
-                moved = y.copy()
-                moved[k] += sign * step
-                at = self.chart.at(t, moved[: self.n], u)
-                ends.append(self._pulled(at, held, t, moved, u))
-            columns.append((ends[0] - ends[1]) / (2.0 * step))
-        return np.column_stack(columns), back @ d.input
+        by_state = differences(
+            lambda z: self._pulled(self.chart.at(t, z[: self.n], u), held, t, z, u), y
+        )
+        return by_state, back @ d.input
 
     @staticmethod
     def _derivative(mode: Mode, t: float, x: Array, u: Array) -> FieldJacobian:
         if mode.jacobian is None:
             raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
         return mode.jacobian(t, x, u)
+
+
+def differences(f: Callable[[Array], Array], at: Array) -> Array:
+    """The Jacobian (m, n) of f by central differences."""
+    columns = []
+    for k, step in enumerate(_STEP * np.maximum(1.0, np.abs(at))):
+        change = np.zeros(len(at))
+        change[k] = step
+        columns.append((f(at + change) - f(at - change)) / (2.0 * step))
+    return np.column_stack(columns) if columns else np.zeros((len(f(at)), 0))
