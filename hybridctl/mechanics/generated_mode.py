@@ -67,7 +67,7 @@ class GeneratedMode:
 
     @cached_property
     def _motion(self) -> Function:
-        """(t, x, u, numbers) -> rate of coordinates, guards, soundness; x need not be normalised."""
+        """(t, x, u, numbers) -> rate of coordinates, guards, soundness; of x of any norm."""
         return self._kept("motion", self._new_motion)
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
