@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hybridctl.checks import Array
 from hybridctl.files import atomic
 
 _SETTING = "HYBRIDCTL_CACHE"
+_SHARED = 256  # functions that were read, in memory for the next who asks for them
 _WIDTHS = (64, 8, 1)  # points in a map: of wider ones a point costs no less
 
 
@@ -97,6 +99,12 @@ def transposed(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> A
     return ca.Function(name, arguments, ca.cse([ca.densify(result.T) for result in results]))
 
 
+def held(function: Any, numbers: Array) -> Any:
+    """The function with its last argument held at these numbers (n,)."""
+    symbols = function.mx_in()[:-1]
+    return ca.Function(function.name(), symbols, function.call([*symbols, ca.DM(numbers)]))
+
+
 def kept(key: str, build: Callable[[], Any]) -> Any:
     """The function that `build` makes, from disk if it was kept there under this key.
 
@@ -106,9 +114,9 @@ def kept(key: str, build: Callable[[], Any]) -> Any:
     if place is None:
         return build()
     path = place / f"{key}.casadi"
-    text = _intact(path)
-    if text is not None:
-        return ca.Function.deserialize(text)
+    found = _read(path, path.stat().st_mtime_ns) if path.exists() else None
+    if found is not None:
+        return found
     function = build()
     text = function.serialize()
     try:
@@ -145,13 +153,14 @@ def _directory() -> Path | None:
     return Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
 
 
-def _intact(path: Path) -> str | None:
-    """The text of a function, None where there is none as it was written."""
+@lru_cache(maxsize=_SHARED)
+def _read(path: Path, written: int) -> Any:
+    """The function of a file that was written then (ns), None where it is not as it was written."""
     try:
         digest, _, text = path.read_text(encoding="ascii").partition("\n")
     except (OSError, UnicodeDecodeError):
         return None
-    return text if digest == _digest(text) else None
+    return ca.Function.deserialize(text) if digest == _digest(text) else None
 
 
 def _digest(text: str) -> str:

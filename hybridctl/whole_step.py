@@ -226,16 +226,21 @@ def _matrices(varied: Mapped, *rows: Array) -> list[Array]:
 
 
 class _Start(NamedTuple):
-    """The inputs of a step, as symbols: t, h, rtol and atol in `scalars`, x and u."""
+    """The inputs of a step, as symbols: t, h, rtol and atol in `scalars`, x and u.
+
+    numbers: what a motion has further for arguments, the same on the whole step.
+    """
 
     scalars: Expression
     x: Expression
     u: Expression
+    numbers: list[Expression]
 
     @staticmethod
     def of(motion: Function) -> _Start:
-        nx, nu = motion.numel_in(1), motion.numel_in(2)
-        return _Start(*(ca.MX.sym("start", n) for n in (4, nx, nu)))
+        sizes = [4, *(motion.numel_in(i) for i in range(1, motion.n_in()))]
+        scalars, x, u, *numbers = (ca.MX.sym("start", n) for n in sizes)
+        return _Start(scalars, x, u, numbers)
 
     @property
     def t(self) -> Expression:
@@ -260,14 +265,16 @@ class _Start(NamedTuple):
         more: Sequence[Expression] = (),
     ) -> Function:
         """The results as a function of (t, h, rtol, atol), x, u, and more symbols."""
-        made = ca.Function(name, [*self, *more], [ca.densify(r) for r in results])
+        symbols = [self.scalars, self.x, self.u, *more, *self.numbers]
+        made = ca.Function(name, symbols, [ca.densify(r) for r in results])
         return _inlined(made) if motion.n_instructions() < _INLINED else made
 
 
 def whole_step(motion: Function) -> Function:
     """A step: soundness, error, states (nx, 8) at the nodes, guards (n, 8) there, their bounds.
 
-    motion: a Function (t, x, u) -> (rate (nx,) of the coordinates, guards (n,), sound) of dense SX;
+    motion: a Function (t, x, u) -> (rate (nx,) of the coordinates, guards (n,), sound) of dense SX,
+    or one with further arguments, which are then the last ones of the step;
     where the scalar `sound` is not positive the others are not what they should be. The step is
     sound where all its evaluations are.
     """
@@ -291,7 +298,7 @@ def fed_step(motion: Function) -> Function:
         u = offsets[:, i] - ca.mtimes(gains[:, nu * i : nu * (i + 1)].T, x)
         return ca.fmin(ca.fmax(u, least), most)
 
-    symbols = [start.scalars, start.x, offsets, gains, least, most]
+    symbols = [start.scalars, start.x, offsets, gains, least, most, *start.numbers]
     results = [ca.densify(result) for result in _stepped(motion, start, law)]
     made = ca.Function("fed", symbols, results)
     return _inlined(made) if motion.n_instructions() < _INLINED else made
@@ -304,13 +311,14 @@ def _stepped(
 
     law: the input at the i-th of `_INPUTS` and a state.
     """
-    t, h, x = start.t, start.h, start.x
+    t, h, x, more = start.t, start.h, start.x, start.numbers
     rate, guards = _part(motion, "rate", 0, 2), _part(motion, "guards", 1, 2)
-    states, rates, sound = _stages(start, x, lambda i, t, state: rate(t, state, law(i, state)))
+    states, rates, sound = _stages(start, x, lambda i, t, y: rate(t, y, law(i, y), *more))
     end = states[_STAGES]
     nodes = [x, *(x + h * _sum(row, rates) for row in DOP853_TABLEAU.dense[1:-1]), end]
     inputs = [law(len(states) + i, node) for i, node in enumerate(nodes)]
-    sampled = [guards(t + h * c, *at) for c, *at in zip(FRACTIONS, nodes, inputs, strict=True)]
+    at_nodes = zip(FRACTIONS, nodes, inputs, strict=True)
+    sampled = [guards(t + h * c, *at, *more) for c, *at in at_nodes]
     values = ca.horzcat(*(value for value, _ in sampled))
     first, second, *others = ca.horzsplit(ca.mtimes(values, ca.DM(TO_SERIES.T)))
     bounds = first - ca.fabs(second) - 2.0 * ca.sum2(ca.fabs(ca.horzcat(*others)))
@@ -335,7 +343,7 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     of_state, of_input = (ca.MX.sym("noise", k, k) for k in (ndx, u.numel()))
 
     def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
-        value, slope, *by_input, sound = varied(time, state[:, 0], u)
+        value, slope, *by_input, sound = varied(time, state[:, 0], u, *start.numbers)
         turned = ca.mtimes(slope, state[:, 1:])
         if noisy:
             along, spread = tangent(state[:, 0])[0], turned[:, ndx:]
@@ -387,10 +395,10 @@ def _part(motion: Function, name: str, *which: int) -> Function:
 
 def _with_slopes(motion: Function, by_input: bool) -> Function:
     """Rate, its derivative (nx, nx), that (nx, nu) by the input if wanted, and soundness."""
-    t, x, u = motion.sx_in()
-    rate, _, sound = motion(t, x, u)
+    t, x, u, *numbers = motion.sx_in()
+    rate, _, sound = motion(t, x, u, *numbers)
     slopes = [ca.densify(ca.jacobian(rate, by)) for by in ((x, u) if by_input else (x,))]
-    return ca.Function("varied", [t, x, u], ca.cse([rate, *slopes, sound]))
+    return ca.Function("varied", [t, x, u, *numbers], ca.cse([rate, *slopes, sound]))
 
 
 def _stages(

@@ -20,20 +20,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.linearization.bderivative_figures import draw_balls, draw_errors
 from rich.console import Console
 
-from hybridctl.checks import Array, array, count, number, vector
+from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Guard, Mode, Reset, Transition
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
+from hybridctl.settings import Bounds, Positive, UnitInterval, check_settings
 from hybridctl.spaces import VectorSpace
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
@@ -54,30 +56,25 @@ class Config:
     steps: of the differences, in m, in `directions` directions. rtol, atol: of the simulation.
     """
 
-    opposing: float = 0.3
+    opposing: Annotated[float, Bounds(above=-1.0, at_most=0.9)] = 0.3
     changes: tuple[tuple[float, float], ...] = ((0.2, 0.0), (-0.1, 0.0), (1.0, -0.4), (0.2, 0.4))
-    turning: float = 0.5
-    radius: float = 0.2
-    rim: int = 96
-    steps: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-    directions: int = 24
-    rtol: float = 1e-12
-    atol: float = 1e-12
+    turning: UnitInterval = 0.5
+    radius: Positive = 0.2
+    rim: Annotated[int, Bounds(at_least=8)] = 96
+    steps: tuple[Positive, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+    directions: Annotated[int, Bounds(at_least=4)] = 24
+    rtol: Positive = 1e-12
+    atol: Positive = 1e-12
 
     def __post_init__(self) -> None:
-        number("opposing", self.opposing, above=-1.0, at_most=0.9)
+        check_settings(self)
         changes = array("changes", self.changes, (len(SIGNS), 2))
         if not (changes > -1.0).all():
             raise InputError(f"changes must be greater than -1, got {changes.min()}")
-        number("turning", self.turning, at_least=0.0, at_most=1.0)
         reach = min(instance.reach for instance in instances(self).values())
-        number("radius", self.radius, above=0.0, at_most=reach)
-        count("rim", self.rim, at_least=8)
-        for k, step in enumerate(vector("steps", self.steps)):
-            number(f"steps[{k}]", step, above=0.0, at_most=reach)
-        count("directions", self.directions, at_least=4)
-        number("rtol", self.rtol, above=0.0)
-        number("atol", self.atol, above=0.0)
+        number("radius", self.radius, at_most=reach)
+        for k, step in enumerate(self.steps):
+            number(f"steps[{k}]", step, at_most=reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,14 +166,13 @@ def quick(config: Config) -> Config:
     return replace(config, rim=24, directions=8, steps=config.steps[1::2])
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate a ball and differences of every field."""
     cases = instances(config)
     with progress(console, 0.0, float(config.rim + config.directions * len(config.steps))) as begin:
         results = {name: study(config, case, begin(name)) for name, case in cases.items()}
     summary = {name: record(config, result) for name, result in results.items()}
-    folder.write_json("summary.json", summary)
     rows = [
         (
             name,
@@ -189,13 +185,32 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     ]
     columns = ["field", "orders", "maps", "linear", f"ball {config.radius:g} m"]
     columns += [f"step {step:g} m" for step in config.steps]
-    console.print(table("B-derivative: largest error against the flow [m/m]", columns, rows))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         draw_balls(folder / "figures/balls.png", results)
         draw_errors(folder / "figures/errors.png", config.steps, results)
-    return summary
+
+    return Findings(
+        summary,
+        [table("B-derivative: largest error against the flow [m/m]", columns, rows)],
+        checks(summary),
+        draw=draw,
+    )
+
+
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """Piecewise affine flows are met to rounding, others to first order; one is linear."""
+    turning = summary["turning"]
+    error = max(turning["errors"] / np.array(turning["steps"]))
+    return [
+        *(
+            Check(f"{name}: error of the ball's image [m/m]", summary[name]["ball_error"], 1e-13)
+            for name in ("linear", "bent")
+        ),
+        Check("linear: maps", summary["linear"]["maps"], 1, 1),
+        Check("bent: maps", summary["bent"]["maps"], 2, 2),
+        Check("turning: error of differences, by their step [1/m]", error, 1.0),
+    ]
 
 
 def instances(config: Config) -> dict[str, Instance]:

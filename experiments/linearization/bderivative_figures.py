@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from hybridctl.plots import GREEN, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import GREEN, REFERENCE, TRACKING, canvas, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.linearization.bderivative import Result
@@ -24,8 +22,7 @@ DOT = 4  # of so many simulated points one is drawn
 
 def draw_balls(path: Path, results: Mapping[str, Result]) -> None:
     """The ball before the surfaces and its image behind them, simulated and predicted."""
-    figure = Figure(figsize=(1.0 + 4.6 * len(results), 5.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(1.0 + 4.6 * len(results), 5.4)
     grid = figure.subplots(1, len(results), squeeze=False)
     for axes, (name, result) in zip(grid[0], results.items(), strict=True):
         _draw_ball(axes, result)
@@ -63,8 +60,7 @@ def _draw_ball(axes: Axes, result: Result) -> None:
 
 def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, Result]) -> None:
     """Errors of one-sided differences of the flow, for shrinking steps."""
-    figure = Figure(figsize=(6.2, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(6.2, 4.6)
     axes = figure.subplots()
     for (name, result), style, color in zip(results.items(), STYLES, MARKS, strict=True):
         shown = np.maximum(result.errors, np.finfo(np.float64).eps)

@@ -19,21 +19,24 @@ event, the event and the flow after it: [Salt] (35), (40).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import casadi as ca
 import numpy as np
 from hybridctl.experiments.linearization.saltation_figures import draw_all
-from hybridctl.experiments.linearization.saltation_study import Example, Result, Settings, study
+from hybridctl.experiments.linearization.saltation_study import Example, Result, study
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl import symbolic
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.report import RunFolder, progress, table
+from hybridctl.report import progress, table
+from hybridctl.settings import Bounds, Count, Positive, check_settings
 
 SUMMARY = "perturbations and covariances of a ball through an impact, by the saltation matrix"
 
@@ -54,43 +57,32 @@ class Config:
     displacement: of the balls that start apart in the figure of the eliminated directions.
     """
 
-    slope: float = 0.35
-    height: float = 0.5
+    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.35
+    height: Positive = 0.5
     velocity: tuple[float, float] = (0.6, 0.0)
-    restitution: float = 0.6
-    duration: float = 0.55
+    restitution: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.6
+    duration: Positive = 0.55
     flow_before: tuple[float, float] = (1.0, 0.3)
     flow_after: tuple[float, float] = (0.5, 1.2)
     flow_normal: tuple[float, float] = (1.0, 0.4)
-    flow_duration: float = 0.4
-    position_spread: float = 0.03
-    velocity_spread: float = 0.1
-    deviations: tuple[float, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-    directions: int = 8
-    samples: int = 300
-    scales: tuple[float, ...] = (1.0, 0.1)
-    displacement: float = 0.08
-    seed: int = 1
-    rtol: float = 1e-12
-    atol: float = 1e-13
+    flow_duration: Positive = 0.4
+    position_spread: Positive = 0.03
+    velocity_spread: Positive = 0.1
+    deviations: tuple[Positive, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+    directions: Count = 8
+    samples: Annotated[int, Bounds(at_least=2)] = 300
+    scales: tuple[Positive, ...] = (1.0, 0.1)
+    displacement: Positive = 0.08
+    seed: Annotated[int, Bounds(at_least=0)] = 1
+    rtol: Positive = 1e-12
+    atol: Positive = 1e-13
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(entry.default, float):
-                number(entry.name, value, above=0.0)
-            elif isinstance(entry.default, tuple):
-                size = 2 if len(entry.default) == 2 and entry.name != "scales" else None
-                vector(entry.name, value, size)
-        number("slope", self.slope, at_most=1.5)
-        number("restitution", self.restitution, at_most=1.0)
+        check_settings(self)
         for name in ("deviations", "scales"):
-            falling = np.array(getattr(self, name))
-            if not len(falling) or falling[-1] <= 0.0 or (np.diff(falling) >= 0.0).any():
-                raise InputError(f"{name} must fall and be greater than 0, got {falling.tolist()}")
-        count("directions", self.directions)
-        count("samples", self.samples, at_least=2)
-        count("seed", self.seed, at_least=0)
+            falling = getattr(self, name)
+            if not falling or (np.diff(falling) >= 0.0).any():
+                raise InputError(f"{name} must fall, got {falling}")
         for name in ("flow_before", "flow_after"):
             if np.dot(getattr(self, name), self.flow_normal) <= 0.0:
                 raise InputError(
@@ -106,37 +98,31 @@ def quick(config: Config) -> Config:
     )
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=config.seed)
-    settings = settings_of(config)
-    results = {}
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Simulate deviations and ensembles beside both maps."""
     with progress(console, 0.0, 1.0) as begin:
-        for k, (name, example) in enumerate(examples(config).items()):
-            rng = np.random.default_rng([config.seed, k])
-            results[name] = study(example, settings, rng, begin(name))
-            results[name].maps.run.save(folder / f"{name}.npz")
-    summary = {name: result.record() for name, result in results.items()}
-    folder.write_json("summary.json", summary)
-    print_tables(console, results)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        draw_all(results, folder)
-    return summary
-
-
-def settings_of(config: Config) -> Settings:
-    """What is tried in every example."""
-    return Settings(
-        config.deviations,
-        config.directions,
-        config.samples,
-        config.scales,
-        config.displacement,
-        config.rtol,
-        config.atol,
+        results = {
+            name: study(example, config, np.random.default_rng([config.seed, k]), begin(name))
+            for k, (name, example) in enumerate(examples(config).items())
+        }
+    return Findings(
+        {name: result.record() for name, result in results.items()},
+        tables(results),
+        [check for name, result in results.items() for check in checks(name, result)],
+        {name: result.maps.run for name, result in results.items()},
+        draw=lambda folder: draw_all(results, folder),
     )
+
+
+def checks(name: str, result: Result) -> list[Check]:
+    """The matrix is its closed form; the smallest deviation is predicted by it alone."""
+    _, right, wrong = result.errors[-1]
+    off = float(np.abs(result.maps.saltation - result.example.closed_form(result.maps.event)).max())
+    return [
+        Check(f"{name}: error of the saltation matrix", off, 1e-12),
+        Check(f"{name}: errors without it, times those with it", wrong / right, least=10.0),
+    ]
 
 
 def examples(config: Config) -> dict[str, Example]:
@@ -220,20 +206,13 @@ def ball_matrix(config: Config, impact: str, event: Event) -> Array:
     return np.block([[block, zero], [late, block]])
 
 
-def print_tables(console: Console, results: Mapping[str, Result]) -> None:
+def tables(results: Mapping[str, Result]) -> list[Table]:
     """Errors of predicted deviations, and of predicted covariances."""
     deviations = [
         (name, f"{length:g}", f"{right:.1e}", f"{wrong:.1e}")
         for name, result in results.items()
         for length, right, wrong in result.errors
     ]
-    console.print(
-        table(
-            "Largest error of a predicted deviation at the end [m, m/s]",
-            ["example", "deviation [spreads]", "saltation matrix", "reset's Jacobian"],
-            deviations,
-        )
-    )
     covariances = [
         (
             name,
@@ -245,10 +224,15 @@ def print_tables(console: Console, results: Mapping[str, Result]) -> None:
         for name, result in results.items()
         for e in result.ensembles
     ]
-    console.print(
+    return [
+        table(
+            "Largest error of a predicted deviation at the end [m, m/s]",
+            ["example", "deviation [spreads]", "saltation matrix", "reset's Jacobian"],
+            deviations,
+        ),
         table(
             "Covariance at the end: relative error, and deviation normal to the surface [mm]",
             ["example", "spread", "saltation", "Jacobian", "sampled", "saltation", "Jacobian"],
             covariances,
-        )
-    )
+        ),
+    ]

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from hybridctl.experiments.linearization.saltation_study import Pair, Result
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
@@ -139,8 +138,7 @@ def draw_errors(path: Path, results: Mapping[str, Result]) -> None:
 def _figure(
     rows: int, columns: int, size: tuple[float, float], *, share: bool = False
 ) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(*size)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
     return figure, grid.tolist()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import expm
@@ -16,6 +16,9 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import jump_gains
+
+if TYPE_CHECKING:
+    from hybridctl.experiments.linearization.saltation import Config
 
 Tick = Callable[[float], None]
 
@@ -35,19 +38,6 @@ class Example:
     spread: Array
     normal: Array
     closed_form: Callable[[Event], Array]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is tried: see the configuration of the experiment."""
-
-    deviations: tuple[float, ...]
-    directions: int
-    samples: int
-    scales: tuple[float, ...]
-    displacement: float
-    rtol: float
-    atol: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,24 +161,24 @@ class Result:
         }
 
 
-def study(example: Example, settings: Settings, rng: np.random.Generator, tick: Tick) -> Result:
+def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick) -> Result:
     """Maps of one example, and simulations beside them."""
-    run = simulate_from(example, settings, example.start)
+    run = simulate_from(example, config, example.start)
     maps = maps_along(example, run)
-    errors = sweep(example, settings, maps, rng)
+    errors = sweep(example, config, maps, rng)
     tick(0.3)
-    half = example.spread * rng.normal(size=((settings.samples + 1) // 2, len(example.start)))
+    half = example.spread * rng.normal(size=((config.samples + 1) // 2, len(example.start)))
     sample = np.concatenate([half, -half])
     ensembles = []
-    for k, scale in enumerate(settings.scales, 1):
-        ensembles.append(ensemble(example, settings, maps, scale, sample))
-        tick(0.3 + 0.6 * k / len(settings.scales))
-    result = Result(example, maps, errors, tuple(ensembles), pairs(example, settings, maps))
+    for k, scale in enumerate(config.scales, 1):
+        ensembles.append(ensemble(example, config, maps, scale, sample))
+        tick(0.3 + 0.6 * k / len(config.scales))
+    result = Result(example, maps, errors, tuple(ensembles), pairs(example, config, maps))
     tick(1.0)
     return result
 
 
-def simulate_from(example: Example, settings: Settings, start: Array) -> HybridTrajectory:
+def simulate_from(example: Example, config: Config, start: Array) -> HybridTrajectory:
     """The run from one start; raises `InputError` if it has not exactly one event."""
     with suppress(EventLimitError):
         run = simulate(
@@ -197,8 +187,8 @@ def simulate_from(example: Example, settings: Settings, start: Array) -> HybridT
             start,
             (0.0, example.duration),
             max_events=1,
-            rtol=settings.rtol,
-            atol=settings.atol,
+            rtol=config.rtol,
+            atol=config.atol,
         )
         if run.events:
             return run
@@ -231,32 +221,30 @@ def affine_flow(system: HybridSystem, mode: Any, state: Array, duration: float) 
 
 
 def sweep(
-    example: Example, settings: Settings, maps: Maps, rng: np.random.Generator
+    example: Example, config: Config, maps: Maps, rng: np.random.Generator
 ) -> tuple[tuple[float, float, float], ...]:
     """Largest errors over random directions, for each length of the deviation."""
-    directions = rng.normal(size=(settings.directions, len(example.start)))
+    directions = rng.normal(size=(config.directions, len(example.start)))
     directions *= example.spread / np.linalg.norm(directions, axis=1, keepdims=True)
     nominal = maps.run.final_state
     rows = []
-    for length in settings.deviations:
+    for length in config.deviations:
         starts = length * directions
-        runs = [simulate_from(example, settings, example.start + d) for d in starts]
+        runs = [simulate_from(example, config, example.start + d) for d in starts]
         found = np.array([run.final_state for run in runs]) - nominal
         right, wrong = (np.abs(found - starts @ m.T).max() for m in (maps.right, maps.wrong))
         rows.append((length, float(right), float(wrong)))
     return tuple(rows)
 
 
-def ensemble(
-    example: Example, settings: Settings, maps: Maps, scale: float, sample: Array
-) -> Ensemble:
+def ensemble(example: Example, config: Config, maps: Maps, scale: float, sample: Array) -> Ensemble:
     """The runs of a sample of deviations (n, nx), all of them multiplied by `scale`.
 
     The sample is the same at every scale and symmetric about zero, which takes its odd moments
     out: errors of a predicted covariance fall as the square of the scale.
     """
     deviations = scale * sample
-    runs = tuple(simulate_from(example, settings, example.start + d) for d in deviations)
+    runs = tuple(simulate_from(example, config, example.start + d) for d in deviations)
     before, after = covariance(deviations), covariance(np.array([r.final_state for r in runs]))
     right, wrong = (m @ before @ m.T for m in (maps.right, maps.wrong))
     return Ensemble(scale, runs, before, after, right, wrong)
@@ -268,7 +256,7 @@ def covariance(sample: Array) -> Array:
     return np.asarray(centred.T @ centred / len(sample), dtype=np.float64)
 
 
-def pairs(example: Example, settings: Settings, maps: Maps) -> tuple[Pair, ...]:
+def pairs(example: Example, config: Config, maps: Maps) -> tuple[Pair, ...]:
     """Pairs that start apart along the direction that the event takes out, and along the surface.
 
     The first is the null vector of the position block of the saltation matrix, where it has one.
@@ -278,13 +266,13 @@ def pairs(example: Example, settings: Settings, maps: Maps) -> tuple[Pair, ...]:
     if sizes[-1] > 1e-9 * sizes[0]:
         return ()
     along = np.array([example.normal[1], -example.normal[0]])
-    return tuple(_pair(example, settings, maps, d) for d in (rows[-1], along))
+    return tuple(_pair(example, config, maps, d) for d in (rows[-1], along))
 
 
-def _pair(example: Example, settings: Settings, maps: Maps, direction: Array) -> Pair:
+def _pair(example: Example, config: Config, maps: Maps, direction: Array) -> Pair:
     offset = np.zeros(len(example.start))
-    offset[:2] = settings.displacement * direction
-    above, below = (simulate_from(example, settings, example.start + s * offset) for s in (1, -1))
+    offset[:2] = config.displacement * direction
+    above, below = (simulate_from(example, config, example.start + s * offset) for s in (1, -1))
     gap = (above.final_state - below.final_state)[:2]
     right, wrong = (2.0 * (m @ offset)[:2] for m in (maps.right, maps.wrong))
-    return Pair(direction, settings.displacement, (above, below), gap, right, wrong)
+    return Pair(direction, config.displacement, (above, below), gap, right, wrong)

@@ -19,21 +19,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.linearization.validate_cases import Case
 from hybridctl.experiments.linearization.validate_figures import draw
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl import plugins
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.policy import DisturbedPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.variation import InputChange, Variation
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 
@@ -48,34 +51,26 @@ class Config:
     simulations.
     """
 
-    seed: int = 1
-    directions: int = 3
-    difference_directions: int = 1
-    input_size: float = 1.0
-    sizes: tuple[float, ...] = (2e-3, 6e-4, 2e-4, 6e-5, 2e-5)
-    steps: tuple[float, ...] = (2e-3, 2e-4, 2e-5, 2e-6)
-    samples: int = 5
-    tolerance: float = 1e-11
+    seed: Annotated[int, Bounds(at_least=0)] = 1
+    directions: Count = 3
+    difference_directions: Count = 1
+    input_size: NotNegative = 1.0
+    sizes: tuple[Positive, ...] = (2e-3, 6e-4, 2e-4, 6e-5, 2e-5)
+    steps: tuple[Positive, ...] = (2e-3, 2e-4, 2e-5, 2e-6)
+    samples: Count = 5
+    tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        count("seed", self.seed, at_least=0)
-        count("directions", self.directions, at_least=1)
-        count("difference_directions", self.difference_directions, at_least=1)
+        check_settings(self)
         if self.difference_directions > self.directions:
             raise InputError(
                 f"difference_directions must be at most directions ({self.directions}), got "
                 f"{self.difference_directions}"
             )
-        number("input_size", self.input_size, at_least=0.0)
-        for name in ("sizes", "steps"):
-            for k, size in enumerate(vector(name, getattr(self, name))):
-                number(f"{name}[{k}]", size, above=0.0)
         if len(set(self.sizes)) < 2:
             raise InputError(f"sizes must have two or more different numbers, got {self.sizes}")
         if not self.steps:
             raise InputError("steps must have at least one number, got none")
-        count("samples", self.samples, at_least=1)
-        number("tolerance", self.tolerance, above=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,22 +112,33 @@ def quick(config: Config) -> Config:
     )
 
 
-def run(experiment: str, config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
+def run(validated: str, config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Validate the cases of an experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=config.seed)
-    results = {}
-    with progress(console, 0.0, 1.0) as begin:
-        for name, build in plugins.load("validations", experiment)(config.tolerance).items():
-            tick = begin(name)
-            results[name] = study(config, build(), tick)
-    summary = summarize(config, results)
-    folder.write_json("summary.json", summary)
-    print_table(console, experiment, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        draw(folder / "figures/validation.png", experiment, config, results)
-    return summary
+
+    @experiment
+    def of_cases(config: Config, console: Console) -> Findings:
+        cases = plugins.load("validations", validated)(config.tolerance)
+        with progress(console, 0.0, 1.0) as begin:
+            results = {n: study(config, build(), begin(n)) for n, build in cases.items()}
+        summary = summarize(config, results)
+        return Findings(
+            summary,
+            printed(validated, summary),
+            checks(summary),
+            draw=lambda to: draw(to / "figures/validation.png", validated, config, results),
+        )
+
+    return of_cases(config, folder, console)
+
+
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """The remainder is of second order, and the derivative is not that of the resets."""
+    right, wrong = summary["best_derivative_error"], summary["reset_only_error"]
+    return [
+        Check("slope of the remainder farthest from 2", summary["worst_slope"], 2.1, 1.9),
+        Check("relative error of the derivative", right, 1e-4),
+        Check("that with the Jacobians of the resets alone, times it", wrong / right, least=100.0),
+    ]
 
 
 def study(config: Config, case: Case, tick: Callable[[float], None]) -> Result:
@@ -305,7 +311,7 @@ def _farthest(slopes: list[float]) -> float:
     return max(slopes, key=lambda slope: abs(slope - 2.0))
 
 
-def print_table(console: Console, experiment: str, summary: Mapping[str, Any]) -> None:
+def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
     """Slopes and errors of all cases."""
     rows = []
     for name, r in summary["cases"].items():
@@ -319,15 +325,13 @@ def print_table(console: Console, experiment: str, summary: Mapping[str, Any]) -
                 f"{r['reset_only_error']:.1e}",
             )
         )
-    console.print(
+    return [
         table(
-            f"First-order validation of {experiment} (* simultaneous guards)",
+            f"First-order validation of {validated} (* simultaneous guards)",
             ["case", "events [s]", "slopes of the remainder", "derivative error", "resets only"],
             rows,
-        )
-    )
-    console.print(
+        ),
         f"slope farthest from 2: {summary['worst_slope']:.4f}; relative errors of the final "
         f"state's derivative: {summary['best_derivative_error']:.1e} with saltation, "
-        f"{summary['reset_only_error']:.1e} with the resets' Jacobians only"
-    )
+        f"{summary['reset_only_error']:.1e} with the resets' Jacobians only",
+    ]

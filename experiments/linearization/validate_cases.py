@@ -10,21 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.contact import build_manoeuvre
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, build
 from hybridctl.robots import biped
 from hybridctl.robots.rrr_door import system
 
-from hybridctl.checks import Array
-from hybridctl.control.gains import GainCurve
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ReferenceSpreading, locate
+from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization, linearize
 
 CORNER_2_SHARE = 0.3
@@ -47,13 +45,7 @@ class Case:
 
     def reset_only(self) -> Linearization:
         """The map with D_x R in place of the saltation matrices: the error it is tested against."""
-        jumps = []
-        for k, event in enumerate(self.nominal.events):
-            jump = _reset(self.system, event)
-            if self.map.gains is not None:
-                jump = jump.fed_back(self.map.gains[k](event.time))
-            jumps.append(jump)
-        return replace(self.map, jumps=tuple(jumps))
+        return with_jumps(self.map, "reset")
 
 
 Cases = dict[str, Callable[[], Case]]
@@ -82,7 +74,7 @@ def impact(tolerance: float) -> Case:
     """The reference of the thesis: both corners hit at once, tracked with reference spreading."""
     config = rrr_door.Config()
     plant, reference, policy = _door(config, tolerance)
-    return _tracked(plant, reference.nominal, policy, tolerance)
+    return _case(plant, reference.nominal, policy, tolerance)
 
 
 def split_impact(tolerance: float) -> Case:
@@ -91,7 +83,7 @@ def split_impact(tolerance: float) -> Case:
     plant, reference, policy = _door(config, tolerance)
     start = reference.nominal(0.0) + np.array(config.perturbation)
     run = simulate(plant, OPEN, start, (0.0, FINAL_TIME), policy, rtol=tolerance, atol=tolerance)
-    return _tracked(plant, run, policy, tolerance)
+    return _case(plant, run, policy, tolerance)
 
 
 def friction(tolerance: float, *, release: bool) -> Case:
@@ -118,7 +110,7 @@ def friction(tolerance: float, *, release: bool) -> Case:
     gains = [ante if arc.mode == OPEN else post for arc in reference.nominal.arcs]
     between = {p.mode: gains[p.event] for p in reference.phantoms.values()}
     policy = ReferenceSpreading(reference, gains, between)
-    return _tracked(plant, reference.nominal, policy, tolerance)
+    return _case(plant, reference.nominal, policy, tolerance)
 
 
 def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Case:
@@ -132,7 +124,7 @@ def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Case:
     start = np.concatenate([body, velocity]) + tilt * np.eye(6)[2]
     plant = biped.soft(p, damping=damping)
     run = simulate(plant, biped.AIR, start, (0.0, DURATION), rtol=tolerance, atol=tolerance)
-    return Case(plant, None, _linearized(plant, run, tolerance))
+    return _case(plant, run, None, tolerance)
 
 
 def _door(
@@ -143,43 +135,11 @@ def _door(
     return plant, reference, ReferenceSpreading(reference, *rrr_door.gains(config, reference))
 
 
-def _linearized(plant: HybridSystem, run: HybridTrajectory, tolerance: float) -> Linearization:
-    return linearize(plant, run, phantom_input="pushing", rtol=tolerance, atol=tolerance)
-
-
-def _tracked(
-    plant: HybridSystem, run: HybridTrajectory, policy: ReferenceSpreading, tolerance: float
+def _case(
+    plant: HybridSystem, run: HybridTrajectory, policy: Policy | None, tolerance: float
 ) -> Case:
     """The map of a run under the feedback of its policy, also in phantom modes."""
-    reference = policy.reference
-    nothing = GainCurve.constant(np.zeros_like(policy.gains.arcs[0].values[0]))
-
-    def gain(events: tuple[Event, ...]) -> GainCurve:
-        return policy.gain(locate(reference, events)) or nothing
-
-    def phantom(k: int, fired: frozenset[int]) -> Array:
-        names = frozenset(run.events[k].guards[j] for j in fired)
-        return policy.gains.phantoms.get((k, names), nothing)(run.events[k].time)
-
-    gains = [gain(run.events[:k]) for k in range(len(run.arcs))]
-    return Case(plant, policy, _linearized(plant, run, tolerance).closed_loop(gains, phantom))
-
-
-def _reset(system: HybridSystem, event: Event) -> JumpGains:
-    """The Jacobians of the reset alone, of the guards one by one where they have no joint one."""
-    joint = system.outgoing(event.mode_before).edge(event.guards) is not None
-    key, x = event.mode_before, event.state_before
-    state, inputs = np.eye(system.mode(key).space.ndx), np.zeros((0, 0))
-    for guards in [event.guards] if joint else [(name,) for name in event.guards]:
-        edge = system.outgoing(key).edge(guards)
-        assert edge is not None
-        assert edge.reset.jacobian is not None
-        d = edge.reset.jacobian(event.time, x, event.input_before)
-        jump = edge.reset(event.time, x, event.input_before)
-        state = d.state @ state
-        inputs = d.input + (d.state @ inputs if inputs.size else 0.0)
-        key, x = edge.target if jump.mode is None else jump.mode, jump.state
-    still = np.zeros(len(state))
-    return JumpGains(
-        np.zeros(state.shape[1]), np.zeros(inputs.shape[1]), state, inputs, still, still
+    lin = linearize(
+        plant, run, policy=policy, phantom_input="pushing", rtol=tolerance, atol=tolerance
     )
+    return Case(plant, policy, lin)

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.linearization.validate import Config, Result
@@ -21,8 +19,7 @@ STYLES = ("o-", "s-", "^-", "d-")
 
 def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Result]) -> None:
     """Remainders on the left, derivative errors with and without saltation on the right."""
-    figure = Figure(figsize=(10.5, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(10.5, 4.8)
     left, right = figure.subplots(1, 2)
     for (name, result), color, style in zip(results.items(), COLORS, STYLES, strict=False):
         label: str | None = name

@@ -15,26 +15,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import casadi as ca
 import numpy as np
+from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import block, rrr_door
 from rich.console import Console
 
 from hybridctl import symbolic
-from hybridctl.checks import Array, count, number
+from hybridctl.checks import Array
 from hybridctl.control.ilqr.cost import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion, ilqr
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, table
-from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.settings import Bounds, Count, Positive, check_settings
 from hybridctl.spaces import VectorSpace
 
 SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
@@ -56,28 +58,22 @@ class Config:
     part of the reference that is optimised; door_shift: of the wrist at its start.
     """
 
-    intervals: int = 50
-    iterations: int = 100
-    block_intervals: int = 30
+    intervals: Count = 50
+    iterations: Count = 100
+    block_intervals: Count = 30
     block_target: float = 0.4
     block_speed: float = 1.0
     block_tilt: float = 0.2
-    block_duration: float = 0.6
-    door_intervals: int = 20
-    door_start: float = 0.8
-    door_end: float = 1.2
+    block_duration: Positive = 0.6
+    door_intervals: Count = 20
+    door_start: Annotated[float, Bounds(at_least=0.0, at_most=0.99)] = 0.8
+    door_end: Annotated[float, Bounds(above=1.0, at_most=2.0)] = 1.2
     door_shift: float = 0.05
-    rtol: float = 1e-9
-    atol: float = 1e-9
+    rtol: Positive = 1e-9
+    atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            if entry.type == "int":
-                count(entry.name, getattr(self, entry.name))
-            else:
-                number(entry.name, getattr(self, entry.name))
-        number("door_end", self.door_end, above=1.0, at_most=2.0)
-        number("door_start", self.door_start, at_least=0.0, at_most=0.99)
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -85,9 +81,9 @@ def quick(config: Config) -> Config:
     return replace(config, intervals=20, iterations=15, block_intervals=8, door_intervals=5)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Search on the ball, the block and the door."""
     with console.status("the ball"):
         balls = {name: fly(config, *key) for name, key in flights().items()}
     with console.status("the block"):
@@ -96,21 +92,39 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         hit, missed = push(config, config.iterations), push(config, 0)
     found = {**balls, "block": slid, "door": hit}
     summary = {name: record(motion) for name, motion in found.items()}
-    folder.write_json("summary.json", summary)
-    for name in ("block", "door"):
-        found[name].trajectory.save(folder / f"{name}.npz")
     rows = [row(name, entry) for name, entry in summary.items()]
     columns = ("motion", "events", "cost", "iterations", "converged")
-    console.print(table("Iterative LQR through events", columns, rows))
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
+
+    def draw(folder: RunFolder) -> None:
         draw_balls(balls, folder)
         draw_states(
             folder / "figures/block.png", "A block that stops at its target", BLOCK, thrown, slid
         )
         draw_states(folder / "figures/door.png", "An arm that opens a door", DOOR, missed, hit)
-    return summary
+
+    return Findings(
+        summary,
+        [table("Iterative LQR through events", columns, rows)],
+        checks(summary),
+        {name: found[name].trajectory for name in ("block", "door")},
+        draw=draw,
+    )
+
+
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """The start decides on bounces; the saltation matrix is needed; contacts are no obstacle."""
+    cost = {name: entry["cost"] for name, entry in summary.items()}
+    bounces = {name: len(entry["events"]) for name, entry in summary.items()}
+    wrong = cost["far, falls, reset only"] / cost["far, falls"]
+    return [
+        *(Check(f"{t}: hovering does not bounce", bounces[f"{t}, hovers"], 0) for t in TARGETS),
+        *(Check(f"{t}: falling bounces once", bounces[f"{t}, falls"], 1, 1) for t in TARGETS),
+        Check("with the reset's Jacobian alone the far target costs, times", wrong, least=2.0),
+        *(
+            Check(f"{n}: cost by that of the first guess", cost[n] / summary[n]["first_cost"], 0.1)
+            for n in ("block", "door")
+        ),
+    ]
 
 
 def flights() -> dict[str, tuple[float, float, str]]:
@@ -161,14 +175,7 @@ def fly(config: Config, target: float, force: float, method: str) -> OptimalMoti
 
 def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
     """The first-order map with the Jacobian of the reset for the saltation matrix: wrong."""
-    lin = linearize(system, motion)
-    jumps = [
-        replace(jump, field_change=np.zeros_like(jump.field_change))
-        if isinstance(jump, JumpGains)
-        else jump
-        for jump in lin.jumps
-    ]
-    return replace(lin, jumps=tuple(jumps))
+    return with_jumps(linearize(system, motion), "reset")
 
 
 def slide(config: Config, iterations: int) -> OptimalMotion:

@@ -16,25 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.optimal.lqr_cases import CASES, Case
 from hybridctl.experiments.optimal.lqr_figures import draw
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
+from rich.table import Table
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ReferenceSpreading, followed, locate
-from hybridctl.errors import SimulationError
+from hybridctl.errors import InputError, SimulationError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.report import RunFolder, progress, table
+from hybridctl.report import progress, table
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.settings import Bounds, Count, Positive, check_settings
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
@@ -50,19 +53,16 @@ class Config:
     those of the case. sizes: of one deviation, likewise. tolerance: of the simulations.
     """
 
-    samples: int = 20
-    seed: int = 0
-    size: float = 1.0
-    sizes: tuple[float, ...] = (0.4, 0.2, 0.1, 0.05)
-    tolerance: float = 1e-9
+    samples: Count = 20
+    seed: Annotated[int, Bounds(at_least=0)] = 0
+    size: Positive = 1.0
+    sizes: tuple[Positive, ...] = (0.4, 0.2, 0.1, 0.05)
+    tolerance: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        count("samples", self.samples)
-        count("seed", self.seed, at_least=0)
-        number("size", self.size, above=0.0)
-        for k, size in enumerate(vector("sizes", self.sizes)):
-            number(f"sizes[{k}]", size, above=0.0)
-        number("tolerance", self.tolerance, above=0.0)
+        check_settings(self)
+        if len(set(self.sizes)) < 2:
+            raise InputError(f"sizes must have two or more different numbers, got {self.sizes}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,22 +87,21 @@ def quick(config: Config) -> Config:
     return replace(config, samples=3, sizes=(0.4, 0.2))
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=config.seed)
-    results = {}
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Design, track and compare on every case."""
     with progress(console, 0.0, 1.0) as begin:
-        for name, build in CASES.items():
-            tick = begin(name)
-            results[name] = study(config, build(config.tolerance), tick)
+        results = {
+            name: study(config, build(config.tolerance), begin(name))
+            for name, build in CASES.items()
+        }
     summary = {name: record(config, result) for name, result in results.items()}
-    folder.write_json("summary.json", summary)
-    print_table(console, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing the figure"):
-        draw(folder / "figures/costs.png", config, results)
-    return summary
+    return Findings(
+        summary,
+        printed(summary),
+        [check for name, entry in summary.items() for check in checks(name, entry)],
+        draw=lambda folder: draw(folder / "figures/costs.png", config, results),
+    )
 
 
 def study(config: Config, case: Case, tick: Any) -> Result:
@@ -226,8 +225,18 @@ def record(config: Config, result: Result) -> dict[str, Any]:
     return found
 
 
-def print_table(console: Console, summary: Mapping[str, Any]) -> None:
-    """Costs of the wrong designs by those of the right one."""
+def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
+    """What saltation is worth in a case, and that its value function is right to second order."""
+    ratio = min(entry[design]["mean_ratio"] for design in DESIGNS[1:])
+    (order,) = np.polyfit(np.log(entry["sizes"]), np.log(entry["gaps"]), 1)[:1]
+    return [
+        Check(f"{name}: the best design without saltation costs more, ratio", ratio, least=1.0),
+        Check(f"{name}: what the value function leaves out falls, order", float(order), least=0.5),
+    ]
+
+
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Costs of the wrong designs by those of the right one, and the value function's error."""
     rows = []
     for name, s in summary.items():
         for design in DESIGNS[1:]:
@@ -242,8 +251,11 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
                 )
             )
     title = "Simulated cost by that of the design with the saltation matrix"
-    console.print(table(title, ["design", "mean", "median", "worse in", "lost"], rows))
+    lines: list[Table | str] = [
+        table(title, ["design", "mean", "median", "worse in", "lost"], rows)
+    ]
     for name, s in summary.items():
         gaps = ", ".join(f"{gap:.1e}" for gap in s["gaps"])
         sizes = ", ".join(f"{size:g}" for size in s["sizes"])
-        console.print(f"{name}: simulated cost against value function {gaps} at sizes {sizes}")
+        lines.append(f"{name}: simulated cost against value function {gaps} at sizes {sizes}")
+    return lines

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from hybridctl.plots import BASELINE, GREEN, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.optimal.lqr import Config, Result
@@ -21,8 +19,7 @@ COLORS = (TRACKING, REFERENCE, GREEN)
 
 def draw(path: Path, config: Config, results: Mapping[str, Result]) -> None:
     """Ratios of costs of all starts on the left, value function against simulation on the right."""
-    figure = Figure(figsize=(10.5, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(10.5, 4.6)
     left, right = figure.subplots(1, 2)
     for column, result in enumerate(results.values()):
         for side, (design, label, color) in zip((-0.15, 0.15), WRONG, strict=True):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.robots.rrr_door import Parameters, system
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array
 from hybridctl.control.detection import Detection
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
@@ -19,8 +20,10 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc
+from hybridctl.settings import Bounds, NotNegative, check_settings
 
 _CUT = 2.5  # standard deviations, the largest perturbation
+Relative: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.9 / _CUT)]
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,17 @@ class Perturbations:
     longest delay of the detection of events, s; uniform from zero on, the same for all of a run.
     """
 
-    position: float = 0.03
-    velocity: float = 0.03
-    input_bias: float = 0.2
-    mass: float = 0.03
-    friction: float = 0.2
-    door_position: float = 0.002
-    door_stiffness: float = 0.1
-    delay: float = 0.001
+    position: NotNegative = 0.03
+    velocity: NotNegative = 0.03
+    input_bias: NotNegative = 0.2
+    mass: Relative = 0.03
+    friction: Relative = 0.2
+    door_position: NotNegative = 0.002
+    door_stiffness: Relative = 0.1
+    delay: NotNegative = 0.001
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            number(field.name, getattr(self, field.name), at_least=0.0)
-        for name in ("mass", "friction", "door_stiffness"):
-            number(name, getattr(self, name), at_most=0.9 / _CUT)
+        check_settings(self)
 
 
 @dataclass(frozen=True)

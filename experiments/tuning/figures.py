@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from hybridctl.control.tuning.ensemble import Statistics
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 
 if TYPE_CHECKING:
     from hybridctl.experiments.tuning.tune import Ranked
@@ -23,7 +22,8 @@ COLORS = {"before": REFERENCE, "after": TRACKING, "conventional": BASELINE}
 
 def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
     """All candidates by peak input and mean error, and what the unseen runs say of the chosen."""
-    figure, axes = _figure()
+    figure = canvas(6.4, 4.6)
+    axes = figure.subplots()
     for kind, marker in (("start", "s"), ("prediction", "o"), ("search", ".")):
         points = [c for c in summary["candidates"] if c["origin"].startswith(kind)]
         if points:
@@ -47,7 +47,8 @@ def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
 
 def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
     """The share of runs with an error up to each value."""
-    figure, axes = _figure()
+    figure = canvas(6.4, 4.6)
+    axes = figure.subplots()
     for name, result in results.items():
         errors = np.sort(result.errors)
         share = np.arange(1, len(errors) + 1) / len(errors)
@@ -63,7 +64,8 @@ def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
 
 def draw_rank(path: Path, ranked: Ranked) -> None:
     """Predicted against simulated cost of random gains."""
-    figure, axes = _figure()
+    figure = canvas(6.4, 4.6)
+    axes = figure.subplots()
     label = f"rank correlation {ranked.correlation:.3f}"
     axes.loglog(ranked.predicted, ranked.simulated, "o", color=TRACKING, ms=4, label=label)
     axes.set_xlabel("predicted cost")
@@ -78,12 +80,6 @@ def number_log_axis(axis: Axis, limits: tuple[float, float]) -> None:
     axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _figure() -> tuple[Figure, Any]:
-    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots()
 
 
 def _save(figure: Figure, axes: Any, path: Path) -> None:

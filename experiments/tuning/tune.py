@@ -17,18 +17,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.contact import contact_modes
-from hybridctl.experiments.tuning import figures as tune_figures
+from hybridctl.experiments.tuning import figures
 from hybridctl.experiments.tuning.door import DoorTrial, Perturbations
 from rich.console import Console
+from rich.table import Table
 from scipy.stats import spearmanr
 
 from hybridctl import __version__
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array, number
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
@@ -37,16 +38,19 @@ from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.search import Tuning, Validation, tune
 from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.errors import InputError, SimulationError
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.settings import Bounds, Count, Positive, check_settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
 SHAPE = (3, 8)
 APPROACH = 1e-3  # weight of the error before the impact, where 1 is that after it
+NotNegativeCount = Annotated[int, Bounds(at_least=0)]
 LEAST = 0.5  # gains below are raised where the search begins, as logarithms cannot be of zero
 
 
@@ -68,48 +72,32 @@ class Config:
 
     friction: bool = False
     release: bool = False
-    seed: int = 1
-    members: int = 200
-    training: int = 32
-    validation: int = 100
-    finalists: int = 5
-    input_weights: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
-    iterations: int = 60
-    evaluations: int = 36
-    step: float = 0.3
-    peak_margin: float = 0.1
-    gains_between: tuple[float, float] = (0.1, 100.0)
-    rank: int = 0
-    rank_members: int = 20
-    rank_range: float = 4.0
-    tolerance: float = 1e-4
-    workers: int = 0
+    seed: NotNegativeCount = 1
+    members: Count = 200
+    training: Count = 32
+    validation: Count = 100
+    finalists: Count = 5
+    input_weights: tuple[Positive, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
+    iterations: Count = 60
+    evaluations: NotNegativeCount = 36
+    step: Positive = 0.3
+    peak_margin: Annotated[float, Bounds(at_least=0.0, at_most=0.5)] = 0.1
+    gains_between: tuple[Positive, Positive] = (0.1, 100.0)
+    rank: NotNegativeCount = 0
+    rank_members: Count = 20
+    rank_range: Annotated[float, Bounds(above=1.0)] = 4.0
+    tolerance: Positive = 1e-4
+    workers: NotNegativeCount = 0
     dask: str | None = None
     perturbations: Perturbations = field(default_factory=Perturbations)
     door: rrr_door.Config = field(default_factory=rrr_door.Config)
 
     def __post_init__(self) -> None:
-        for name in (
-            "members",
-            "training",
-            "validation",
-            "finalists",
-            "iterations",
-            "rank_members",
-        ):
-            count(name, getattr(self, name))
-        for name in ("seed", "evaluations", "rank", "workers"):
-            count(name, getattr(self, name), at_least=0)
-        for k, weight in enumerate(vector("input_weights", self.input_weights)):
-            number(f"input_weights[{k}]", weight, above=0.0)
+        check_settings(self)
         if not self.input_weights:
             raise InputError("input_weights must have one number at least, got none")
-        number("step", self.step, above=0.0)
-        number("peak_margin", self.peak_margin, at_least=0.0, at_most=0.5)
-        low, high = vector("gains_between", self.gains_between, 2)
-        number("gains_between[1]", high, above=number("gains_between[0]", low, above=0.0))
-        number("rank_range", self.rank_range, above=1.0)
-        number("tolerance", self.tolerance, above=0.0)
+        low, high = self.gains_between
+        number("gains_between[1]", high, above=low)
         if self.door.gains is not None:
             raise InputError("door.gains must be null: tuning begins with the settings' own gains")
 
@@ -167,9 +155,23 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
     record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
-    folder.write_configuration(config, seed=config.seed)
-    with console.status("linearizing"):
-        study = prepare(config)
+
+    @experiment
+    def of_record(config: Config, console: Console) -> Findings:
+        with console.status("linearizing"):
+            study = prepare(config)
+        found, results, ranked = simulated(study, record, console)
+        found.gains.save(folder / "gains.npz")
+        return findings(study, found, results, ranked)
+
+    return of_record(config, folder, console)
+
+
+def simulated(
+    study: Study, record: Journal, console: Console
+) -> tuple[Tuning, dict[str, Statistics], Ranked | None]:
+    """The tuning, the runs that it has not seen, and the order of random gains if asked for."""
+    config = study.config
     trial = DoorTrial(config.experiment, config.perturbations, config.seed, config.tolerance)
     total = (len(config.input_weights) + 3 + config.evaluations) * config.training
     total += (config.finalists + 2) * config.validation
@@ -195,16 +197,31 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
             "conventional": judged(hand_set, "conventional"),
         }
         ranked = rank(study, ensemble(0, config.rank_members)) if config.rank else None
-    found.gains.save(folder / "gains.npz")
+    return found, results, ranked
+
+
+def findings(
+    study: Study, found: Tuning, results: Mapping[str, Statistics], ranked: Ranked | None
+) -> Findings:
+    """What there is to say of a tuning."""
     summary = summarize(study, found, results, ranked)
-    folder.write_json("summary.json", summary)
-    print_tables(console, summary)
-    with console.status("drawing figures"):
-        tune_figures.draw_trade_off(folder / "figures/trade_off.png", summary)
-        tune_figures.draw_distribution(folder / "figures/distribution.png", results)
+
+    def draw(folder: RunFolder) -> None:
+        figures.draw_trade_off(folder / "figures/trade_off.png", summary)
+        figures.draw_distribution(folder / "figures/distribution.png", results)
         if ranked is not None:
-            tune_figures.draw_rank(folder / "figures/rank.png", ranked)
-    return summary
+            figures.draw_rank(folder / "figures/rank.png", ranked)
+
+    before, after = results["before"], results["after"]
+    return Findings(
+        summary,
+        printed(summary),
+        [
+            Check("error by that before", after.mean_error / before.mean_error, 0.9),
+            Check("peak input by that before", after.peak_input / before.peak_input, 1.0),
+        ],
+        draw=draw,
+    )
 
 
 def prepare(config: Config) -> Study:
@@ -346,7 +363,7 @@ def diagonals(gain: Array) -> dict[str, Array]:
     return {"position": np.diag(gain[:, :3]), "velocity": np.diag(gain[:, 4:7])}
 
 
-def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """Errors before and after, then the gains."""
     labels = {
         "before": "hand-set gains, spreading",
@@ -360,16 +377,19 @@ def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
         shown = [r["mean_error"], r["p95_error"], r["peak_input"]]
         rows.append((label, *(f"{value:.4f}" for value in shown), str(failed)))
     title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
-    console.print(table(title, ["", "mean", "95 %", "peak input", "failed"], rows))
+    parts: list[Table | str] = [
+        table(title, ["", "mean", "95 %", "peak input", "failed"], rows),
+    ]
     rows = [
         (f"{name}, arc {k}", *(" ".join(f"{x:.4g}" for x in gain[kind]) for kind in gain))
         for name, arcs in summary["gains"].items()
         for k, gain in enumerate(arcs)
     ]
-    console.print(table("Gains", ["", "position [N m/rad]", "velocity [N m s/rad]"], rows))
+    parts.append(table("Gains", ["", "position [N m/rad]", "velocity [N m s/rad]"], rows))
     if "rank" in summary:
         r = summary["rank"]
-        console.print(
+        parts.append(
             f"rank correlation of predicted and simulated cost over {r['gains']} random gains: "
             f"{r['spearman']:.3f}"
         )
+    return parts

@@ -53,6 +53,8 @@ class GainCurve:
     def __call__(self, t: ArrayLike) -> Array:
         """K (..., nu, ndx) at times t (...), or at one."""
         knots, values = self.times, self.values
+        if len(knots) == 1 and np.ndim(t) == 0:
+            return np.asarray(values[0])
         if len(knots) == 1:
             return np.asarray(np.broadcast_to(values[0], (*np.shape(t), *values.shape[1:])))
         k = np.minimum(np.maximum(knots.searchsorted(t, "right"), 1), len(knots) - 1)

@@ -170,8 +170,13 @@ class Motion:
         law, normalize = self.law, self.mode.space.normalize
         if self.held is not None:
             return self.held
-        times = Step(start, end, states, states).times.tolist()
-        return np.array([law(t, normalize(x)) for t, x in zip(times, states, strict=True)])
+        times = Step(start, end, states, states).times
+        if self.feedback is not None:
+            offsets, gains = self.feedback.along(times)
+            inputs, limits = offsets - (gains @ states[:, :, None])[:, :, 0], self.feedback.limits
+            return inputs if limits is None else inputs.clip(*limits)
+        each = zip(times.tolist(), states, strict=True)
+        return np.array([law(t, normalize(x)) for t, x in each])
 
 
 def _is_plain(value: object, *shape: int) -> bool:

@@ -81,13 +81,13 @@ class _Point:
     def __init__(self, bodies: Bodies, place: Place) -> None:
         self._bodies = bodies
         self._a, self._b = place.joint_a - 1, place.joint_b - 1
-        self._point = ca.DM(place.point)
+        self._point = ca.SX(place.point)
         self._turn = ca.DM(place.rotation)
         pose_a, pose_b = bodies.world[self._a], bodies.world[self._b]
         self._across = pose_b.rotation.T @ pose_a.rotation
         self._world = pose_a.position + pose_a.rotation @ self._point
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
-        r = self._turn.T @ (self._on_b - ca.DM(place.position))
+        r = self._turn.T @ (self._on_b - ca.SX(place.position))
         self._surface = _surface(known_surface(place.surface), r)
         self.distance, self.normal = self._surface.distance, self._surface.normal
         self.tangents = _tangents(self.normal, place.directions, place.axis)

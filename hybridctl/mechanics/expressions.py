@@ -70,13 +70,13 @@ class Bodies:
 
     def __init__(self, tree: Tree, q: Expression) -> None:
         self.tree = tree
-        self.nv = len(tree.armature)
+        self.nv: int = tree.armature.shape[0]
         self.local: list[Pose] = []
         self.world: list[Pose] = [WORLD]
         rates = []
         for body in tree.bodies:
             moved, rate = _joint(body, q)
-            placed = Pose(ca.DM(body.rotation), ca.DM(body.position)).of(moved)
+            placed = Pose(ca.DM(body.rotation), ca.SX(body.position)).of(moved)
             self.local.append(placed)
             self.world.insert(-1, self.world[body.parent].of(placed))
             rates.append(rate)
@@ -121,7 +121,7 @@ class Bodies:
 
     def mass(self) -> Expression:
         """M (nv, nv), armature included."""
-        matrix = ca.SX(ca.diag(ca.DM(self.tree.armature)))
+        matrix = ca.diag(ca.SX(self.tree.armature))
         composites = [_Inertia.of(body) for body in self.tree.bodies]
         for i, body in reversed(list(enumerate(self.tree.bodies))):
             for k, column in enumerate(body.twist.T):
@@ -273,9 +273,7 @@ class _Inertia(NamedTuple):
     @staticmethod
     def of(body: MovingBody) -> _Inertia:
         """That of a body alone."""
-        cross = ca.skew(ca.DM(body.center))
-        about_origin = ca.DM(body.inertia) - body.mass * cross @ cross
-        return _Inertia(ca.DM(body.mass), body.mass * ca.DM(body.center), about_origin)
+        return _Inertia(ca.SX(body.mass), ca.SX(body.moment), ca.SX(body.inertia))
 
     def times(self, motion: Array) -> Spatial:
         """The force that a constant acceleration (6,) needs."""

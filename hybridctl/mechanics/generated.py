@@ -3,30 +3,44 @@ r"""The terms of contact dynamics from generated CasADi functions.
 .. math:: M a + h = S u + J^T f, \qquad \dot w = J a + \dot J v,
 
 with w the rates of the rows of all contacts of a set: normals, then tangents (see `geometry`).
+
+Functions are made for a structure: which joints there are, where they turn, what is zero. Masses,
+inertias, lengths, springs and friction are their last argument, so that robots which differ in
+these alone share them.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, kept, key_of, transposed
+from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.mechanics import contact_expressions, expressions
 from hybridctl.mechanics.contact_expressions import ContactPoints
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.geometry import ContactSet, Place
-from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Values
 from hybridctl.mechanics.tree import Tree
 
 _SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
+
+
+class Springs(NamedTuple):
+    """Of each velocity (nv,) the coordinate it changes, and its spring and damper: `Passive`."""
+
+    coordinate: NDArray[np.intp]
+    stiffness: Array
+    rest: Array
+    damping: Array
 
 
 class GeneratedTerms:
@@ -74,18 +88,26 @@ class GeneratedTerms:
 
 
 class Constants(NamedTuple):
-    """All that the functions are made of: the robot's tree, springs and motors, and contacts."""
+    """All that the functions are made of: the robot's tree, springs and motors, and contacts.
+
+    friction (c, 2): kinetic and static coefficients, where the functions are of these.
+    """
 
     tree: Tree
     nq: int
-    passive: Passive
+    springs: Springs
     actuation: Array
     places: tuple[Place, ...]
+    friction: Array
 
     @staticmethod
-    def of(robot: Robot, contacts: ContactSet) -> Constants:
+    def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> Constants:
         """Those of a robot with a set of contacts."""
-        return Constants(robot.tree(), robot.nq, robot.passive, robot.actuation, contacts.places())
+        passive = robot.passive
+        springs = Springs(passive.coordinate, passive.stiffness, passive.rest, passive.damping)
+        friction = np.zeros((0, 2)) if friction is None else friction
+        places = contacts.places()
+        return Constants(robot.tree(), robot.nq, springs, robot.actuation, places, friction)
 
     @property
     def nv(self) -> int:
@@ -99,30 +121,84 @@ class Constants(NamedTuple):
 
     def compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
         """One of the functions below, made or read from disk."""
-        make = _MAKERS[name]
-        return Compiled(kept(self.key(name), lambda: transposed(name, *make(self))), shapes)
+        made = kept(self.key(name), lambda: transposed(name, *self._made(name)))
+        return Compiled(held(made, self.numbers), shapes)
+
+    def _made(self, name: str) -> _Made:
+        symbolic, numbers = self.symbolic()
+        arguments, results = _MAKERS[name](symbolic)
+        return [*arguments, numbers], results
+
+    @property
+    def numbers(self) -> Array:
+        """What robots of the same structure differ in, (np,)."""
+        found: list[Array] = [np.zeros(0)]
+
+        def look(numbers: Array) -> Array:
+            found.append(numbers[numbers != 0.0])
+            return numbers
+
+        self._with(look)
+        return np.concatenate(found)
+
+    def symbolic(self) -> tuple[Constants, Expression]:
+        """The same with symbols for the `numbers`, and these symbols (np, 1)."""
+        symbols = ca.SX.sym("numbers", len(self.numbers))
+        left = iter(ca.vertsplit(symbols))
+
+        def name(numbers: Array) -> Expression:
+            columns = numbers if numbers.ndim == 2 else numbers.reshape(-1, 1)
+            result = ca.SX.zeros(*columns.shape)
+            for i, j in np.argwhere(columns).tolist():
+                result[i, j] = next(left)
+            return result
+
+        return self._with(name), symbols
 
     def key(self, *parts: Any) -> str:
-        """A name for what is made from these constants and parts (see `compiled.key_of`)."""
-        sources = [Path(source).read_text(encoding="utf-8") for source in _SOURCES]
-        return key_of(sources, self._parts(), *parts)
-
-    def _parts(self) -> tuple[Any, ...]:
+        """A name for what is made for this structure, and from parts (see `compiled.key_of`)."""
+        zeros = self._with(lambda numbers: numbers == 0.0)
         surfaces = [
             (type(place.surface).__name__, sorted(vars(place.surface).items()))
             for place in self.places
         ]
-        springs = (self.passive.stiffness, self.passive.rest, self.passive.damping)
-        places = [place._replace(surface=None) for place in self.places]  # type: ignore[arg-type]
-        return (self.tree, *springs, self.passive.coordinate, self.actuation, places, surfaces)
+        places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
+        structure = zeros._replace(places=places)
+        return key_of(sources(*_SOURCES), structure, surfaces, *parts)
+
+    def _with(self, change: Callable[[Array], Any]) -> Constants:
+        """The same with a change of all that robots of one structure may differ in."""
+        bodies = tuple(
+            body._replace(
+                position=change(body.position),
+                mass=change(np.array(body.mass)),
+                moment=change(body.moment),
+                inertia=change(body.inertia),
+            )
+            for body in self.tree.bodies
+        )
+        coordinate, *springs = self.springs
+        places = (
+            p._replace(point=change(p.point), position=change(p.position)) for p in self.places
+        )
+        return self._replace(
+            tree=self.tree._replace(bodies=bodies, armature=change(self.tree.armature)),
+            springs=Springs(coordinate, *map(change, springs)),
+            places=tuple(places),
+            friction=change(self.friction),
+        )
 
     def resistance(self, q: Expression, v: Expression) -> Expression:
         """k (q - q_rest) + d v (nv, 1) of springs and dampers."""
-        torque = ca.DM(self.passive.damping) * v
-        for i in np.flatnonzero(self.passive.stiffness):
-            stretch = q[int(self.passive.coordinate[i])] - self.passive.rest[i]
-            torque[int(i)] += self.passive.stiffness[i] * stretch
-        return torque
+        coordinate, stiffness, rest, damping = self.springs
+        stretch = q[coordinate.tolist()] - ca.SX(rest)
+        return ca.SX(stiffness) * stretch + ca.SX(damping) * v
+
+
+@cache
+def sources(*files: str) -> str:
+    """The text of the files that functions are made by, as part of their keys."""
+    return "".join(Path(file).read_text(encoding="utf-8") for file in files)
 
 
 _Made = tuple[list[Expression], list[Expression]]

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 
 import casadi as ca
 
 from hybridctl import whole_step
-from hybridctl.compiled import Compiled, kept, transposed
+from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.expressions import Bodies, Expression, normalized
-from hybridctl.mechanics.mode_expressions import ModeField, mode_derivatives, mode_field, mode_key
+from hybridctl.mechanics.generated import sources
+from hybridctl.mechanics.mode_expressions import (
+    ModeEquations,
+    ModeField,
+    field_of,
+    mode_derivatives,
+)
 from hybridctl.whole_step import CompiledStep, Function, Value
 
 _SOURCES = (whole_step.__file__, __file__)
@@ -38,14 +43,14 @@ class GeneratedMode:
     def values(self) -> Compiled:
         """(t, x, u) -> rate (nq + nv,) of the coordinates, guards (n,), soundness (1,)."""
         made = self._motion
-        return Compiled(made, [(made.numel_out(0),), (made.numel_out(1),), (1,)])
+        return Compiled(self._held(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
 
     @cached_property
     def slopes(self) -> Compiled:
         """(x, u) -> soundness, field, and the results of `mode_derivatives`."""
         made = self._kept("slopes", self._new_slopes)
         n, nu, count = made.numel_out(1), made.size1_out(3), made.size2_out(4)
-        return Compiled(made, [(1,), (n,), (n, n), (n, nu), (count, n), (count, nu)])
+        return Compiled(self._held(made), [(1,), (n,), (n, n), (n, nu), (count, n), (count, nu)])
 
     def step(self, field: Value, guards: Value) -> CompiledStep:
         """Whole steps; field, guards: the callables of the mode and of its guard set."""
@@ -53,37 +58,49 @@ class GeneratedMode:
 
     def _made(self, name: str) -> Function:
         if name == "motion":
-            return self._motion
-        return self._kept(name, lambda: whole_step.made(name, self._motion, self._tangent()))
+            return self._held(self._motion)
+        made = self._kept(name, lambda: whole_step.made(name, self._motion, self._tangent()))
+        return self._held(made)
+
+    def _held(self, made: Function) -> Function:
+        return held(made, self._equations.constants.numbers)
 
     @cached_property
     def _motion(self) -> Function:
-        """(t, x, u) -> rate of the coordinates, guards, soundness; x need not be normalised."""
+        """(t, x, u, numbers) -> rate of coordinates, guards, soundness; of x of any norm."""
         return self._kept("motion", self._new_motion)
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
-        d = self._dynamics
-        sources = [Path(source).read_text(encoding="utf-8") for source in _SOURCES]
-        key = mode_key(d.robot, d.contacts, self._modes, d.stabilization, name, *sources)
-        return kept(key, build)
+        return kept(key_of(self._key, name), build)
 
     @cached_property
-    def _expressions(self) -> ModeField:
+    def _key(self) -> str:
+        return self._equations.key(sources(*_SOURCES))
+
+    @cached_property
+    def _equations(self) -> ModeEquations:
         d = self._dynamics
-        return mode_field(d.robot, d.contacts, self._modes, stabilization=d.stabilization)
+        return ModeEquations.of(d.robot, d.contacts, self._modes, d.stabilization)
+
+    @cached_property
+    def _expressions(self) -> tuple[ModeField, Expression]:
+        """Those of the mode, with symbols for the numbers of the robot, and these symbols."""
+        constants, numbers = self._equations.constants.symbolic()
+        return field_of(self._equations._replace(constants=constants)), numbers
 
     def _new_motion(self) -> Function:
-        mode = self._expressions
-        of_unit = ca.Function("mode", [mode.x, mode.u], [mode.field, mode.guards, mode.sound])
-        results = of_unit(self._unit(mode.x), mode.u)
+        mode, numbers = self._expressions
+        symbols = [mode.x, mode.u, numbers]
+        of_unit = ca.Function("mode", symbols, [mode.field, mode.guards, mode.sound])
+        results = of_unit(self._unit(mode.x), mode.u, numbers)
         columns = ca.cse([ca.densify(result) for result in results])
-        return ca.Function("motion", [ca.SX.sym("t"), mode.x, mode.u], columns)
+        return ca.Function("motion", [ca.SX.sym("t"), *symbols], columns)
 
     def _new_slopes(self) -> Function:
-        mode, nq = self._expressions, self._dynamics.robot.nq
+        (mode, numbers), nq = self._expressions, self._dynamics.robot.nq
         field = ca.vertcat(mode.x[nq:], mode.field[nq:])
         results = [mode.sound, field, *mode_derivatives(mode)]
-        return transposed("slopes", [mode.x, mode.u], results)
+        return transposed("slopes", [mode.x, mode.u, numbers], results)
 
     def _tangent(self) -> Function | None:
         """x -> T (nx, 2 nv) and its left inverse, None where all coordinates are free."""

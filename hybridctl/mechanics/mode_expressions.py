@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import mul
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import casadi as ca
@@ -28,7 +27,7 @@ from hybridctl.mechanics.contact_expressions import ContactPoints, Rows
 from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.expressions import Bodies, Expression
-from hybridctl.mechanics.generated import Constants
+from hybridctl.mechanics.generated import Constants, sources
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.tolerances import (
@@ -70,14 +69,41 @@ class ModeField(NamedTuple):
     sound: Expression
 
 
-def mode_key(
-    robot: Robot, contacts: Sequence[Contact], modes: Modes, stabilization: float, *parts: Any
-) -> str:
-    """A name under which to keep what is made from the expressions of a mode and from `parts`."""
-    friction = [(contact.friction, contact.static_friction) for contact in contacts]
-    sources = [Path(file).read_text(encoding="utf-8") for file in (tolerances.__file__, __file__)]
-    constants = Constants.of(robot, ContactSet(robot, contacts))
-    return constants.key(sources, friction, tuple(map(str, modes)), stabilization, *parts)
+class ModeEquations(NamedTuple):
+    """All that the expressions of a mode are made of.
+
+    tangents: the rows of those of each contact. independent: of the rows that are held.
+    """
+
+    constants: Constants
+    tangents: tuple[tuple[int, ...], ...]
+    modes: Modes
+    stabilization: float
+    independent: _Independent
+
+    @staticmethod
+    def of(
+        robot: Robot, contacts: Sequence[Contact], modes: Modes, stabilization: float
+    ) -> ModeEquations:
+        """Those of a robot; residuals decay at `stabilization` 1/s."""
+        members = ContactSet(robot, contacts)
+        constants = Constants.of(robot, members, friction_of(contacts))
+        tangents = tangents_of(members)
+        part = Part(tangents, constants.friction, modes)
+        independent = _independent_rows(robot, members, part)
+        return ModeEquations(
+            constants, tangents, tuple(map(str, modes)), stabilization, independent
+        )
+
+    @property
+    def part(self) -> Part:
+        """Which rows the mode holds."""
+        return Part(self.tangents, self.constants.friction, self.modes)
+
+    def key(self, *parts: Any) -> str:
+        """A name under which to keep what is made from these, but for numbers, and from `parts`."""
+        made_by = sources(tolerances.__file__, __file__)
+        return self.constants.key(made_by, *self[1:], *parts)
 
 
 def mode_field(
@@ -87,9 +113,13 @@ def mode_field(
 
     Raises `InputError` for a surface for which no expression is known.
     """
-    members = ContactSet(robot, contacts)
-    c = Constants.of(robot, members)
-    x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", robot.nu)
+    return field_of(ModeEquations.of(robot, contacts, modes, stabilization))
+
+
+def field_of(equations: ModeEquations) -> ModeField:
+    """The expressions that are made of these; their constants may be symbols."""
+    c, part = equations.constants, equations.part
+    x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
     q, v = x[: c.nq], x[c.nq :]
     bodies = Bodies(c.tree, q)
     points = ContactPoints(bodies, c.places)
@@ -99,18 +129,14 @@ def mode_field(
     drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
     by_mass, _ = cholesky(bodies.mass())
     free = by_mass(drive)
-    part = Part(members, contacts, modes)
     if part.closed:
         jacobian = points.jacobian()
-        target = _target(rows, len(contacts), stabilization)[part.held]
+        target = _target(rows, len(c.places), equations.stabilization)[part.held]
         mix = part.mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
         held = jacobian[part.held, :]
         delassus, wanted = held @ response, target - held @ free
-        look = ca.Function("look", [x, u], [delassus])
-        states = _looks(robot, members, part.closed)
-        samples = [np.array(look(state, np.zeros(robot.nu))) for state in states]
-        independent = _independent(samples, not part.slides)
+        independent = equations.independent
         m, margin = _multipliers(part, delassus, wanted, independent)
         ratio = ca.SX(1.0)
         if part.slides:
@@ -154,23 +180,35 @@ def _target(rows: Rows, count: int, s: float) -> Expression:
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
+def tangents_of(members: ContactSet) -> tuple[tuple[int, ...], ...]:
+    """The rows of the tangents of each contact."""
+    return tuple(tuple(rows.tolist()) for rows in members.tangents)
+
+
+def friction_of(contacts: Sequence[Contact]) -> Array:
+    """Kinetic and static coefficients (c, 2)."""
+    pairs = [(contact.friction, contact.static_friction) for contact in contacts]
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+
+
 class Part:
     """Which rows of all contacts a mode holds, and which forces come with them."""
 
-    def __init__(self, members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> None:
-        self._contacts, self._modes = contacts, modes
-        self._tangents = [rows.tolist() for rows in members.tangents]
+    def __init__(
+        self, tangents: Sequence[Sequence[int]], friction: Array | Expression, modes: Modes
+    ) -> None:
+        self._friction, self._modes = ca.SX(friction), modes
+        self._tangents = [list(rows) for rows in tangents]
         self.closed = [i for i, mode in enumerate(modes) if mode != OPEN]
         sticking = [i for i in self.closed if modes[i] == STICK]
         friction = [(self.closed.index(i), row) for i in sticking for row in self._tangents[i]]
         self.held = [*self.closed, *(row for _, row in friction)]
         self.slides = any(mode in SLIPS for mode in modes)
         self.rubs = any(
-            contact.friction > 0.0 and mode in SLIPS
-            for contact, mode in zip(contacts, modes, strict=True)
+            mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
         )
         self.normal_of_friction = [place for place, _ in friction]
-        self._size = len(members.owner)
+        self._size = len(modes) + sum(map(len, tangents))
 
     def mix(self, rates: Expression) -> Expression:
         """E (r, m)."""
@@ -183,7 +221,7 @@ class Part:
             sign, tangents = SLIPS[self._modes[i]], self._tangents[i]
             velocity = rates[tangents]
             direction = ca.DM(sign) if sign else velocity / _length(velocity)
-            mix[tangents, k] = -self._contacts[i].friction * direction
+            mix[tangents, k] = -self._friction[i, 0] * direction
         return mix
 
     def guards(self, rows: Rows, forces: Expression, ratio: Expression) -> Expression:
@@ -211,7 +249,7 @@ class Part:
 
     def _cone(self, i: int, forces: Expression) -> list[Expression]:
         tangents, normal = self._tangents[i], forces[i]
-        limit = float(self._contacts[i].static_friction or 0.0) * normal
+        limit = self._friction[i, 1] * normal
         if self._modes[i] != STICK:
             return [normal]
         if len(tangents) == 1:
@@ -256,6 +294,21 @@ def _condition(matrix: Array) -> float:
     """The least singular value relative to the largest."""
     sizes = np.linalg.svd(matrix, compute_uv=False)
     return float(sizes[-1] / sizes[0])
+
+
+def _independent_rows(robot: Robot, members: ContactSet, part: Part) -> _Independent:
+    """Rows and columns of the block of G = C M^-1 J^T E that is regular where contacts touch."""
+    if len(part.held) <= 1:
+        return _Independent([0] * len(part.held), [0] * len(part.held))
+    samples = []
+    for x in _looks(robot, members, part.closed):
+        q, v = np.split(x, [robot.nq])
+        jacobian = members.jacobian(q)
+        mix = np.array(ca.evalf(part.mix(ca.SX(jacobian @ v))))
+        samples.append(
+            jacobian[part.held] @ np.linalg.solve(robot.mass_matrix(q), jacobian.T @ mix)
+        )
+    return _independent(samples, not part.slides)
 
 
 def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:

@@ -25,8 +25,8 @@ class MovingBody(NamedTuple):
     does to the body, in its own axes.
 
     `parent` is the index of the parent in the tree, -1 for the world; rotation (3, 3) and position
-    (3,) place the joint in it. mass in kg, center (3,) in m, inertia (3, 3) about the center in
-    kg m^2.
+    (3,) place the joint in it, in m. mass in kg; its first moment (3,) in kg m and inertia (3, 3)
+    in kg m^2 are about the origin of the body's frame.
     """
 
     parent: int
@@ -37,7 +37,7 @@ class MovingBody(NamedTuple):
     q: int
     v: int
     mass: float
-    center: Array
+    moment: Array
     inertia: Array
 
 
@@ -69,6 +69,6 @@ def _body(model: Any, i: int) -> MovingBody:
         int(joint.idx_q),
         int(joint.idx_v),
         float(inertia.mass),
-        np.array(inertia.lever),
-        np.array(inertia.inertia),
+        inertia.mass * np.array(inertia.lever),
+        np.array(inertia.matrix()[3:, 3:]),
     )

@@ -127,9 +127,17 @@ class Linearization:
             found = transition(mode, arc, rtol=self.rtol, atol=self.atol)
         return self.arcs[k].end if found is None else found
 
-    def coefficients(self, arc: Arc, t: float) -> Coefficients:
-        """A (ndx, ndx) and B (ndx, nu) at time t of an arc of the trajectory."""
-        return coefficients(self.system.mode(arc.mode), t, *arc.state_and_input(t))
+    def coefficients(self, arc: Arc, t: ArrayLike) -> Coefficients:
+        """A (..., ndx, ndx) and B (..., ndx, nu) at times t (...) of an arc of the trajectory."""
+        mode = self.system.mode(arc.mode)
+        if isinstance(t, float):
+            return coefficients(mode, t, *arc.state_and_input(t))
+        times = np.ravel(t)
+        at = zip(times.tolist(), arc(times), arc.input(times), strict=True)
+        found = [coefficients(mode, *point) for point in at]
+        a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
+        shape = np.shape(t)
+        return Coefficients(a.reshape(*shape, *a.shape[1:]), b.reshape(*shape, *b.shape[1:]))
 
     def linear_jump(self, k: int) -> JumpGains:
         """The jump of event k. Raises `InputError` where its guards are simultaneous."""

@@ -82,8 +82,7 @@ def test_an_impact_takes_out_one_direction_of_the_positions(results, name):
     """[Salt] Fig. 7: the normal of the slope, or the velocity before the impact."""
     config = saltation.Config()
     example = saltation.ball(config, name)
-    settings = saltation.settings_of(config)
-    (event,) = simulate_from(example, settings, example.start).events
+    (event,) = simulate_from(example, config, example.start).events
     down, away = saltation.axes(config)
     v = event.state_before[2:]
     expected = {"slides": away, "sticks": v / np.linalg.norm(v)}[name]

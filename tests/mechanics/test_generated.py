@@ -216,12 +216,23 @@ def test_functions_are_kept_and_made_anew_if_their_file_is_damaged(directory, mo
         assert _made(p, monkeypatch) == []
 
 
-def test_another_robot_has_another_file(directory, monkeypatch):
+def test_robots_that_differ_in_numbers_alone_share_a_file(directory, monkeypatch):
     p, heavier = point_of(4), point_of(4)
     model = heavier.robot._model
+    for i, placement in list(enumerate(model.jointPlacements))[1:]:
+        model.inertias[i] = pin.Inertia.Random()
+        model.jointPlacements[i] = pin.SE3(placement.rotation, 1.3 * placement.translation)
+    assert _made(p, monkeypatch) == ["values"]
+    assert _made(heavier, monkeypatch) == []
+    assert len(list(directory.iterdir())) == 1
+
+
+def test_another_structure_has_another_file(directory, monkeypatch):
+    p, round_body = point_of(4), point_of(4)
+    model = round_body.robot._model
     model.inertias[1] = pin.Inertia(9.0, np.zeros(3), np.eye(3))
     assert _made(p, monkeypatch) == ["values"]
-    assert _made(heavier, monkeypatch) == ["values"]
+    assert _made(round_body, monkeypatch) == ["values"]
     assert len(list(directory.iterdir())) == 2
 
 

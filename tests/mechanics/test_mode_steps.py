@@ -62,10 +62,36 @@ CASES = [
 NAMED = [pytest.param(make, key, id=f"{name} {key[0]}") for name, make, key in CASES]
 
 
+def test_a_perturbed_robot_takes_its_own_steps_with_the_functions_of_another(tmp_path, monkeypatch):
+    """Made for one door, held at the numbers of another: the step, and Pinocchio's field."""
+    monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path))
+    nominal = rrr_door.Parameters(friction=0.1)
+    other = replace(
+        nominal,
+        friction=0.2,
+        foot_mass=4.2,
+        forearm_inertia=0.06,
+        forearm_length=0.47,
+        hinge_ahead=0.31,
+        hinge_stiffness=3.0,
+    )
+    for p, files in ((nominal, 2), (other, 2)):
+        system, key = rrr_door.system(p), ("slip+", "slip+")
+        assert_steps_agree(system, key)
+        assert len(list(tmp_path.iterdir())) == files
+        x, u = moving(system, 5)
+        slow = contact_system(system.robot, system.contacts, terms="pinocchio")
+        found, expected = (s.mode(key).field(0.0, x, u) for s in (system, slow))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize(("make", "key"), NAMED)
 def test_a_step_is_that_of_the_generic_stepper(make, key):
+    assert_steps_agree(make(), key)
+
+
+def assert_steps_agree(system, key):
     """To rounding: the same stages, in coordinates that have a norm a little off one."""
-    system = make()
     x, u = moving(system, 3)
     x[: system.robot.nq] *= 1.0 + 1e-9
     mode, guards = system.mode(key), system.outgoing(key).guards

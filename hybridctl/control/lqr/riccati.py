@@ -26,7 +26,7 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
 
-_FORMULA = radau(6)  # between the nodes of a panel, where a loop may be stiff
+_FORMULA = radau(4)  # between the nodes of a panel, where a loop may be stiff
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 _ROUNDING = 1e-14  # of the largest entry of V
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
@@ -109,10 +109,12 @@ class Riccati:
     gain_tolerance: float
     _kept: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
 
-    def gain(self, k: int, t: float, value: Array) -> Array:
-        """K (nu, ndx) at time t of arc k for V there."""
+    def gain(self, k: int, t: float | Array, value: Array) -> Array:
+        """K (..., nu, ndx) at a time or times t (m,) of arc k for V (..., ndx, ndx) there."""
         b = self.lin.coefficients(self.lin.trajectory.arcs[k], t).input
-        return np.linalg.solve(self.input_weight(k, t), b.T @ value)
+        weights = [self.input_weight(k, one) for one in np.ravel(t).tolist()]
+        weight = np.reshape(weights, (*np.shape(t), *weights[0].shape))
+        return np.asarray(np.linalg.solve(weight, np.swapaxes(b, -1, -2) @ value))
 
     def backwards(
         self, k: int, end: Array, instant: Instant | None = None
@@ -159,14 +161,16 @@ class Riccati:
         for stretch in reversed(list(between)):
             values.append(stretch.value(values[-1]))
         values.reverse()
-        pairs = zip(times.tolist(), values, strict=True)
-        gains = [self._applied(k, instant, t, v) for t, v in pairs]
-        return _Panel(times, np.array(values), np.array(gains))
+        at_nodes = np.array(values)
+        return _Panel(times, at_nodes, self._applied(k, instant, times, at_nodes))
 
-    def _applied(self, k: int, instant: Instant | None, t: float, value: Array) -> Array:
-        """The gain at time t: the best one, and near the end one that goes over to `instant`."""
-        best = self.gain(k, t, value)
-        return best if instant is None else best + instant.share(t) * (instant.gain - best)
+    def _applied(self, k: int, instant: Instant | None, times: Array, values: Array) -> Array:
+        """The gains (m, nu, ndx) at times: the best, near the end going over to `instant`."""
+        best = self.gain(k, times, values)
+        if instant is None:
+            return best
+        share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
+        return np.asarray(best + share * (instant.gain - best))
 
     def _resolves(self, panel: _Panel) -> bool:
         """Whether polynomials through V and K on a panel are as accurate as asked for."""
@@ -182,19 +186,16 @@ class Riccati:
         lengths = np.diff(times)
         stages = np.asarray(times[:-1, None] + lengths[:, None] * _FORMULA.points)
         arc = self.lin.trajectory.arcs[k]
-        flat = stages.ravel().tolist()
-        found = [self.lin.coefficients(arc, t) for t in flat]
-        a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
-        r = np.array([self.input_weight(k, t) for t in flat])
-        q = np.array([self.state_weight(k, t) for t in flat])
-        reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, 1, 2)))
+        c, rows = self.lin.coefficients(arc, stages), stages.tolist()
+        a, b = c.state, c.input
+        r = np.array([[self.input_weight(k, t) for t in row] for row in rows])
+        q = np.array([[self.state_weight(k, t) for t in row] for row in rows])
+        reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, -1, -2)))
         if instant is not None:
-            share = np.array([instant.share(t) ** 2 for t in flat])[:, None, None]
+            share = np.array([[[[instant.share(t) ** 2]] for t in row] for row in rows])
             a = a - share * (b @ instant.gain)
             q = q + share * symmetric_part(instant.gain.T @ r @ instant.gain)
             reach = (1.0 - share) * reach
-        by_step = (*stages.shape, *a.shape[1:])
-        a, reach, q = (part.reshape(by_step) for part in (a, reach, q))
         return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
 
     def _curve(self, panels: list[_Panel]) -> GainCurve:

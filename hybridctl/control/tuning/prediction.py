@@ -239,8 +239,6 @@ def _nodes(linearization: Linearization, k: int, weight: WeightAt, intervals: in
     cuts = arc.start + (arc.end - arc.start) * np.linspace(0.0, 1.0, intervals + 1) ** _GRADING
     lengths = np.diff(cuts)
     times = np.asarray(cuts[:-1, None] + lengths[:, None] * _FORMULA.points)
-    found = [linearization.coefficients(arc, t) for t in times.ravel().tolist()]
-    weights = np.array([weight(k, t) for t in times.ravel().tolist()])
-    parts = (np.array([c.state for c in found]), np.array([c.input for c in found]), weights)
-    state, input_, q = (part.reshape(*times.shape, *part.shape[1:]) for part in parts)
-    return _Nodes(times, arc.end, lengths, state, input_, q)
+    c = linearization.coefficients(arc, times)
+    weights = np.array([[weight(k, t) for t in row] for row in times.tolist()])
+    return _Nodes(times, arc.end, lengths, c.state, c.input, weights)
