@@ -14,6 +14,7 @@ from hybridctl.checks import Array, array, instance, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import OFF
 from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
 
@@ -120,7 +121,7 @@ def corrected(mode: Mode, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
 
 def constrained(mode: Mode, x: Array) -> Array:
     """The state near x (nx,) that obeys the constraints of its mode; x where there is none."""
-    if mode.project is None:
+    if mode.project is None or (mode.held is not None and mode.held.excess(x) <= OFF):
         return x
     try:
         return mode.project(x)

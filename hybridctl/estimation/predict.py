@@ -19,12 +19,11 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import step_transition, transition
-from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.estimate import Estimate, constrained, moved, tidied
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.tolerances import OFF
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients
 
@@ -114,7 +113,13 @@ def _in_one_step(
         if not (moved.bounds > 0.0).all():
             return None
         p = moved.matrix @ e.covariance @ moved.matrix.T + moved.noise
-        after = Estimate(e.mode, end, _kept(mode, moved.state), 0.5 * (p + p.T), e.since)
+        after = Estimate(
+            e.mode,
+            end,
+            constrained(mode, mode.space.normalize(moved.state)),
+            0.5 * (p + p.T),
+            e.since,
+        )
         return Prediction(after, (), moved.matrix)
     taken = _taken(model, mode, e, h, u)
     if taken is None:
@@ -134,16 +139,8 @@ def _ended(
     flow = step_transition(mode, e.time, end - e.time, taken.states, u, noise, p, model.rtol)
     if flow is None:
         return None
-    x = _kept(mode, taken.states[-1])
+    x = constrained(mode, mode.space.normalize(taken.states[-1]))
     return Prediction(Estimate(e.mode, end, x, tidied(flow.carry(p)), e.since), (), flow.matrix)
-
-
-def _kept(mode: Mode, x: Array) -> Array:
-    """The end of a step, normalised, and projected onto what the mode holds."""
-    x = mode.space.normalize(x)
-    if mode.held is not None and mode.project is not None and mode.held.excess(x) > OFF:
-        x = mode.project(x)
-    return x
 
 
 def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction | None:
