@@ -62,6 +62,7 @@ def _check(name: str, kind: Any, value: Any, bounds: Bounds | None = None) -> No
         number(name, value, **asdict(bounds or Bounds()))
     elif kind is int and bounds is not None:
         count(name, value, at_least=int(bounds.at_least or 0))
+        number(name, value, at_most=bounds.at_most)
     elif get_origin(kind) is tuple:
         entries, parts = sequence(name, value), get_args(kind)
         if parts[1:] == (...,):
