@@ -68,7 +68,7 @@ class Tossed:
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a toss."""
-        return filtered(self.name, self.settings, record)
+        return filtered(self.name, self.settings, record)[0]
 
 
 def search(

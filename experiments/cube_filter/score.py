@@ -80,12 +80,15 @@ class Score:
     failure: str | None = None
 
 
-def filtered(name: str, settings: CubeSettings, toss: Record) -> FilterResult:
-    """A filter on all rows from the third on; `SEVERAL` alone follows more than one hypothesis."""
+def filtered(name: str, settings: CubeSettings, toss: Record) -> tuple[FilterResult, Record]:
+    """A filter on the rows after those that make its start, and these rows.
+
+    `SEVERAL` alone follows more than one hypothesis.
+    """
     bound = settings.hypotheses if name == SEVERAL else 1
     chosen, model = replace(settings, hypotheses=bound), cube_model(settings)
     start, rest = first_estimate(model, chosen, toss)
-    return run_filter("salted" if name == SEVERAL else name, model, chosen, rest, start)
+    return run_filter("salted" if name == SEVERAL else name, model, chosen, rest, start), rest
 
 
 def score(
@@ -93,7 +96,7 @@ def score(
 ) -> Score:
     """The filter on a levelled toss; tolerance: m, of contact; span: s after an impact."""
     try:
-        result = filtered(name, settings, toss)
+        result, rest = filtered(name, settings, toss)
     except (HybridctlError, np.linalg.LinAlgError) as error:
         return lost(number, str(error))
     heights = corner_heights(toss, settings.parameters())
@@ -106,13 +109,13 @@ def score(
         number,
         np.array([i.nis for i in found]),
         np.array([i.accepted for i in found]),
-        log_likelihoods(result, toss),
+        log_likelihoods(result, rest),
         residual,
         np.sqrt([np.trace(i.covariance[:3, :3]) for i in found]),
-        after_impacts(heights, tolerance, rows)[2:],
+        after_impacts(heights, tolerance, rows)[settings.warm_up :],
         np.array([touched(step) for step in result.steps]),
-        in_contact(heights, tolerance)[2:],
-        phases(heights, tolerance)[2:],
+        in_contact(heights, tolerance)[settings.warm_up :],
+        phases(heights, tolerance)[settings.warm_up :],
         len(result.notes),
         sum(step.reopened for step in result.steps),
         result.seconds,

@@ -178,7 +178,7 @@ def test_round_corners_are_sharp_ones_on_a_smaller_cube_above_a_higher_table():
     toss = levelled(simulated(2, round_ones), MODEL, Calibration(), 0.05)
     lowered = moved(toss, 1.0, -radius)
     residuals = [
-        filtered("salted", settings, poses).innovations[-1].residual
+        filtered("salted", settings, poses)[0].innovations[-1].residual
         for settings, poses in ((round_ones, toss), (small, lowered))
     ]
     np.testing.assert_allclose(*residuals, atol=1e-9)
