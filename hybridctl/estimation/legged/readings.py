@@ -8,7 +8,7 @@ know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,11 @@ class Readings:
         late = np.flatnonzero(steps > _GAP * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
 
+    def each(self, change: Callable[[Series], Series]) -> Readings:
+        """The same with all series changed."""
+        loads = {name: change(load) for name, load in self.loads.items()}
+        return Readings(change(self.inertial), change(self.angles), loads)
+
     def even(self) -> Readings:
         """The same rows with the stamps of an even clock, see `even_stamps`."""
 
@@ -76,8 +81,7 @@ class Readings:
             ordered = series.sorted()
             return Series(even_stamps(ordered.times), ordered.values)
 
-        loads = {name: timed(load) for name, load in self.loads.items()}
-        return Readings(timed(self.inertial), timed(self.angles), loads)
+        return self.each(timed)
 
     def record(
         self,
