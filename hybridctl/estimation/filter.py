@@ -29,12 +29,7 @@ from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import (
-    Beginning,
-    FilterState,
-    Input,
-    Piece,
-)
+from hybridctl.estimation.state import Beginning, FilterState, Input, Piece
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 
@@ -88,21 +83,32 @@ class SaltedKalmanFilter:
         rtol: float | None = None,
         atol: float | None = None,
     ) -> None:
-        self.rules = rules(
-            system,
-            process_noise,
-            measurement,
+        measurements = by_name(measurement, signals)
+        fine = flow_tolerance(list(measurements.values()))
+        if reset_noise is not None and not isinstance(reset_noise, EventNoise):
+            reset_noise = as_noise("reset_noise", reset_noise)
+        model = Model(
+            instance("system", system, HybridSystem),
+            as_noise("process_noise", process_noise),
             reset_noise,
-            guard_noise,
-            signals,
-            strategy,
-            rewind,
-            rtol,
-            atol,
-            moments=self.moments,
-            hypotheses=hypotheses,
-            patience=patience,
-            beginning=beginning,
+            None if guard_noise is None else GuardNoise(guard_noise),
+            member("strategy", strategy, STRATEGIES),
+            number("rewind", rewind, at_least=0.0),
+            fine if rtol is None else number("rtol", rtol, above=0.0),
+            fine if atol is None else number("atol", atol, above=0.0),
+        )
+        check_guards(model, signals)
+        if beginning is not None:
+            ndx = system.mode(beginning.mode).space.ndx
+            covariance_matrix("beginning", beginning.covariance, ndx)
+        self.rules = Rules(
+            model,
+            self.moments,
+            measurements,
+            {signal.channel: signal for signal in signals},
+            count("hypotheses", hypotheses),
+            None if patience is None else count("patience", patience),
+            beginning,
         )
 
     @property
@@ -198,53 +204,6 @@ class SaltedKalmanFilter:
         memory = state.doubt, state.rows, state.inputs
         found = FilterState(state.time, after, state.beginning, channel, False, *memory)
         return found if signal else monitored(self.rules, found, channel, value, given)
-
-
-def rules(
-    system: HybridSystem,
-    process_noise: Noise | Constant,
-    measurement: AnyMeasurement | Sequence[AnyMeasurement],
-    reset_noise: Noise | EventNoise | Constant | None,
-    guard_noise: float | Mapping[str, float] | None,
-    signals: Sequence[Evidence],
-    strategy: Strategy,
-    rewind: float,
-    rtol: float | None,
-    atol: float | None,
-    *,
-    moments: Moments = FIRST_ORDER,
-    hypotheses: int = 1,
-    patience: int | None,
-    beginning: Beginning | None,
-) -> Rules:
-    """What a filter goes by, checked: the arguments of `SaltedKalmanFilter`."""
-    measurements = by_name(measurement, signals)
-    fine = flow_tolerance(list(measurements.values()))
-    if reset_noise is not None and not isinstance(reset_noise, EventNoise):
-        reset_noise = as_noise("reset_noise", reset_noise)
-    model = Model(
-        instance("system", system, HybridSystem),
-        as_noise("process_noise", process_noise),
-        reset_noise,
-        None if guard_noise is None else GuardNoise(guard_noise),
-        member("strategy", strategy, STRATEGIES),
-        number("rewind", rewind, at_least=0.0),
-        fine if rtol is None else number("rtol", rtol, above=0.0),
-        fine if atol is None else number("atol", atol, above=0.0),
-    )
-    check_guards(model, signals)
-    if beginning is not None:
-        ndx = system.mode(beginning.mode).space.ndx
-        covariance_matrix("beginning", beginning.covariance, ndx)
-    return Rules(
-        model,
-        moments,
-        measurements,
-        {signal.channel: signal for signal in signals},
-        count("hypotheses", hypotheses),
-        None if patience is None else count("patience", patience),
-        beginning,
-    )
 
 
 def by_name(

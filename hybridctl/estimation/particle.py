@@ -25,7 +25,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
 from hybridctl.estimation.estimate import Estimate, checked, constrained, tidied
-from hybridctl.estimation.filter import Constant, rules
+from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
@@ -136,10 +136,19 @@ class ParticleFilter:
         resample: float = 0.5,
         smoothing: float = 0.1,
     ) -> None:
-        given = system, process_noise, measurement, reset_noise, guard_noise, signals
-        self.rules = rules(
-            *given, "saltation", rewind, rtol, atol, patience=patience, beginning=beginning
-        )
+        self.rules = SaltedKalmanFilter(
+            system,
+            process_noise,
+            measurement,
+            reset_noise,
+            guard_noise,
+            signals=signals,
+            rewind=rewind,
+            patience=patience,
+            beginning=beginning,
+            rtol=rtol,
+            atol=atol,
+        ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
         self.signals = {signal.channel: signal for signal in signals}
         self.particles = count("particles", particles)
