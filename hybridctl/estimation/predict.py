@@ -24,7 +24,7 @@ from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients
 
 _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
@@ -140,7 +140,7 @@ def _ended(
     if flow is None:
         return None
     x = constrained(mode, mode.space.normalize(taken.states[-1]))
-    return Prediction(Estimate(e.mode, end, x, tidied(flow.carry(p)), e.since), (), flow.matrix)
+    return Prediction(Estimate(e.mode, end, x, tidied(flow.covariance(p)), e.since), (), flow.state)
 
 
 def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction | None:
@@ -233,9 +233,14 @@ def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predicti
     except SimulationError as error:
         note = f"the state was held: {error}"
         return now._replace(estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
-    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance, model.rtol)
-    after = replace(e, time=end, mean=arc(end), covariance=flow.carry(e.covariance))
-    return now.onward(after, flow.matrix)
+    return now.onward(*along(model, model.system.mode(e.mode), arc, e, end))
+
+
+def along(model: Model, mode: Mode, arc: Arc, e: Estimate, time: float) -> tuple[Estimate, Array]:
+    """An estimate at the end of an arc of a mode, which is at a time, and the map to it."""
+    flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
+    p = flow.covariance(e.covariance)
+    return replace(e, time=time, mean=arc(arc.end), covariance=p), flow.state
 
 
 def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tuple[str, ...], float]:
@@ -260,16 +265,13 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) ->
     once: to the first event at most.
     """
     for k, arc in enumerate(run.arcs):
-        e = now.estimate
         mode = model.system.mode(arc.mode)
-        flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
-        after = replace(e, time=arc.end, mean=arc(arc.end), covariance=flow.carry(e.covariance))
-        now = now.onward(after, flow.matrix)
+        now = now.onward(*along(model, mode, arc, now.estimate, arc.end))
         if k == len(run.events):
             return now
         event = run.events[k]
         past = now._replace(befores=(*now.befores, now._replace(befores=())))
-        now = after_event(model, past, event, after.covariance)
+        now = after_event(model, past, event, now.estimate.covariance)
         if once or not np.array_equal(now.estimate.mean, event.state_after):
             return now
     return now

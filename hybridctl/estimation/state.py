@@ -180,11 +180,6 @@ class FilterState(NamedTuple):
         return self.hypotheses[0].transition
 
     @property
-    def admission(self) -> Admission | None:
-        """How events were passed that the last value has brought about."""
-        return self.hypotheses[0].admission
-
-    @property
     def undone(self) -> bool:
         """Whether the last value has taken back events that were taken to have happened."""
         best = self.hypotheses[0]

@@ -236,19 +236,13 @@ class BaseSpace:
 
     def to_left(self, x: Array) -> Array:
         """The inverse of `from_left`."""
-        result = np.eye(self.ndx)
         if self.error == "left":
-            return result
-        back = matrix(x[:4]).T
-        own, moved = self.vectors
+            return np.eye(self.ndx)
+        there = self.from_left(x)
+        result: Array = there.T.copy()  # the inverse of rotations
         if self.error == "right":
-            result[ANGLE, ANGLE] = back
-        for i, j in zip(own[::3], moved[::3], strict=True):
-            at = slice(j, j + 3)
-            result[at, at] = back
-            if self.error == "right":
-                result[at, ANGLE] = -back @ skew(x[i : i + 3])
-        if self.error == "right":
-            for q, phi in self.turns:
-                result[phi, phi] = matrix(x[q]).T
+            back, moved = result[ANGLE, ANGLE], self.vectors[1]
+            sheared = there[moved, ANGLE].reshape(-1, 3, 3)
+            result[ANGLE, moved] = 0.0
+            result[moved, ANGLE] = (-back @ sheared @ back).reshape(-1, 3)
         return result
