@@ -56,3 +56,13 @@ def test_bounds_do_not_change_how_settings_are_read():
 def test_bounds_of_a_field_are_those_of_its_type():
     assert least_and_most(BallSettings, "restitution") == (0.0, 1.0)
     assert least_and_most(BallSettings, "mass") == (-np.inf, np.inf)
+
+
+def test_bounds_of_a_field_hold_where_a_class_overrides_its_default():
+    @dataclass(frozen=True)
+    class Wider(Config):
+        size: float = 2.0
+
+    assert Wider().size == 2.0
+    with pytest.raises(InputError, match="size must be at least"):
+        Wider(size=-1.0)

@@ -10,15 +10,14 @@ from itertools import zip_longest
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-from hybridctl.checks import Array, array, instance, number, vector
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.checks import Array, instance, number, semidefinite, vector
+from hybridctl.errors import SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import OFF
 from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
 
-SYMMETRIC = 1e-9  # how far from symmetric and positive a given covariance may be, relative
 _TERMS = 30
 _NEGLIGIBLE = 1e-17  # of the identity, a term of a series
 
@@ -56,24 +55,8 @@ def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
     space = system.mode(instance("estimate", estimate, Estimate).mode).space
     mean = vector("mean", estimate.mean, space.nx)
     space.check("mean", mean)
-    p = covariance_matrix("covariance", estimate.covariance, space.ndx)
+    p = semidefinite("covariance", estimate.covariance, space.ndx)
     return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
-
-
-def covariance_matrix(name: str, value: object, size: int | None = None) -> Array:
-    """A symmetric, positive semidefinite matrix. Raises `InputError`."""
-    p = array(name, value, (size, size))  # type: ignore[arg-type]
-    if p.shape[0] != p.shape[1]:
-        raise InputError(f"{name} must be square, got shape {p.shape}")
-    largest = float(np.abs(p).max(initial=0.0))
-    if np.abs(p - p.T).max(initial=0.0) > SYMMETRIC * largest:
-        raise InputError(f"{name} must be symmetric, got {p.tolist()}")
-    least = float(np.linalg.eigvalsh(p).min(initial=0.0))
-    if least < -SYMMETRIC * largest:
-        raise InputError(
-            f"{name} must be positive semidefinite, its least eigenvalue is {least:.3g}"
-        )
-    return p
 
 
 def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:

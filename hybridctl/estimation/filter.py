@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, instance, member, number, sequence
+from hybridctl.checks import Array, count, instance, member, number, semidefinite, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import Evidence
 from hybridctl.estimation.correct import correct
-from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
+from hybridctl.estimation.estimate import Estimate, checked
 from hybridctl.estimation.hypotheses import (
     HYPOTHESES,
     Moments,
@@ -100,7 +100,7 @@ class SaltedKalmanFilter:
         check_guards(model, signals)
         if beginning is not None:
             ndx = system.mode(beginning.mode).space.ndx
-            covariance_matrix("beginning", beginning.covariance, ndx)
+            semidefinite("beginning", beginning.covariance, ndx)
         self.rules = Rules(
             model,
             self.moments,

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, function, number, sequence
+from hybridctl.checks import Array, array, count, function, number, semidefinite, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import Mode
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
@@ -51,11 +50,11 @@ class Measurement:
     def __post_init__(self) -> None:
         function(f"value of {self.name!r}", self.value)
         function(f"jacobian of {self.name!r}", self.jacobian)
-        r = covariance_matrix(f"covariance of {self.name!r}", self.covariance)
-        if not len(r) or np.linalg.eigvalsh(r)[0] <= 0.0:
-            raise InputError(f"covariance of {self.name!r} must be positive definite: {r.tolist()}")
+        r = semidefinite(f"covariance of {self.name!r}", self.covariance, definite=True)
+        if not len(r):
+            raise InputError(f"covariance of {self.name!r} must have one row at least")
         object.__setattr__(self, "covariance", r)
-        _check_gate(self.gate)
+        check_gate(self.gate)
 
     @property
     def dimension(self) -> int:
@@ -90,7 +89,7 @@ class ImplicitMeasurement:
 
     def __post_init__(self) -> None:
         function(f"compare of {self.name!r}", self.compare)
-        _check_gate(self.gate)
+        check_gate(self.gate)
 
 
 AnyMeasurement = Measurement | ImplicitMeasurement
@@ -113,7 +112,8 @@ def explicit(measurement: AnyMeasurement) -> Measurement:
     return measurement
 
 
-def _check_gate(gate: float | None) -> None:
+def check_gate(gate: float | None) -> None:
+    """Raise `InputError` for what is no probability between 0 and 1; None takes everything."""
     if gate is not None:
         number("gate", gate, above=0.0)
         if gate >= 1.0:

@@ -44,6 +44,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.robot import Robot
+from hybridctl.settings import NotNegative, check_settings
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,15 @@ class Start:
     the biases.
     """
 
-    tilt: float = 0.01
-    heading: float = 1e-3
-    position: float = 1e-3
-    velocity: float = 1e-2
-    gyroscope: float = 1e-3
-    accelerometer: float = 5e-2
+    tilt: NotNegative = 0.01
+    heading: NotNegative = 1e-3
+    position: NotNegative = 1e-3
+    velocity: NotNegative = 1e-2
+    gyroscope: NotNegative = 1e-3
+    accelerometer: NotNegative = 5e-2
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            number(name, getattr(self, name), at_least=0.0)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
