@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, instance, member, number, semidefinite, sequence
 from hybridctl.errors import InputError
-from hybridctl.estimation.contact_signal import Evidence
+from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate, checked
 from hybridctl.estimation.hypotheses import (
@@ -51,7 +51,7 @@ class SaltedKalmanFilter:
     after the jump (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the
     reset moves the state. guard_noise: variance of the guards' offsets, one number or by guard.
     Names of guards that no mode has raise `UnknownNameError`.
-    signals: contact signals and other evidence of the mode. strategy: "saltation", or a baseline
+    signals: contact signals. strategy: "saltation", or a baseline
     that is wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
     rewind: longest time in s for which a mean that is past a guard is taken to be just early or
     late there (see `reconcile`). hypotheses: how many orders of events are followed at most (see
@@ -74,7 +74,7 @@ class SaltedKalmanFilter:
         reset_noise: Noise | EventNoise | Constant | None = None,
         guard_noise: float | Mapping[str, float] | None = None,
         *,
-        signals: Sequence[Evidence] = (),
+        signals: Sequence[ContactSignal] = (),
         strategy: Strategy = "saltation",
         rewind: float = 0.05,
         hypotheses: int = HYPOTHESES,
@@ -122,7 +122,7 @@ class SaltedKalmanFilter:
         return self.rules.measurements
 
     @property
-    def signals(self) -> Mapping[str, Evidence]:
+    def signals(self) -> Mapping[str, ContactSignal]:
         """The contact signals by the name of their channel."""
         return self.rules.signals
 
@@ -207,7 +207,7 @@ class SaltedKalmanFilter:
 
 
 def by_name(
-    measurement: AnyMeasurement | Sequence[AnyMeasurement], signals: Sequence[Evidence]
+    measurement: AnyMeasurement | Sequence[AnyMeasurement], signals: Sequence[ContactSignal]
 ) -> dict[str, AnyMeasurement]:
     """Measurements by the name of their channel. Raises `InputError` for what is none."""
     rows = [measurement] if isinstance(measurement, AnyMeasurement) else measurement
@@ -216,8 +216,7 @@ def by_name(
         if not isinstance(m, AnyMeasurement):
             raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
     for k, signal in enumerate(sequence("signals", signals)):
-        if not isinstance(signal, Evidence):
-            raise InputError(f"signals[{k}] must be a ContactSignal, got {signal!r}")
+        instance(f"signals[{k}]", signal, ContactSignal)
     names = [m.name for m in given] + [signal.channel for signal in signals]
     if not given or len(set(names)) != len(names):
         raise InputError(
@@ -226,7 +225,7 @@ def by_name(
     return {m.name: m for m in given}
 
 
-def check_guards(model: Model, signals: Sequence[Evidence]) -> None:
+def check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
     """Raise `UnknownNameError` for guards that no mode of the system has, where these are known."""
     known = model.system.guard_names
     if known is None:

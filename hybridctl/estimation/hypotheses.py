@@ -27,7 +27,7 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtri
 
 from hybridctl.checks import Array
-from hybridctl.estimation.contact_signal import Evidence
+from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement
@@ -68,7 +68,7 @@ class Rules:
     model: Model
     moments: Moments
     measurements: Mapping[str, AnyMeasurement]
-    signals: Mapping[str, Evidence]
+    signals: Mapping[str, ContactSignal]
     bound: int
     patience: int | None
     beginning: Beginning | None

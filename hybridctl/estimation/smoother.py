@@ -24,7 +24,6 @@ from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate, corrected, tidied, turning
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
-from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.system import HybridSystem
 
 _RANK = 1e-12
@@ -94,11 +93,7 @@ def _through(
     gain = _gain(before.covariance, phi, after.covariance)
     change = turn @ later.covariance @ turn.T - after.covariance
     own = before.covariance + gain @ change @ gain.T
-    return _moved(system.mode(before.mode), before, gain @ way, own)
-
-
-def _moved(mode: Mode, before: Estimate, way: Array, p: Array) -> Estimate:
-    x, p = corrected(mode, before.mean, p, way)
+    x, p = corrected(system.mode(before.mode), before.mean, own, gain @ way)
     return Estimate(before.mode, before.time, x, tidied(p))
 
 
