@@ -18,7 +18,7 @@ from scipy.spatial.transform import Rotation
 from hybridctl.checks import Array, member
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.readings import Readings, even_stamps
+from hybridctl.estimation.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log
 from hybridctl.logs.legged import BaseChannels, base_readings
 from hybridctl.mechanics.robot import Robot
@@ -143,7 +143,7 @@ def euler(quaternions: Array) -> Array:
 
 def _truth(log: Log, jump: float, lost: float) -> Truth:
     position, orientation = log["position"], log["orientation"]
-    times = even_stamps(position.times)
+    times = uniform_stamps(position.times)
     angles = euler(orientation.values)
     speed = np.linalg.norm(np.diff(position.values, axis=0), axis=1) / np.diff(times)
     good = np.ones(len(times), dtype=bool)

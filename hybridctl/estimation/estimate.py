@@ -59,19 +59,19 @@ def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
     return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
 
 
-def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     r"""Mean and covariance after a correction dx (ndx,) of the mean.
 
     The point is integrate(x, dx), and the covariance goes along to the tangent space there, see
-    `turning`.
+    `right_jacobian`.
     """
     if isinstance(space, VectorSpace):
         return x + dx, p
-    after, turn = space.normalize(space.integrate(x, dx)), turning(space, dx)
+    after, turn = space.normalize(space.integrate(x, dx)), right_jacobian(space, dx)
     return after, turn @ p @ turn.T
 
 
-def turning(space: Space, dx: Array) -> Array:
+def right_jacobian(space: Space, dx: Array) -> Array:
     r"""J (ndx, ndx): difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
 
     With T = transport(dx) it is :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space the
@@ -98,7 +98,7 @@ def corrected(mode: Mode, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     What contacts hold has no variance, so that a correction keeps it to first order; what is left
     of second order would open them again.
     """
-    after, p = moved(mode.space, x, p, dx)
+    after, p = retracted(mode.space, x, p, dx)
     return constrained(mode, after), p
 
 
@@ -112,7 +112,7 @@ def constrained(mode: Mode, x: Array) -> Array:
         return x
 
 
-def tidied(p: Array) -> Array:
+def nearest_semidefinite(p: Array) -> Array:
     """The symmetric part, with eigenvalues below zero, where rounding has put them, at zero."""
     p = 0.5 * (p + p.T)
     if not dpotrf(p)[1]:

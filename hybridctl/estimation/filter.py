@@ -193,7 +193,7 @@ class SaltedKalmanFilter:
         after = predicted(self.rules, before, end, law)
         inputs = (*state.inputs, Piece(end, given))
         return FilterState(
-            end, after, state.beginning, None, False, state.doubt, state.rows, inputs
+            end, after, state.beginning, None, False, state.rejections, state.rows, inputs
         )
 
     def _updated(self, state: FilterState, channel: str, value: Array, given: Input) -> FilterState:
@@ -201,7 +201,7 @@ class SaltedKalmanFilter:
         law = self.model.law(before[0].estimate.mode, given)
         signal = channel in self.rules.signals
         after = (signalled if signal else corrected)(self.rules, before, channel, value, law)
-        memory = state.doubt, state.rows, state.inputs
+        memory = state.rejections, state.rows, state.inputs
         found = FilterState(state.time, after, state.beginning, channel, False, *memory)
         return found if signal else monitored(self.rules, found, channel, value, given)
 

@@ -19,7 +19,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import step_transition, transition
-from hybridctl.estimation.estimate import Estimate, constrained, moved, tidied
+from hybridctl.estimation.estimate import Estimate, constrained, nearest_semidefinite, retracted
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
@@ -76,7 +76,7 @@ def predict(
     shortest = _SHORTEST if halve else 1.0
     now = _go(model, now, end, law, shortest * (end - estimate.time))
     e = now.estimate
-    return now._replace(estimate=replace(e, covariance=tidied(e.covariance)))
+    return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
 
 
 def _flowed(model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw) -> Prediction:
@@ -140,7 +140,9 @@ def _ended(
     if flow is None:
         return None
     x = constrained(mode, mode.space.normalize(taken.states[-1]))
-    return Prediction(Estimate(e.mode, end, x, tidied(flow.covariance(p)), e.since), (), flow.state)
+    return Prediction(
+        Estimate(e.mode, end, x, nearest_semidefinite(flow.covariance(p)), e.since), (), flow.state
+    )
 
 
 def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction | None:
@@ -283,7 +285,7 @@ def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Predic
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         space = model.system.mode(event.mode_after).space
-        mean, covariance = moved(space, mean, covariance, jump.shift)
+        mean, covariance = retracted(space, mean, covariance, jump.shift)
     estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
     notes = now.notes if jump.note is None else (*now.notes, jump.note)
     return now.onward(estimate, jump.matrix)._replace(events=(*now.events, event), notes=notes)

@@ -27,7 +27,7 @@ from scipy.special import log_ndtr
 
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, SimulationError
-from hybridctl.estimation.estimate import Estimate, corrected, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.estimation.predict import Prediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
@@ -159,7 +159,7 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
     spread = p @ gradient
     s = float(gradient @ spread)
     if s > 0.0:
-        p = tidied(p - np.outer(spread, spread) / s)
+        p = nearest_semidefinite(p - np.outer(spread, spread) / s)
     return replace(estimate, mean=x, covariance=p)
 
 
@@ -262,7 +262,7 @@ def _cut_or_fire(
         event = model.fire(e.mode, (name,), e.time, e.mean, law)
         return after_event(model, now, event, e.covariance)
     shift, shrink = _truncated(g / s)
-    p = tidied(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
+    p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
     x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
     return now._replace(estimate=replace(e, mean=x, covariance=p))
 

@@ -74,12 +74,12 @@ class Readings:
         loads = {name: change(load) for name, load in self.loads.items()}
         return Readings(change(self.inertial), change(self.angles), loads)
 
-    def even(self) -> Readings:
-        """The same rows with the stamps of an even clock, see `even_stamps`."""
+    def uniform(self) -> Readings:
+        """The same rows with the stamps of an even clock, see `uniform_stamps`."""
 
         def timed(series: Series) -> Series:
             ordered = series.sorted()
-            return Series(even_stamps(ordered.times), ordered.values)
+            return Series(uniform_stamps(ordered.times), ordered.values)
 
         return self.each(timed)
 
@@ -153,7 +153,7 @@ def signal_name(foot: str) -> str:
     return f"load {foot}"
 
 
-def even_stamps(times: Array) -> Array:
+def uniform_stamps(times: Array) -> Array:
     """Stamps (n,) in order, of samples that were taken evenly and arrived late by turns.
 
     Samples are numbered in the order of their stamps; where a gap is longer than three periods,
