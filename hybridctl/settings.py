@@ -12,7 +12,7 @@ class Config:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from hybridctl.checks import count, number, sequence
@@ -48,11 +48,13 @@ def least_and_most(kind: type, name: str) -> tuple[float, float]:
 def check_settings(settings: Any) -> None:
     """Check all numbers of a dataclass, also those in tuples, by the types of its fields.
 
-    Raises `InputError` for a number outside its bounds, one that is not finite, what is no number,
-    and a tuple of another length. Fields of other types are not looked at.
+    What a dataclass that it derives from says of a field holds as well. Raises `InputError` for a
+    number outside its bounds, one that is not finite, what is no number, and a tuple of another
+    length. Fields of other types are not looked at.
     """
-    for name, kind in get_type_hints(type(settings), include_extras=True).items():
-        _check(name, kind, getattr(settings, name))
+    for kind in filter(is_dataclass, type(settings).__mro__):
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            _check(name, hint, getattr(settings, name))
 
 
 def _check(name: str, kind: Any, value: Any, bounds: Bounds | None = None) -> None:
@@ -62,6 +64,7 @@ def _check(name: str, kind: Any, value: Any, bounds: Bounds | None = None) -> No
         number(name, value, **asdict(bounds or Bounds()))
     elif kind is int and bounds is not None:
         count(name, value, at_least=int(bounds.at_least or 0))
+        number(name, value, at_most=bounds.at_most)
     elif get_origin(kind) is tuple:
         entries, parts = sequence(name, value), get_args(kind)
         if parts[1:] == (...,):

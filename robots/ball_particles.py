@@ -23,9 +23,8 @@ import numpy as np
 from hybridctl.robots import ball
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array, Indices, number
+from hybridctl.checks import Array, Indices, number, semidefinite
 from hybridctl.errors import EventLimitError, InputError, UnknownNameError
-from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIP_MINUS, SLIP_PLUS, STICK
@@ -338,7 +337,7 @@ def _root(name: str, covariance: ArrayLike | None, mobility: Array) -> Array | N
     """What takes normal draws to changes of velocity; None without noise."""
     if covariance is None:
         return None
-    values, vectors = np.linalg.eigh(covariance_matrix(name, covariance, 2))
+    values, vectors = np.linalg.eigh(semidefinite(name, covariance, 2))
     root = mobility @ (vectors * np.sqrt(np.maximum(values, 0.0)))
     return root if root.any() else None
 

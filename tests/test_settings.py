@@ -18,6 +18,7 @@ class Config:
     size: NotNegative = 0.0
     any: float = -1.0
     runs: Count = 3
+    few: Annotated[int, Bounds(at_least=1, at_most=9)] = 3
     widths: tuple[Positive, ...] = (1e-2, 1e-3)
     pair: tuple[float, Positive] = (-1.0, 1.0)
     name: str = "a"
@@ -36,6 +37,7 @@ class Config:
         ({"any": "a"}, "any must be a number"),
         ({"runs": 0}, "runs must be a whole number of at least 1, got 0"),
         ({"runs": 1.5}, "runs must be a whole number"),
+        ({"few": 10}, "few must be at most 9, got 10"),
         ({"widths": (1.0, 0.0)}, r"widths\[1\] must be greater than 0.0"),
         ({"widths": 1.0}, "widths must be a list"),
         ({"pair": (1.0,)}, "pair must have 2 entries, got 1"),
@@ -54,3 +56,13 @@ def test_bounds_do_not_change_how_settings_are_read():
 def test_bounds_of_a_field_are_those_of_its_type():
     assert least_and_most(BallSettings, "restitution") == (0.0, 1.0)
     assert least_and_most(BallSettings, "mass") == (-np.inf, np.inf)
+
+
+def test_bounds_of_a_field_hold_where_a_class_overrides_its_default():
+    @dataclass(frozen=True)
+    class Wider(Config):
+        size: float = 2.0
+
+    assert Wider().size == 2.0
+    with pytest.raises(InputError, match="size must be at least"):
+        Wider(size=-1.0)

@@ -13,150 +13,133 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 from hybridctl.experiments.cube_filter import figures
-from hybridctl.experiments.cube_filter.fit import (
-    BORROWED,
-    NAMES,
-    SLOW,
-    Case,
-    Fit,
-    Stages,
-    Trace,
-    earlier_levels,
-    search,
-)
+from hybridctl.experiments.cube_filter.levels import LEVELS, Fit, levels_of, search
 from hybridctl.experiments.cube_filter.score import (
+    BORROWED,
     EVENTS,
     FILTERS,
     SEVERAL,
-    STRATEGIES,
-    Levels,
+    SLOW,
+    Case,
     Score,
-    Setting,
-    rounded,
     score,
 )
-from hybridctl.experiments.cube_filter.tables import (
-    comparisons,
-    print_tables,
-    record,
-    rows_text,
-    share_in_contact,
-    toss_record,
-)
-from hybridctl.experiments.cube_filter.toss import (
+from hybridctl.experiments.cube_filter.tables import comparisons, printed, record, rows_text
+from hybridctl.experiments.cube_filter.tosses import (
+    ORIGIN,
     Calibration,
-    Toss,
     calibrate,
     levelled,
     recorded,
-    synthetic,
+    simulated,
 )
-from hybridctl.robots import cube
+from hybridctl.robots.filter_models import CubeSettings
 from rich.console import Console
 
-from hybridctl.checks import count, member, number
+from hybridctl.checks import member
 from hybridctl.errors import InputError
-from hybridctl.report import RunFolder, Tick, progress
+from hybridctl.estimation.filters import STRATEGIES
+from hybridctl.estimation.record import Record
+from hybridctl.experiment import Findings, experiment
+from hybridctl.report import Tick, progress
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
 from hybridctl.workers import crew
 
 SUMMARY = "Kalman filters on recorded tosses of a cube, with and without noise of impacts"
 
 TRAINING, HELD_OUT = range(100), range(100, 200)
-ORIGIN = "DAIRLab/contact-nets on GitHub, data/tosses_processed"
-RATE = 148.0  # 1/s, of simulated tosses
-# What a search of the salted filter on 30 of the tosses 0 to 99 ended at.
-RECORDED = Levels(7.3e-5, 2.7e-3, 3.3e-2, 1.9e-2, 3.1e-3, 0.16, 0.24, 5.4e-3)
+TRACE = ",".join(("case", "log_likelihood_per_row", *LEVELS))
+Some = Annotated[int, Bounds(at_least=1, at_most=100)]
+
+
+def _settings() -> CubeSettings:
+    """At the levels that a search of the salted filter on 30 of the tosses 0 to 99 ended at."""
+    half_width, force, impulse = 0.0524, 3.3e-2, 1.9e-2
+    return CubeSettings(
+        half_width=half_width,
+        friction=0.16,
+        restitution=0.24,
+        rounding=5.4e-3,
+        position_noise=7.3e-5,
+        angle_noise=2.7e-3,
+        force_noise=force,
+        torque_noise=half_width * force,
+        reset_noise=impulse,
+        reset_torque=half_width * impulse,
+        guard_noise=3.1e-3,
+        duration=0.4,
+        gate=0.9999,
+        patience=3,
+        hypotheses=4,
+        particles=200,
+        warm_up=2,
+        tolerance=1e-6,
+    )
 
 
 @dataclass(frozen=True)
 class Config:
     """What is run on which tosses.
 
-    data: file of recorded tosses; without, tosses are simulated for `duration` s. rescale: whether
-    their lengths are scaled so that they fall with g. fitted, judged: how many tosses, evenly from
-    numbers 0 to 99 and 100 to 199; fitted_first: those of the first stage of a search. judged_slow:
-    how many for the slow filters, "unscented" and "particle", the latter of so many `particles`.
-    after: s from the first touch on, the rest of a toss is left out. span: s after an impact in
-    which innovations are compared. evaluations_first, evaluations: of the likelihood in the two
-    stages of a search, for each free level; evaluations 0 for no search. levels: of all filters, or
-    where searches start; left as they are, `RECORDED` for recordings. free: which of them change.
-    levels_from: summary.json of an earlier run, also of one that was stopped: its levels are taken
-    as they are, without a search. hypotheses: how many the filter "several" follows. event_noise:
-    whether filters have it, one case for each. gate: probability with which a right pose passes,
-    None takes all; patience: how many it rejects in a row until the poses are believed. workers:
-    processes; dask: the scheduler of a cluster instead.
+    data: file of recorded tosses; without, tosses are simulated. fitted, judged: how many tosses,
+    evenly from numbers 0 to 99 and 100 to 199; judged_slow: how many for the slow filters,
+    "unscented" and "particle". after: s from the first touch on, the rest of a toss is left out.
+    span: s after an impact in which innovations are compared. event_noise: whether filters have it,
+    one case for each. evaluations: of the likelihood, for each free level, in a search for each
+    filter; 0 for no search. free: which levels change. settings: of all filters, or where searches
+    start; `hypotheses` is what the filter "several" follows. workers: processes; dask: the
+    scheduler of a cluster instead.
     """
 
     data: str | None = None
-    rescale: bool = True
-    fitted: int = 40
-    fitted_first: int = 10
-    judged: int = 100
-    judged_slow: int = 10
-    after: float = 0.25
-    span: float = 0.05
+    fitted: Some = 40
+    judged: Some = 100
+    judged_slow: Some = 10
+    after: Positive = 0.25
+    span: NotNegative = 0.05
     filters: tuple[str, ...] = (*STRATEGIES, SEVERAL)
     event_noise: tuple[bool, ...] = (True,)
-    evaluations_first: int = 12
-    evaluations: int = 0
-    levels: Levels = field(default_factory=Levels)
-    free: tuple[str, ...] = NAMES
-    levels_from: str | None = None
-    hypotheses: int = 4
-    duration: float = 0.4
-    rtol: float = 1e-6
-    particles: int = 200
-    gate: float | None = 0.9999
-    patience: int | None = 3
-    workers: int = 2
+    evaluations: Annotated[int, Bounds(at_least=0)] = 0
+    free: tuple[str, ...] = LEVELS
+    settings: CubeSettings = field(default_factory=_settings)
+    workers: Count = 2
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("data", "levels_from"):
-            if not isinstance(getattr(self, name), str | None):
-                raise InputError(f"{name} must be the path of a file, got {getattr(self, name)!r}")
-        for name, tosses in (
-            ("fitted", TRAINING),
-            ("fitted_first", TRAINING),
-            ("judged", HELD_OUT),
-            ("judged_slow", HELD_OUT),
-        ):
-            if count(name, getattr(self, name)) > len(tosses):
-                raise InputError(f"{name} must be at most {len(tosses)}")
-        for name in ("after", "duration", "rtol"):
-            number(name, getattr(self, name), above=0.0)
-        number("span", self.span, at_least=0.0)
-        count("hypotheses", self.hypotheses)
-        for name, known in (("filters", FILTERS), ("free", NAMES)):
+        check_settings(self)
+        if not isinstance(self.data, str | None):
+            raise InputError(f"data must be the path of a file, got {self.data!r}")
+        for name, known in (("filters", FILTERS), ("free", LEVELS)):
             if not getattr(self, name):
                 raise InputError(f"{name} must name one at least, of {list(known)}")
             for value in getattr(self, name):
                 member(name, value, known)
-        count("evaluations_first", self.evaluations_first)
-        count("evaluations", self.evaluations, at_least=0)
-        count("particles", self.particles, at_least=2)
-        if self.gate is not None:
-            number("gate", self.gate, above=0.0, at_most=1.0 - 1e-15)
-        if self.patience is not None:
-            count("patience", self.patience)
-        count("workers", self.workers)
 
 
 class Outcome(NamedTuple):
-    """A case: its levels, how the search for them went, if there was one, and its tosses."""
+    """A case: its settings, how the search for them went, if there was one, and its tosses."""
 
-    levels: Levels
+    settings: CubeSettings
     fit: Fit | None
     scores: list[Score]
+
+
+class Data(NamedTuple):
+    """Tosses to fit and to judge, by number, and how far from the table a corner touches, m."""
+
+    training: dict[int, Record]
+    held: dict[int, Record]
+    calibration: Calibration
 
 
 def quick(config: Config) -> Config:
     """One short toss, no search, fast filters only."""
     fast = tuple(name for name in config.filters if name not in SLOW) or config.filters
+    short = replace(config.settings, duration=0.25, particles=20)
     return replace(
         config,
         fitted=1,
@@ -165,187 +148,147 @@ def quick(config: Config) -> Config:
         filters=fast,
         evaluations=0,
         after=0.05,
-        duration=0.25,
-        particles=20,
+        settings=short,
         workers=1,
     )
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json, anew after each case."""
-    folder.write_configuration(config, seed=None)
-    earlier = {} if config.levels_from is None else earlier_levels(config.levels_from)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Score every case on the tosses that are held out."""
     if config.data is None:
         console.print(f"no recordings given (data=FILE; they are from {ORIGIN}): tosses simulated")
-    training, held, calibration = prepare(config)
-    trace, outcomes, summary = Trace(folder), dict[Case, Outcome](), dict[str, Any]()
+    data, outcomes, trace = prepare(config), dict[Case, Outcome](), [TRACE]
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
-        executor = workers.others
         for case in cases(config):
-            levels, fit = start(config, case, outcomes), None
-            if case in earlier:
-                levels = earlier[case]
-            elif config.evaluations and case.name not in BORROWED:
+            settings, fit = start(config, case, outcomes), None
+            if config.evaluations and case.name not in BORROWED:
                 watched = watch(config, case, trace, console, begin(f"{case.label}: levels"))
-                fit = fitted(config, case, levels, training, executor, watched)
-                levels = fit.levels
-            some = held if case.name not in SLOW else thinned(held, config.judged_slow)
-            tick = begin(f"{case.label}: {len(some)} tosses")
-            found = judged(config, setting(config, case, levels), some, calibration, executor, tick)
-            outcomes[case] = Outcome(levels, fit, found)
-            folder.write_text(
-                f"rows/{case.label.replace(', ', '-').replace(' ', '-')}.csv", rows_text(found)
-            )
-            summary = summarized(config, training, calibration, outcomes)
-            folder.write_json("summary.json", summary)
-    print_tables(console, summary)
-    with console.status("drawing the figure"):
-        shown = {case.label: found.scores for case, found in outcomes.items()}
-        figures.draw(folder / "figures/cube_filter.png", shown)
-    return summary
+                tosses, free = list(data.training.values()), case.searched(config.free)
+                budget = config.evaluations, workers.others
+                fit = search(case.name, settings, tosses, free, *budget, watched)
+                settings = fit.settings
+            some = len(data.held) if case.name not in SLOW else config.judged_slow
+            tick = begin(f"{case.label}: {some} tosses")
+            found = judged(config, case, settings, data, some, workers.others, tick)
+            outcomes[case] = Outcome(settings, fit, found)
+    scores = {case: found.scores for case, found in outcomes.items()}
+    summary = summarized(config, data, outcomes)
+    files = {f"rows/{_file(case)}.csv": rows_text(found) for case, found in scores.items()}
+    if config.evaluations:
+        files["search.csv"] = "\n".join(trace) + "\n"
+    return Findings(
+        summary,
+        printed(summary),
+        texts=files,
+        draw=lambda folder: figures.draw(
+            folder / "figures/cube_filter.png", {case.label: s for case, s in scores.items()}
+        ),
+    )
 
 
-def prepare(config: Config) -> tuple[list[Toss], list[Toss], Calibration]:
+def _file(case: Case) -> str:
+    return case.label.replace(", ", "-").replace(" ", "-")
+
+
+def prepare(config: Config) -> Data:
     """Tosses to fit and to judge, and the calibration, from the recordings 0 to 99 only."""
-    body = cube.Parameters()
+    s, p = config.settings, config.settings.parameters()
     fitted, judged = evenly(TRAINING, config.fitted), evenly(HELD_OUT, config.judged)
     if config.data is None:
-        training, held = ([simulated(config, k) for k in numbers] for numbers in (fitted, judged))
-        calibration = Calibration(0.0, 2e-3)
+        everything = {k: simulated(k, s) for k in (*fitted, *judged)}
+        calibration = Calibration()
     else:
-        everything = recorded(config.data, TRAINING, body)
-        calibration = calibrate(everything, scaled=config.rescale)
-        training, held = [everything[k] for k in fitted], recorded(config.data, judged, body)
-    cut = [[levelled(t, calibration, config.after) for t in some] for some in (training, held)]
-    return cut[0], cut[1], calibration
+        everything = recorded(config.data, (*TRAINING, *judged), s)
+        calibration = calibrate([everything[k] for k in TRAINING], p)
+    cut = [
+        {k: levelled(everything[k], p, calibration, config.after) for k in numbers}
+        for numbers in (fitted, judged)
+    ]
+    return Data(cut[0], cut[1], calibration)
 
 
-def simulated(config: Config, number: int) -> Toss:
-    """A toss by the model of the filters."""
-    body, radius = cube.Parameters(), config.levels.rounding
-    toss = synthetic(number, rounded(body, config.levels), config.duration, RATE)
-    return replace(toss, model=body, poses=toss.poses + radius * np.eye(1, 7, 2))
-
-
-def evenly(numbers: range, some: int) -> list[int]:
-    """So many numbers, with equal steps, from the first on."""
+def evenly(numbers: Sequence[int], some: int) -> list[int]:
+    """So many numbers, with equal steps, from the first on; all of fewer."""
+    some = min(some, len(numbers))
     return [numbers[k * len(numbers) // some] for k in range(some)]
 
 
 def cases(config: Config) -> list[Case]:
     """The salted filter comes before the slow ones, which take its levels."""
     order = sorted(config.filters, key=FILTERS.index)
-    fast, slow = ([n for n in order if (n in SLOW) is choice] for choice in (False, True))
-    return [
-        *(
-            Case(name, noisy)
-            for noisy in config.event_noise
-            for name in fast
-            if noisy or name not in BORROWED
-        ),
-        *(Case(name, True) for name in slow),
+    fast = [
+        Case(name, noisy)
+        for noisy in config.event_noise
+        for name in order
+        if name not in SLOW and (noisy or name not in BORROWED)
     ]
+    return [*fast, *(Case(name, True) for name in order if name in SLOW)]
 
 
-def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> Levels:
-    """The levels of a case before a search."""
+def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> CubeSettings:
+    """The settings of a case before a search."""
     salted = outcomes.get(Case("salted", True))
-    given = RECORDED if config.data is not None and config.levels == Levels() else config.levels
-    levels = salted.levels if case.name in BORROWED and salted is not None else given
-    return levels if case.noisy else replace(levels, **dict.fromkeys(EVENTS, 0.0))
-
-
-def setting(config: Config, case: Case, levels: Levels) -> Setting:
-    """The filter of a case."""
-    return Setting(
-        case.name,
-        levels,
-        config.hypotheses,
-        config.rtol,
-        config.particles,
-        config.gate,
-        config.patience,
-    )
-
-
-def fitted(
-    config: Config,
-    case: Case,
-    levels: Levels,
-    training: Sequence[Toss],
-    executor: Executor | None,
-    evaluated: Callable[[int, int, float, Levels], None],
-) -> Fit:
-    """The search of a case."""
-    stages = Stages(config.fitted_first, config.evaluations_first, config.evaluations)
-    free = case.searched(config.free)
-    return search(setting(config, case, levels), training, free, stages, executor, evaluated)
+    borrows = case.name in BORROWED and salted is not None
+    settings = salted.settings if borrows and salted is not None else config.settings
+    return settings if case.noisy else replace(settings, **dict.fromkeys(EVENTS, 0.0))
 
 
 def watch(
-    config: Config, case: Case, trace: Trace, console: Console, tick: Tick
-) -> Callable[[int, int, float, Levels], None]:
+    config: Config, case: Case, trace: list[str], console: Console, tick: Tick
+) -> Callable[[float, CubeSettings], None]:
     """A function that keeps each evaluation of a search, and prints it where it is the best yet."""
     free = case.searched(config.free)
-    total = len(free) * (config.evaluations_first + config.evaluations)
-    best: dict[int, float] = {}
+    values: list[float] = []
 
-    def evaluated(tosses: int, number: int, value: float, levels: Levels) -> None:
-        trace.add(case, tosses, number, value, levels)
-        tick(number / total)
-        if value > best.get(tosses, -float("inf")):
-            best[tosses] = value
-            values = " ".join(f"{name} {getattr(levels, name):.3g}" for name in free)
-            console.print(f"{case.label}: {tosses} tosses, {number}: {value:.3f} at {values}")
+    def evaluated(value: float, settings: CubeSettings) -> None:
+        levels = levels_of(settings)
+        trace.append(",".join((_file(case), *(f"{v:.6g}" for v in (value, *levels.values())))))
+        if value > max(values, default=-float("inf")):
+            at = " ".join(f"{name} {levels[name]:.3g}" for name in free)
+            console.print(f"{case.label}: {value:.3f} at {at}")
+        values.append(value)
+        tick(len(values) / (len(free) * config.evaluations))
 
     return evaluated
 
 
 def judged(
     config: Config,
-    setting: Setting,
-    tosses: Sequence[Toss],
-    calibration: Calibration,
+    case: Case,
+    settings: CubeSettings,
+    data: Data,
+    some: int,
     executor: Executor | None,
     tick: Tick,
 ) -> list[Score]:
-    """A filter on held-out tosses."""
-    n = len(tosses)
-    columns = [setting] * n, tosses, [calibration] * n, [config.span] * n
+    """A filter on some of the held-out tosses."""
+    numbers = evenly(list(data.held), some)
+    columns = numbers, [data.held[k] for k in numbers]
+    fixed = repeat(data.calibration.tolerance), repeat(config.span)
+    mapped = map if executor is None else executor.map
     results = []
-    for found in map(score, *columns) if executor is None else executor.map(score, *columns):
+    for found in mapped(score, repeat(case.name), repeat(settings), *columns, *fixed):
         results.append(found)
-        tick(len(results) / n)
+        tick(len(results) / len(numbers))
     return results
 
 
-def thinned(tosses: Sequence[Toss], some: int) -> list[Toss]:
-    """At most so many of them, evenly."""
-    return [tosses[k] for k in evenly(range(len(tosses)), min(some, len(tosses)))]
-
-
-def summarized(
-    config: Config,
-    training: Sequence[Toss],
-    calibration: Calibration,
-    outcomes: Mapping[Case, Outcome],
-) -> dict[str, Any]:
-    """What is known of the cases so far."""
+def summarized(config: Config, data: Data, outcomes: Mapping[Case, Outcome]) -> dict[str, Any]:
+    """What is known of the cases."""
     scores = {case: found.scores for case, found in outcomes.items()}
     return {
         "data": "recorded" if config.data is not None else "simulated",
-        "calibration": asdict(calibration),
-        "fitted": [toss.number for toss in training],
+        "calibration": asdict(data.calibration),
+        "fitted": list(data.training),
         "judged": [s.toss for s in next(iter(scores.values()))],
         "filters": [
             {
                 **record(case, found.scores),
-                "levels": asdict(found.levels),
+                "levels": levels_of(found.settings),
                 "fit": None if found.fit is None else asdict(found.fit),
             }
             for case, found in outcomes.items()
         ],
         "against": comparisons(scores),
-        "share_in_contact": share_in_contact(scores),
-        "tosses": {case.label: [toss_record(s) for s in found] for case, found in scores.items()},
     }

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.cube_filter.fit import BORROWED, Case
-from hybridctl.experiments.cube_filter.score import Score
-from hybridctl.experiments.cube_filter.toss import PHASES
-from rich.console import Console
+from hybridctl.experiments.cube_filter.score import BORROWED, Case, Score
+from hybridctl.experiments.cube_filter.tosses import PHASES
+from numpy.typing import NDArray
 from rich.table import Table
 
 from hybridctl.checks import Array
@@ -21,7 +20,11 @@ ROW = "toss,phase,nis,log_likelihood,x_mm,y_mm,z_mm,rx_mrad,ry_mrad,rz_mrad,clai
 
 
 def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
-    """A filter as it stands in summary.json, over all rows of the tosses it could finish."""
+    """A filter as it stands in summary.json, over all rows of the tosses it could finish.
+
+    touching: the share of rows at which the recorded cube is in contact, which is what
+    `mode_agreement` would be of a filter that always says so.
+    """
     done = [s for s in scores if s.failure is None]
     head = {
         "name": case.name,
@@ -32,73 +35,73 @@ def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
     }
     if not done:
         return head
-    rows, near = sum(len(s.nis) for s in done), np.concatenate([s.near for s in done])
-    residual = np.concatenate([s.residual for s in done])[near]
-    nis = np.concatenate([s.nis for s in done])
-    accepted = np.concatenate([s.accepted for s in done]).astype(bool)
-    likelihood = np.concatenate([s.log_likelihood for s in done])
-    claimed = np.concatenate([s.claimed for s in done])
-    means = [s.log_likelihood.mean() for s in done]
+    columns = ("nis", "accepted", "near", "claimed", "touches", "recorded")
+    nis, accepted, near, claimed, touches, recorded = (
+        np.concatenate([getattr(s, name) for s in done]) for name in columns
+    )
+    accepted = accepted.astype(bool)
+    likelihoods = [s.log_likelihood.mean() for s in done]
     per_toss = np.array([s.nis[s.accepted].mean() for s in done if s.accepted.any()])
-    same = np.concatenate([s.touches == s.recorded for s in done])
+    hit = near & accepted
     return {
         **head,
-        "steps": rows,
+        "steps": len(nis),
         "rejected": int((~accepted).sum()),
         "reopened": sum(s.reopened for s in done),
         "mean_nis": float(nis[accepted].mean()),
         "nis_error": _error(per_toss),
-        "median_nis": float(np.median(nis)),
-        "mean_nis_after_impacts": _mean(nis[near & accepted]),
+        "mean_nis_after_impacts": float(nis[hit].mean()) if hit.any() else None,
         "nis_dim": DIMENSION,
-        "log_likelihood": float(likelihood.sum()),
-        "log_likelihood_per_row": float(likelihood.mean()),
-        "median_log_likelihood_of_tosses": float(np.median(means)),
+        "median_log_likelihood_of_tosses": float(np.median(likelihoods)),
         "bursts": int((claimed > BURST).sum()),
         "rows_after_impacts": int(near.sum()),
-        "position_rms_mm": _rms(1e3 * residual[:, :3]),
-        "rotation_rms_mrad": _rms(1e3 * residual[:, 3:]),
-        "mode_agreement": float(same.mean()),
+        "mode_agreement": float((touches == recorded).mean()),
+        "touching": float(recorded.mean()),
         "phases": by_phase(done),
         "notes": sum(s.notes for s in done),
-        "seconds_per_step": sum(s.seconds for s in done) / rows,
+        "seconds_per_step": sum(s.seconds for s in done) / len(nis),
+        **misfit([(s, np.ones(len(s.nis), dtype=bool)) for s in done]),
+        **_named("after_impacts", misfit([(s, s.near) for s in done])),
     }
 
 
-def by_phase(done: Sequence[Score]) -> list[dict[str, Any]]:
-    """Where the filter fits and where it does not.
+def _named(end: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}_{end}": value for name, value in values.items()}
+
+
+def misfit(chosen: Sequence[tuple[Score, NDArray[np.bool_]]]) -> dict[str, Any]:
+    """Of some rows of tosses: NIS, log-likelihood and innovations, None without any row.
 
     z_mm: mean innovation upwards, negative where cubes are lower than predicted; z_error_mm: its
     standard error over tosses.
     """
-    result = []
-    for name in PHASES:
-        chosen = [(s, np.array([p == name for p in s.phases])) for s in done]
-        chosen = [(s, rows) for s, rows in chosen if rows.any()]
-        if not chosen:
-            continue
-        nis = np.concatenate([s.nis[rows] for s, rows in chosen])
-        up = [1e3 * s.residual[rows, 2] for s, rows in chosen]
-        result.append(
-            {
-                "phase": name,
-                "rows": len(nis),
-                "mean_nis": float(nis.mean()),
-                "median_nis": float(np.median(nis)),
-                "log_likelihood_per_row": float(
-                    np.concatenate([s.log_likelihood[rows] for s, rows in chosen]).mean()
-                ),
-                "z_mm": float(np.concatenate(up).mean()),
-                "z_error_mm": _error(np.array([u.mean() for u in up])),
-                "position_rms_mm": _rms(
-                    1e3 * np.concatenate([s.residual[rows, :3] for s, rows in chosen])
-                ),
-                "rotation_rms_mrad": _rms(
-                    1e3 * np.concatenate([s.residual[rows, 3:] for s, rows in chosen])
-                ),
-            }
-        )
-    return result
+    some = [(s, rows) for s, rows in chosen if rows.any()]
+    if not some:
+        return {}
+    nis = np.concatenate([s.nis[rows] for s, rows in some])
+    residual = np.concatenate([s.residual[rows] for s, rows in some])
+    up = np.array([1e3 * s.residual[rows, 2].mean() for s, rows in some])
+    return {
+        "rows": len(nis),
+        "mean_nis_of_all": float(nis.mean()),
+        "median_nis": float(np.median(nis)),
+        "log_likelihood_per_row": float(
+            np.concatenate([s.log_likelihood[rows] for s, rows in some]).mean()
+        ),
+        "z_mm": 1e3 * float(residual[:, 2].mean()),
+        "z_error_mm": _error(up),
+        "position_rms_mm": _rms(1e3 * residual[:, :3]),
+        "rotation_rms_mrad": _rms(1e3 * residual[:, 3:]),
+    }
+
+
+def by_phase(done: Sequence[Score]) -> list[dict[str, Any]]:
+    """Where the filter fits and where it does not."""
+    found = {
+        name: misfit([(s, np.array([p == name for p in s.phases])) for s in done])
+        for name in PHASES
+    }
+    return [{"phase": name, **values} for name, values in found.items() if values]
 
 
 def rows_text(scores: Sequence[Score]) -> str:
@@ -112,12 +115,8 @@ def rows_text(scores: Sequence[Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rms(rows: Array) -> float | None:
-    return float(np.sqrt((rows**2).sum(axis=1).mean())) if len(rows) else None
-
-
-def _mean(values: Array) -> float | None:
-    return float(values.mean()) if len(values) else None
+def _rms(rows: Array) -> float:
+    return float(np.sqrt((rows**2).sum(axis=1).mean()))
 
 
 def _error(values: Array) -> float | None:
@@ -155,46 +154,30 @@ def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
     return {s.toss: float(s.log_likelihood.mean()) for s in scores if s.failure is None}
 
 
-def share_in_contact(scores: Mapping[Case, Sequence[Score]]) -> float:
-    """By the recorded poses: the mode agreement of a filter that always says contact."""
-    done = next((found for found in scores.values() if not any(s.failure for s in found)), ())
-    return float(np.concatenate([s.recorded for s in done]).mean()) if done else float("nan")
-
-
-def toss_record(found: Score) -> dict[str, Any]:
-    """One run as it stands in summary.json."""
-    if found.failure is not None:
-        return {"toss": found.toss, "failure": found.failure}
-    return {
-        "toss": found.toss,
-        "mean_nis": float(found.nis.mean()),
-        "log_likelihood_per_row": float(found.log_likelihood.mean()),
-    }
-
-
-def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """What was found, and how sure that is."""
     filters = summary["filters"]
     title = f"Held-out {summary['data']} tosses; NIS should be {DIMENSION}"
     columns = ("filter", "noise", "NIS", "median", "rejected", "log L", "tosses", "lost")
-    console.print(table(title, columns, [_likelihoods(f) for f in filters]))
-    console.print(
+    after = ("filter", "noise", "mm", "mrad", "contact", "always")
+    return [
+        table(title, columns, [_likelihoods(f) for f in filters]),
         "noise: of events. NIS: mean of what is not rejected; median: of all. log L: per row; "
-        "tosses: the median of their means. *: at the levels of the salted filter"
+        "tosses: the median of their means. *: at the levels of the salted filter",
+        table("After impacts", after, [_predictions(f) for f in filters]),
+        "mm, mrad: rms innovation. contact: agreement with the recorded pose; always: that of a "
+        "filter that always says so",
+        phase_table(filters[0]),
+        *(_gain(comparison) for comparison in summary["against"]),
+    ]
+
+
+def _gain(c: Mapping[str, Any]) -> str:
+    error = "?" if c["error"] is None else f"{c['error']:.2f}"
+    return (
+        f"{c['of']}, over {c['over']}: {c['mean']:+.2f} +- {error} per row, median "
+        f"{c['median']:+.2f}, better in {c['tosses_won']} of {c['tosses']} tosses"
     )
-    after = ("filter", "noise", "mm", "mrad", "contact")
-    console.print(table("After impacts", after, [_predictions(f) for f in filters]))
-    console.print(
-        "mm, mrad: rms innovation. contact: agreement with the recorded pose, which is in contact "
-        f"at {summary['share_in_contact']:.2f} of the rows"
-    )
-    console.print(phase_table(filters[0]))
-    for c in summary["against"]:
-        error = "?" if c["error"] is None else f"{c['error']:.2f}"
-        console.print(
-            f"{c['of']}, over {c['over']}: {c['mean']:+.2f} +- {error} per row, median "
-            f"{c['median']:+.2f}, better in {c['tosses_won']} of {c['tosses']} tosses"
-        )
 
 
 def phase_table(found: Mapping[str, Any]) -> Table:
@@ -203,7 +186,7 @@ def phase_table(found: Mapping[str, Any]) -> Table:
         (
             p["phase"],
             p["rows"],
-            f"{p['mean_nis']:.1f}",
+            f"{p['mean_nis_of_all']:.1f}",
             f"{p['median_nis']:.1f}",
             f"{p['log_likelihood_per_row']:.2f}",
             f"{p['z_mm']:+.2f}",
@@ -230,15 +213,9 @@ def _likelihoods(f: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _predictions(f: Mapping[str, Any]) -> tuple[str, ...]:
-    def shown(name: str, digits: int) -> str:
-        return "-" if f.get(name) is None else f"{f[name]:.{digits}f}"
-
-    return (
-        *_label(f),
-        shown("position_rms_mm", 2),
-        shown("rotation_rms_mrad", 1),
-        shown("mode_agreement", 2),
-    )
+    names = ("position_rms_mm_after_impacts", "rotation_rms_mrad_after_impacts")
+    cells = [f.get(name) for name in (*names, "mode_agreement", "touching")]
+    return (*_label(f), *("-" if value is None else f"{value:.2f}" for value in cells))
 
 
 def _label(f: Mapping[str, Any]) -> tuple[str, str]:

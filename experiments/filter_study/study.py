@@ -18,27 +18,30 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from hybridctl.experiments.filter_study import figures
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl import __version__
-from hybridctl.checks import count, member, vector
+from hybridctl.checks import member
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.errors import HybridctlError
 from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, run_filter
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import synthetic
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.models import find_model
 from hybridctl.report import RunFolder, progress, table
+from hybridctl.settings import Bounds, Positive, check_settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
@@ -68,6 +71,10 @@ SETUPS = {  # sensors slow enough that what the event does to the covariance mat
 }
 
 
+Several = Annotated[int, Bounds(at_least=2)]
+Natural = Annotated[int, Bounds(at_least=0)]
+
+
 @dataclass(frozen=True)
 class Config:
     """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
@@ -77,22 +84,17 @@ class Config:
     workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
-    runs: int = 300
-    sweep: int = 100
-    particle_runs: int = 30
-    scales: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0)
+    runs: Several = 300
+    sweep: Several = 100
+    particle_runs: Natural = 30
+    scales: tuple[Positive, ...] = (2.0, 4.0, 8.0, 16.0)
     models: tuple[str, ...] = tuple(SETUPS)
-    seed: int = 0
-    workers: int = 0
+    seed: Natural = 0
+    workers: Natural = 0
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        count("runs", self.runs, at_least=2)
-        count("sweep", self.sweep, at_least=2)
-        for name in ("seed", "workers", "particle_runs"):
-            count(name, getattr(self, name), at_least=0)
-        if (vector("scales", self.scales) <= 0.0).any():
-            raise InputError(f"scales must be positive, got {self.scales}")
+        check_settings(self)
         for model in self.models:
             member("model", model, SETUPS)
 
@@ -133,39 +135,59 @@ def quick(config: Config) -> Config:
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the study; returns what it writes to summary.json.
-
-    Every trial is kept in `RECORD`, so that an interrupted study goes on where it was.
-    """
+    """Run the study; every trial is kept in `RECORD`, from which an interrupted one goes on."""
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
     record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
-    folder.write_configuration(config, seed=config.seed)
+    return experiment(partial(studied, record))(config, folder, console)
+
+
+def studied(record: Journal, config: Config, console: Console) -> Findings:
+    """All trials of all models, and what they say."""
     trials = [
         Trial(model, scale, config.seed + k, filters(config, model, scale, k))
         for model in config.models
         for scale in (1.0, *config.scales)
         for k in range(config.runs if scale == 1.0 else config.sweep)
     ]
-    found = dict(zip(trials, outcomes(config, trials, record, console), strict=True))
-    summary: dict[str, Any] = {"runs": config.runs, "sweep_runs": config.sweep, "models": {}}
-    for model in config.models:
-        own = {scale: _of(found, model, scale) for scale in (1.0, *config.scales)}
-        judged = {name: digest(model, results) for name, results in own[1.0].items()}
-        sweep = {scale: digest(model, own[scale]["salted"]) for scale in config.scales}
-        summary["models"][model] = {
-            "stated_noise": stated_noise(model),
-            "filters": judged,
-            "sweep": [{"scale": scale, **values} for scale, values in sweep.items()],
-            "out_of_band_from": next((s for s, v in sweep.items() if not v["inside"]), None),
-        }
-    folder.write_json("summary.json", summary)
-    print_tables(console, summary)
-    if not folder.draws:
-        return summary
-    with console.status("drawing figures"):
-        for model, found in summary["models"].items():
+    made = dict(zip(trials, outcomes(config, trials, record, console), strict=True))
+    models = {model: judged(config, model, made) for model in config.models}
+
+    def draw(folder: RunFolder) -> None:
+        for model, found in models.items():
             figures.draw(folder / f"figures/nees_{model}.png", model, found)
-    return summary
+
+    summary = {"runs": config.runs, "sweep_runs": config.sweep, "models": models}
+    return Findings(summary, printed(models), checks(models), draw=draw)
+
+
+def checks(models: Mapping[str, Any]) -> list[Check]:
+    """That the salted filter follows the motion in every run."""
+    lost = ("failed", "diverged", "indefinite")
+    return [
+        Check(
+            f"{model}: runs in which the salted filter fails, diverges or is not PSD",
+            sum(found["filters"]["salted"][name] for name in lost),
+            most=0,
+        )
+        for model, found in models.items()
+    ]
+
+
+def judged(config: Config, model: str, made: Mapping[Trial, Sequence[Outcome]]) -> dict[str, Any]:
+    """A model as it stands in summary.json."""
+    results: dict[float, dict[str, list[Outcome]]] = {}
+    for trial, found in made.items():
+        if trial.model == model:
+            own = results.setdefault(trial.scale, {})
+            for name, outcome in zip(trial.filters, found, strict=True):
+                own.setdefault(name, []).append(outcome)
+    sweep = {scale: digest(model, results[scale]["salted"]) for scale in config.scales}
+    return {
+        "stated_noise": stated_noise(model),
+        "filters": {name: digest(model, found) for name, found in results[1.0].items()},
+        "sweep": [{"scale": scale, **values} for scale, values in sweep.items()],
+        "out_of_band_from": next((s for s, v in sweep.items() if not v["inside"]), None),
+    }
 
 
 def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]:
@@ -175,18 +197,6 @@ def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]
     if k < config.particle_runs or _model(model, scale).propagate is not None:
         return FILTERS
     return FILTERS[:-1]
-
-
-def _of(
-    found: Mapping[Trial, Sequence[Outcome]], model: str, scale: float
-) -> dict[str, list[Outcome]]:
-    """Outcomes of one model at one scale, by filter."""
-    results: dict[str, list[Outcome]] = {}
-    for trial, made in found.items():
-        if (trial.model, trial.scale) == (model, scale):
-            for name, outcome in zip(trial.filters, made, strict=True):
-                results.setdefault(name, []).append(outcome)
-    return results
 
 
 def outcomes(
@@ -295,20 +305,21 @@ def stated_noise(model: str) -> dict[str, float]:
     return {k: v for k, v in settings.items() if k.endswith("_noise") and v}
 
 
-def print_tables(console: Console, summary: dict[str, Any]) -> None:
+def printed(models: Mapping[str, Any]) -> list[Table | str]:
     """NEES per degree of freedom at each time, for each filter; then over the noise."""
-    for model, found in summary["models"].items():
+    parts: list[Table | str] = []
+    for model, found in models.items():
         names = [*found["filters"], *(f"salted, noise x {v['scale']:g}" for v in found["sweep"])]
-        values = [*found["filters"].values(), *found["sweep"]]
-        both = list(zip(names, values, strict=True))
+        both = list(zip(names, [*found["filters"].values(), *found["sweep"]], strict=True))
         title = f"{model}: NEES per degree (* outside its 99 % band; runs in another mode)"
         columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
-        console.print(table(title, columns, [_squares(*row) for row in both]))
+        parts.append(table(title, columns, [_squares(*row) for row in both]))
         columns = ["filter", "diverged", "failed", "not PSD", "modes right", "ms per step"]
-        console.print(table(f"{model}: runs", columns, [_runs(*row) for row in both]))
+        parts.append(table(f"{model}: runs", columns, [_runs(*row) for row in both]))
         first = found["out_of_band_from"]
         where = "inside at all scales tried" if first is None else f"leaves it at noise x {first:g}"
-        console.print(f"{model}: the salted filter {where}")
+        parts.append(f"{model}: the salted filter {where}")
+    return parts
 
 
 def _squares(name: str, values: dict[str, Any]) -> tuple[str, ...]:

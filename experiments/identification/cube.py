@@ -11,36 +11,43 @@ pose in flight is from the pose some time later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from hybridctl.experiments.cube_filter.tosses import ORIGIN, moved, recorded
 from hybridctl.experiments.identification import figures
 from hybridctl.experiments.identification.likelihoods import (
     NAMES,
     Table,
+    at_point,
     flight,
-    model_at,
     prediction_errors,
     shortened,
-    tosses,
 )
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
+from rich.table import Table as RichTable
 from scipy.stats import qmc
 
-from hybridctl.checks import Array, count, number
+from hybridctl import __version__
+from hybridctl.checks import Array, number
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import InputError
+from hybridctl.estimation.record import Record
 from hybridctl.estimation.surface import Surface, Top, fitted
+from hybridctl.experiment import Findings, experiment
 from hybridctl.report import RunFolder, progress, table
+from hybridctl.settings import Count, Positive, check_settings
 
 SUMMARY = (
     "friction, restitution and corner radius of a cube from recorded tosses, held out on others"
 )
+RECORD = "likelihoods.jsonl"
 
-ORIGIN = "DAIRLab/contact-nets on GitHub, data/tosses_processed"
+SCALE = 1.0225  # true over recorded lengths, by the acceleration of free flights
 OTHERS = {  # friction, restitution, radius of the corners in m
     "published": (0.18, 0.125, 0.0),
     "published, with round corners": (0.18, 0.125, 5.4e-3),
@@ -73,11 +80,11 @@ class Box:
     friction: tuple[float, float]
     restitution: tuple[float, float]
     rounding: tuple[float, float]
-    points: int
+    points: Count
     seed: int
 
     def __post_init__(self) -> None:
-        count("points", self.points)
+        check_settings(self)
         for name in NAMES:
             low, high = getattr(self, name)
             number(f"upper end of {name}", high, above=low)
@@ -95,57 +102,55 @@ class Config:
 
     fitted, held_out: numbers of tosses, those from 0 and those that follow. every: which of the
     fitted ones the wide box is looked at with. until: how much of a toss, s. boxes: all others.
-    depth: see `estimation.surface`. ahead: of predictions, s. likelihoods: a file to go on with,
-    by default a new one in the folder of the run.
+    depth: see `estimation.surface`. ahead: of predictions, s.
     """
 
     data: str | None = None
-    fitted: int = 100
-    held_out: int = 100
-    every: int = 5
-    until: float = 0.3
+    fitted: Count = 100
+    held_out: Count = 100
+    every: Count = 5
+    until: Positive = 0.3
     wide: Box = Box((0.08, 0.32), (0.02, 0.5), (0.0, 6e-3), 16, 0)
     boxes: tuple[Box, ...] = (
         Box((0.11, 0.25), (0.16, 0.38), (3e-3, 6e-3), 16, 1),
         Box((0.14, 0.24), (0.2, 0.31), (4.2e-3, 8e-3), 4, 2),
     )
-    depth: float = 60.0
-    ahead: float = 0.2
-    likelihoods: str | None = None
+    depth: Positive = 60.0
+    ahead: Positive = 0.2
     noise: CubeSettings = field(default_factory=_noise)
 
     def __post_init__(self) -> None:
-        for name in ("fitted", "held_out", "every"):
-            count(name, getattr(self, name))
-        for name in ("until", "depth", "ahead"):
-            number(name, getattr(self, name), above=0.0)
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:
     """Few tosses, and a box that is wide enough for them."""
     box = Box((0.1, 0.3), (0.1, 0.4), (2e-3, 8e-3), 12, 0)
-    return Config(config.data, 4, 2, 2, 0.2, Box(*vars(box).values()), (box,))
+    return Config(config.data, 4, 2, 2, 0.2, box, (box,))
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
+    """Find the parameters; every likelihood is kept in `RECORD`, from which a run goes on."""
     if config.data is None:
         raise InputError(f"cube-identify needs data=FILE, recorded tosses; they are from {ORIGIN}")
-    folder.write_configuration(config, seed=config.wide.seed)
-    numbers = range(config.fitted + config.held_out)
-    whole = tosses(config.data, numbers, cube_model(config.noise))
+    journal = Journal(folder / RECORD, {"version": __version__, "settings": asdict(config)})
+    return experiment(partial(identified, journal))(config, folder, console)
+
+
+def identified(journal: Journal, config: Config, console: Console) -> Findings:
+    """The surface of the likelihood, its top, and how that does on other tosses."""
+    assert config.data is not None
+    numbers = list(range(config.fitted + config.held_out))
+    read = recorded(config.data, numbers, config.noise)
+    whole = {k: moved(record, SCALE) for k, record in read.items()}
     records = {k: shortened(record, config.until) for k, record in whole.items()}
-    path = folder / "likelihoods.csv" if config.likelihoods is None else Path(config.likelihoods)
-    values = Table.of(path, config.noise, records)
-    own, rest = list(numbers[: config.fitted]), list(numbers[config.fitted :])
-    points = np.vstack([box.drawn() for box in config.boxes])
+    values = Table(journal, config.noise, records)
+    own, rest = numbers[: config.fitted], numbers[config.fitted :]
+    points, wide = np.vstack([box.drawn() for box in config.boxes]), config.wide.drawn()
     with progress(console, 0.0, float(len(points))) as begin:
-        tick = begin("points")
-        few, wide = own[:: config.every], config.wide.drawn()
-        scan = values.fill(wide, few)
-        surface = fitted(points, values.fill(points, own, tick), depth=config.depth)
+        scan = values.fill(wide, own[:: config.every])
+        surface = fitted(points, values.fill(points, own, begin("points")), depth=config.depth)
     top = surface.top()
-    judged = judge(config, values, top, whole, rest)
     summary = {
         **_found(top),
         "point_errors": surface.point_errors(),
@@ -156,13 +161,13 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
             {**dict(zip(NAMES, p.tolist(), strict=True)), "log_likelihood": float(row.sum())}
             for p, row in zip(wide, scan, strict=True)
         ],
-        "held_out": judged,
+        "held_out": judge(config, values, top, whole, rest),
     }
-    folder.write_json("summary.json", summary)
-    print_tables(console, summary)
-    with console.status("drawing figures"):
-        figures.draw(folder / "figures", surface, top)
-    return summary
+    return Findings(
+        summary,
+        printed(summary),
+        draw=lambda folder: figures.draw(folder / "figures", surface, top),
+    )
 
 
 def _found(top: Top) -> dict[str, Any]:
@@ -191,25 +196,25 @@ def halves(surface: Surface) -> list[dict[str, Any]]:
 
 
 def judge(
-    config: Config, values: Table, top: Top, whole: dict[int, Any], rest: Sequence[int]
+    config: Config, values: Table, top: Top, whole: Mapping[int, Record], rest: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Parameters on tosses that were not used: log-likelihood, and errors of predictions.
 
     log_likelihood: of all tosses; gain, gain_error: over the first of `OTHERS`, by toss, with its
     standard error. position (m) and turn (rad): medians and means, on the tosses that all predict.
     """
-    settings, sharp = model_at(config.noise, SHARP)  # the first to touch
-    starts = {n: flight(sharp, settings, values.records[n]) for n in rest}
+    sharp = at_point(config.noise, SHARP)  # the first to touch
+    starts = {n: flight(cube_model(sharp), sharp, values.records[n]) for n in rest}
     given = {name: np.array(point) for name, point in OTHERS.items()} | {FOUND: top.values}
-    rows, predictions = [], []
-    base = None
-    for name, point in given.items():
-        found = values.fill(point[None], rest)[0]
-        base = found if base is None else base
-        model = model_at(config.noise, point)[1]
-        errors = [prediction_errors(model, whole[n], starts[n], config.ahead) for n in rest]
-        predictions.append([(np.nan, np.nan) if e is None else e for e in errors])
-        gain = found - base
+    models = [cube_model(at_point(config.noise, point)) for point in given.values()]
+    predictions = np.array(
+        [[prediction_errors(m, whole[n], starts[n], config.ahead) for n in rest] for m in models]
+    )
+    known = np.isfinite(predictions).all(axis=(0, 2))
+    likelihoods, rows = values.fill(np.array(list(given.values())), rest), []
+    for (name, point), found, errors in zip(given.items(), likelihoods, predictions, strict=True):
+        gain = found - likelihoods[0]
+        (position, turn), mean = np.median(errors[known], axis=0), errors[known].mean(axis=0)
         rows.append(
             {
                 "name": name,
@@ -218,22 +223,19 @@ def judge(
                 "gain": float(gain.mean()),
                 "gain_error": float(gain.std(ddof=1) / np.sqrt(len(gain))),
                 "rejected": values.rejected(point, rest),
+                "position": float(position),
+                "turn": float(turn),
+                "mean_position": float(mean[0]),
+                "mean_turn": float(mean[1]),
+                "predicted": int(known.sum()),
             }
         )
-    everywhere = np.isfinite(np.array(predictions)).all(axis=(0, 2))
-    for row, errors in zip(rows, np.array(predictions), strict=True):
-        median, mean = np.median(errors[everywhere], axis=0), errors[everywhere].mean(axis=0)
-        row |= {"position": float(median[0]), "turn": float(median[1])}
-        row |= {"mean_position": float(mean[0]), "mean_turn": float(mean[1])}
-        row["predicted"] = int(everywhere.sum())
     return rows
 
 
-def print_tables(console: Console, summary: dict[str, Any]) -> None:
+def printed(summary: Mapping[str, Any]) -> list[RichTable | str]:
     """What was found, in the halves as well, and how it does on other tosses."""
-    rows = [("all", summary), *((half["name"], half) for half in summary["halves"])]
-    found = ("tosses", *NAMES, "roughness")
-    cells = [
+    found = [
         (
             name,
             *(
@@ -242,16 +244,10 @@ def print_tables(console: Console, summary: dict[str, Any]) -> None:
             ),
             f"{one['roughness']:.1f}",
         )
-        for name, one in rows
+        for name, one in (("all", summary), *((half["name"], half) for half in summary["halves"]))
     ]
-    console.print(table("Most likely", found, cells))
     others = ", ".join(f"{e:.4f}" for e in summary["point_errors"])
-    console.print(
-        "±: standard error by the curvature, in brackets that over tosses. Other points would "
-        f"change the first row by {others}."
-    )
-    columns = ("held out", "log-likelihood", "gain by toss", "rejected", "mm", "deg")
-    cells = [
+    judged = [
         (
             row["name"],
             f"{row['log_likelihood']:.1f}",
@@ -262,5 +258,11 @@ def print_tables(console: Console, summary: dict[str, Any]) -> None:
         )
         for row in summary["held_out"]
     ]
-    console.print(table("On tosses that were not used", columns, cells))
-    console.print("mm, deg: median error of predictions from the last pose in flight.")
+    columns = ("held out", "log-likelihood", "gain by toss", "rejected", "mm", "deg")
+    return [
+        table("Most likely", ("tosses", *NAMES, "roughness"), found),
+        "±: standard error by the curvature, in brackets that over tosses. Other points would "
+        f"change the first row by {others}.",
+        table("On tosses that were not used", columns, judged),
+        "mm, deg: median error of predictions from the last pose in flight.",
+    ]

@@ -12,19 +12,19 @@ errors differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.legged import figures, robustness
 from hybridctl.experiments.legged.odometry import odometry
 from hybridctl.experiments.legged.recording import FEET, INERTIAL, Recording, Source, load
-from hybridctl.experiments.legged.score import Errors, Track, errors, judged, rms
-from hybridctl.experiments.legged.tables import print_tables
+from hybridctl.experiments.legged.score import Outcome, errors, filtered, judged, rms, tracked
+from hybridctl.experiments.legged.tables import printed
 from rich.console import Console
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import count, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
@@ -38,10 +38,10 @@ from hybridctl.estimation.legged.levels import (
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.space import ERRORS, Error
-from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.smoother import smooth
-from hybridctl.report import RunFolder, progress
+from hybridctl.experiment import Check, Findings, experiment
+from hybridctl.report import progress
+from hybridctl.settings import Bounds, Positive, check_settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 
@@ -60,6 +60,9 @@ def _settings() -> BaseSettings:
     )
 
 
+Share = Annotated[float, Bounds(above=0.0, at_most=1.0)]
+
+
 @dataclass(frozen=True)
 class Config:
     """What is run on the recording in the folder `data`.
@@ -74,37 +77,18 @@ class Config:
     data: str | None = None
     source: Source = "any"
     settings: BaseSettings = field(default_factory=_settings)
-    share_touch: float = 1.0 / 3.0
-    share_lift: float = 1.0 / 6.0
-    evaluations: int = 40
-    tilted: float = 10.0
+    share_touch: Share = 1.0 / 3.0
+    share_lift: Share = 1.0 / 6.0
+    evaluations: Annotated[int, Bounds(at_least=0)] = 40
+    tilted: Annotated[float, Bounds(at_least=0.0, at_most=90.0)] = 10.0
     robust: bool = True
-    jump: float = 1.5
-    lost: float = 0.3
+    jump: Positive = 1.5
+    lost: Positive = 0.3
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | None):
             raise InputError(f"data must be the path of a folder, got {self.data!r}")
-        for name in ("share_lift", "share_touch"):
-            number(name, getattr(self, name), above=0.0, at_most=1.0)
-        count("evaluations", self.evaluations, at_least=0)
-        number("tilted", self.tilted, at_least=0.0, at_most=90.0)
-        for name in ("jump", "lost"):
-            number(name, getattr(self, name), above=0.0)
-
-
-class Outcome(NamedTuple):
-    """What came of one way to estimate the base: errors, the track, and the filter's result.
-
-    touchdowns: by side.
-    """
-
-    name: str
-    errors: Errors
-    track: Track
-    result: FilterResult | None = None
-    settings: BaseSettings | None = None
-    touchdowns: dict[str, int] = {}  # noqa: RUF012 read only
+        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -112,22 +96,21 @@ def quick(config: Config) -> Config:
     return replace(config, evaluations=0, robust=False)
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=None)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Estimate the base in every way, and from damaged recordings."""
     recording = load(config.data, config.source, jump=config.jump, lost=config.lost)
     begun, end = recording.truth.times[[0, -1]]
     with progress(console, 0.0, 1.0) as begin:
-        tick = begin("filters")
-        cases = _cases(config, recording)
-        outcomes = []
-        for k, case in enumerate(cases):
-            outcomes.append(case())
-            tick((k + 1) / len(cases))
+        tick, outcomes = begin("filters"), []
+        ways = _ways(config, recording)
+        for k, way in enumerate(ways):
+            outcomes.append(way())
+            tick((k + 1) / len(ways))
         tilted = [_tilted(config, recording, error) for error in ERRORS]
     main = outcomes[0]
     assert main.result is not None
-    walk = main.result.events[0].time if main.result.events else begun
+    result, walk = main.result, main.result.events[0].time if main.result.events else begun
     summary = {
         "source": recording.log.format,
         "duration": end - begun,
@@ -139,50 +122,63 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     }
     if config.robust:
         summary["robustness"] = robustness.rows(recording, config.settings, walk)
-    folder.write_json("summary.json", summary)
-    print_tables(console, summary)
-    with console.status("drawing figures"):
-        figures.draw(folder / "figures", recording.truth, outcomes, tilted, main.result)
-    return summary
+    return Findings(
+        summary,
+        printed(summary),
+        checks(summary),
+        draw=lambda folder: figures.draw(
+            folder / "figures", recording.truth, outcomes, tilted, result
+        ),
+    )
 
 
-def _cases(config: Config, recording: Recording) -> list[Callable[[], Outcome]]:
+def checks(summary: dict[str, Any]) -> list[Check]:
+    """That the filter is as good as was asked for, and says how good it is."""
+    found = summary["filters"][0]
+    sides = zip(("left", "right"), summary["touchdowns"].values(), strict=True)
+    return [
+        Check("root mean square of the position, m", found["position_rmse"], 0.018),
+        Check("the same over the walk, m", found["position_rmse_walk"], 0.025),
+        Check("yaw, deg", float(np.degrees(found["yaw_rmse"])), 0.35),
+        Check("NEES of the position, 3 is right", found["mean_nees"], 4.0, 2.0),
+        *(Check(f"touchdowns on the {side}", count, 3, 3) for side, count in sides),
+    ]
+
+
+def _ways(config: Config, recording: Recording) -> list[Callable[[], Outcome]]:
     """The ways to estimate the base, to be called one after the other."""
-    s = config.settings
-    blind = without_truth(config, recording)
+    s, blind = config.settings, without_truth(config, recording)
+    low = replace(s, touch_force=30.0, lift_force=10.0)
     others = [error for error in ERRORS if error != s.error]
-    low, blind_feet = replace(s, touch_force=30.0, lift_force=10.0), ContactEvidence(forces=False)
+    evidence, motion = ContactEvidence(), ContactEvidence(forces=False)
+
+    def way(name: str, settings: BaseSettings, **options: Any) -> Callable[[], Outcome]:
+        return partial(filtered, name, settings, recording, **options)
+
     found: list[Callable[[], Outcome]] = [
-        lambda: filtered(MAIN, s, recording),
-        *(_named(f"{e} error", replace(s, error=e), recording) for e in others),
-        lambda: filtered("noise from standing and creep", blind, recording),
-        _named("contact by force and motion", replace(s, evidence=ContactEvidence()), recording),
-        _named("the same, from 30 and 10 N", replace(low, evidence=ContactEvidence()), recording),
-        _named("contact by motion alone", replace(s, evidence=blind_feet), recording),
-        _named("thresholds of 30 and 10 N", low, recording),
-        lambda: filtered("level ground", replace(s, ground=0.0), recording),
-        lambda: filtered("gyroscope bias from zero", s, recording, begin=_biased),
-        lambda: filtered("no mode switches", s, recording, signals=False),
-        lambda: _odometry(s, recording),
-        lambda: _smoothed(s, recording),
+        way(MAIN, s),
+        *(way(f"{e} error", replace(s, error=e)) for e in others),
+        way("noise from standing and creep", blind),
+        way("contact by force and motion", replace(s, evidence=evidence)),
+        way("the same, from 30 and 10 N", replace(low, evidence=evidence)),
+        way("contact by motion alone", replace(s, evidence=motion)),
+        way("thresholds of 30 and 10 N", low),
+        way("level ground", replace(s, ground=0.0)),
+        way("gyroscope bias from zero", s, begin=_biased),
+        way("no mode switches", s, signals=False),
+        partial(_odometry, s, recording),
+        partial(_smoothed, s, recording),
     ]
     if config.evaluations:
-        found.insert(4, lambda: _likely(config, blind, recording))
+        found.insert(4, partial(_likely, config, blind, recording))
     return found
-
-
-def _named(name: str, s: BaseSettings, recording: Recording) -> Callable[[], Outcome]:
-    return lambda: filtered(name, s, recording)
 
 
 def without_truth(config: Config, recording: Recording) -> BaseSettings:
     """Settings by what the robot knows: forces standing, sensor noise, feet that creep."""
     s = config.settings
     readings = recording.readings(s.build(recording.robot))
-    weight = sum(
-        float(np.median(load.values[load.times <= load.times[0] + s.standing]))
-        for load in readings.loads.values()
-    )
+    weight = recording.weight(s)
     s = replace(s, touch_force=config.share_touch * weight, lift_force=config.share_lift * weight)
     return noise_of_creep(noise_of_standing(s, readings), recording.robot, readings)
 
@@ -193,52 +189,6 @@ def _likely(config: Config, blind: BaseSettings, recording: Recording) -> Outcom
         blind, recording.robot, [readings], max_evaluations=config.evaluations
     )
     return filtered("noise by likelihood", s, recording)
-
-
-Begin = Callable[[BaseEstimator, Estimate], Estimate]
-
-
-def filtered(
-    name: str,
-    settings: BaseSettings,
-    recording: Recording,
-    *,
-    signals: bool = True,
-    begin: Begin | None = None,
-    orientation: Sequence[float] | None = None,
-) -> Outcome:
-    """The filter on a recording, begun at the first true position and heading.
-
-    signals: whether contacts change. begin: changes the estimate at the start. orientation: of
-    the root at the start, instead of that by gravity.
-    """
-    estimator = settings.build(recording.robot)
-    readings, truth = recording.readings(estimator), recording.truth
-    first = estimator.start(
-        readings,
-        heading=float(truth.angles[0, 2]),
-        position=truth.position[0],
-        orientation=orientation,
-    )
-    if begin is not None:
-        first = begin(estimator, first)
-    record = estimator.record(readings)
-    if not signals:
-        record = Record({ANGLES: record.channels[ANGLES]}, record.inputs)
-    result = estimator.run_record(record, first)
-    track = _track(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])
-    changes = estimator.contact_changes(result)
-    downs = dict(zip(("left", "right"), (changes[foot][0] for foot in FEET), strict=True))
-    return Outcome(name, errors(track, truth), track, result, settings, downs)
-
-
-def _track(estimator: BaseEstimator, record: Record, estimates: Sequence[Estimate]) -> Track:
-    roots = []
-    for estimate in estimates:
-        u = record.input(estimate.time)
-        assert u is not None
-        roots.append(estimator.root(estimate, u[:3]))
-    return Track.of(roots)
 
 
 def _biased(estimator: BaseEstimator, first: Estimate) -> Estimate:
@@ -269,7 +219,7 @@ def _smoothed(settings: BaseSettings, recording: Recording) -> Outcome:
         if step.channel == ANGLES
     ]
     record = estimator.record(recording.readings(estimator))
-    track = _track(estimator, record, chosen)
+    track = tracked(estimator, record, chosen)
     return Outcome("smoother", errors(track, recording.truth), track)
 
 
@@ -316,13 +266,6 @@ def _levels(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     for outcome in outcomes:
         s = outcome.settings
         if s is not None and (outcome.name == MAIN or outcome.name.startswith("noise")):
-            noise = {n: getattr(s.noise, n) for n in s.noise.__dataclass_fields__}
-            found.append(
-                {
-                    "name": outcome.name,
-                    "touch_force": s.touch_force,
-                    "lift_force": s.lift_force,
-                    **noise,
-                }
-            )
+            forces = {"touch_force": s.touch_force, "lift_force": s.lift_force}
+            found.append({"name": outcome.name, **forces, **asdict(s.noise)})
     return found

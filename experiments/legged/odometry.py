@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hybridctl.experiments.legged.score import Track, euler
+from hybridctl.experiments.legged.recording import euler
+from hybridctl.experiments.legged.score import Track
 
 from hybridctl.checks import Array
 from hybridctl.estimation.legged.estimator import BaseEstimator

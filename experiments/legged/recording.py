@@ -17,8 +17,8 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, member
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.estimation.legged.estimator import BaseEstimator
-from hybridctl.estimation.legged.readings import Readings, even_stamps
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.estimation.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log
 from hybridctl.logs.legged import BaseChannels, base_readings
 from hybridctl.mechanics.robot import Robot
@@ -90,6 +90,12 @@ class Recording:
         """What the sensors said, for an estimator."""
         return base_readings(self.log, CHANNELS, estimator)
 
+    def weight(self, settings: BaseSettings) -> float:
+        """What both feet bear while the robot stands, N."""
+        loads = self.readings(settings.build(self.robot)).loads.values()
+        still = [load.values[load.times <= load.times[0] + settings.standing] for load in loads]
+        return float(sum(np.median(values) for values in still))
+
 
 def load(folder: str | None, source: Source = "any", *, jump: float, lost: float) -> Recording:
     """The recording in a folder.
@@ -128,11 +134,17 @@ def _only(place: Path, patterns: list[str], what: str) -> Path:
     raise FileFormatError(f"{place} holds no {what} ({' or '.join(patterns)}); see {ORIGIN}")
 
 
+def euler(quaternions: Array) -> Array:
+    """Roll, pitch and yaw (n, 3) in rad, the yaw without jumps."""
+    angles = Rotation.from_quat(quaternions).as_euler("ZYX")[:, ::-1].copy()
+    angles[:, 2] = np.unwrap(angles[:, 2])
+    return np.asarray(angles)
+
+
 def _truth(log: Log, jump: float, lost: float) -> Truth:
     position, orientation = log["position"], log["orientation"]
-    times = even_stamps(position.times)
-    angles = Rotation.from_quat(orientation.values).as_euler("ZYX")[:, ::-1].copy()
-    angles[:, 2] = np.unwrap(angles[:, 2])
+    times = uniform_stamps(position.times)
+    angles = euler(orientation.values)
     speed = np.linalg.norm(np.diff(position.values, axis=0), axis=1) / np.diff(times)
     good = np.ones(len(times), dtype=bool)
     for k in np.flatnonzero(speed > jump):

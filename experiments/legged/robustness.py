@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.legged.recording import Recording
-from hybridctl.experiments.legged.score import Track, errors, judged
+from hybridctl.experiments.legged.score import filtered, judged
 from scipy.stats import chi2
 
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.measurements import ANGLES
+from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.record import Series
 
@@ -25,39 +24,23 @@ SEED = 0
 
 def rows(recording: Recording, settings: BaseSettings, walk: float) -> list[dict[str, Any]]:
     """One row for each damage: errors, the share of rows within what is stated, and flags."""
-    weight = _weight(recording, settings)
-    found = []
-    for name, damage in DAMAGES.items():
-        estimator = replace(settings, weight=weight).build(recording.robot)
-        given = recording.readings(estimator)
-        found.append({"name": name, **judge(recording, estimator, damage(given), walk)})
-    return found
+    known = replace(settings, weight=recording.weight(settings))
+    return [{"name": name, **judge(recording, known, name, walk)} for name in DAMAGES]
 
 
-def judge(
-    recording: Recording, estimator: BaseEstimator, readings: Readings, walk: float
-) -> dict[str, Any]:
-    """The filter on some readings of a recording."""
-    truth = recording.truth
-    first = estimator.start(readings, heading=float(truth.angles[0, 2]), position=truth.position[0])
-    result = estimator.run(readings, first)
-    roots = [estimator.root(s.estimate) for s in result.steps if s.channel == ANGLES]
-    scored = errors(Track.of(roots), truth)
-    assert scored.nees is not None
-    assert scored.spread is not None
-    yaw = np.abs(scored.angles[:, 2]) / scored.spread[:, 3]
-    inside = (scored.nees <= chi2.ppf(LEVEL, 3)) & (yaw**2 <= chi2.ppf(LEVEL, 1))
-    flags = list(estimator.flags(readings, result))
-    return {**judged(scored, walk), "within": float(inside.mean()), "flags": flags}
-
-
-def _weight(recording: Recording, settings: BaseSettings) -> float:
-    """What both feet bear while the robot stands, N."""
-    readings = recording.readings(settings.build(recording.robot))
-    return sum(
-        float(np.median(load.values[load.times <= load.times[0] + settings.standing]))
-        for load in readings.loads.values()
-    )
+def judge(recording: Recording, settings: BaseSettings, damage: str, walk: float) -> dict[str, Any]:
+    """The filter on the readings of a recording with one of `DAMAGES`."""
+    estimator = settings.build(recording.robot)
+    readings = DAMAGES[damage](recording.readings(estimator))
+    outcome = filtered(damage, settings, recording, readings=readings)
+    found = outcome.errors
+    assert found.nees is not None
+    assert found.spread is not None
+    assert outcome.result is not None
+    yaw = np.abs(found.angles[:, 2]) / found.spread[:, 3]
+    inside = (found.nees <= chi2.ppf(LEVEL, 3)) & (yaw**2 <= chi2.ppf(LEVEL, 1))
+    flags = list(estimator.flags(readings, outcome.result))
+    return {**judged(found, walk), "within": float(inside.mean()), "flags": flags}
 
 
 def _stepped(column: int, size: float) -> Damage:
@@ -82,41 +65,29 @@ def without_force(readings: Readings) -> Readings:
     )
 
 
-def dropped(readings: Readings) -> Readings:
+def dropped(series: Series) -> Series:
     """No sample at all for 200 ms, three times."""
-
-    def cut(series: Series) -> Series:
-        keep = np.ones(len(series.times), dtype=bool)
-        for start, end in LOST:
-            keep &= (series.times < start) | (series.times > end)
-        return Series(series.times[keep], series.values[keep])
-
-    loads = {foot: cut(load) for foot, load in readings.loads.items()}
-    return Readings(cut(readings.inertial), cut(readings.angles), loads)
+    keep = np.ones(len(series.times), dtype=bool)
+    for start, end in LOST:
+        keep &= (series.times < start) | (series.times > end)
+    return series.rows(keep)
 
 
-def shuffled(readings: Readings) -> Readings:
-    """Rows that come out of order, each with its stamp."""
-    rng = np.random.default_rng(SEED)
+def _shuffled(late: float, *, stamps: bool) -> Damage:
+    """Rows that come up to some rows late, each with its stamp; or the stamps alone."""
 
-    def mixed(series: Series) -> Series:
-        order = np.argsort(np.arange(len(series.times)) + rng.uniform(0.0, 8.0, len(series.times)))
-        return Series(series.times[order], series.values[order])
+    def damage(readings: Readings) -> Readings:
+        rng = np.random.default_rng(SEED)
 
-    loads = {foot: mixed(load) for foot, load in readings.loads.items()}
-    return Readings(mixed(readings.inertial), mixed(readings.angles), loads)
+        def change(series: Series) -> Series:
+            n = len(series.times)
+            order = np.argsort(np.arange(n) + rng.uniform(0.0, late, n))
+            values = series.values if stamps else series.values[order]
+            return Series(series.times[order], values)
 
+        return readings.each(change)
 
-def misstamped(readings: Readings) -> Readings:
-    """Stamps that are up to four rows off, the rows in their right order."""
-    rng = np.random.default_rng(SEED)
-
-    def mixed(series: Series) -> Series:
-        order = np.argsort(np.arange(len(series.times)) + rng.uniform(0.0, 4.0, len(series.times)))
-        return Series(series.times[order], series.values)
-
-    loads = {foot: mixed(load) for foot, load in readings.loads.items()}
-    return Readings(mixed(readings.inertial), mixed(readings.angles), loads)
+    return damage
 
 
 DAMAGES: dict[str, Damage] = {
@@ -125,7 +96,7 @@ DAMAGES: dict[str, Damage] = {
     "gyroscope z steps by 1 deg/s": _stepped(2, float(np.radians(1.0))),
     "accelerometer x steps by 0.3 m/s^2": _stepped(3, 0.3),
     "one foot without force": without_force,
-    "200 ms lost, three times": dropped,
-    "rows out of order": shuffled,
-    "stamps up to 4 rows off": misstamped,
+    "200 ms lost, three times": lambda readings: readings.each(dropped),
+    "rows out of order": _shuffled(8.0, stamps=False),
+    "stamps up to 4 rows off": _shuffled(4.0, stamps=True),
 }

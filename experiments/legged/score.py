@@ -1,17 +1,23 @@
-"""How far estimates of a base are from motion capture, and whether they know it."""
+"""A way to estimate a base: how far it is from motion capture, and whether it knows that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from hybridctl.experiments.legged.recording import Truth
-from scipy.spatial.transform import Rotation
+from hybridctl.experiments.legged.recording import FEET, Recording, Truth, euler
 
 from hybridctl.checks import Array
-from hybridctl.estimation.legged.estimator import RootPose
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
+from hybridctl.estimation.legged.measurements import ANGLES
+from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.record import Record
+from hybridctl.estimation.result import FilterResult
+
+Begin = Callable[[BaseEstimator, Estimate], Estimate]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +42,6 @@ class Track:
             angles,
             np.array([root.covariance for root in roots]),
         )
-
-
-def euler(quaternions: Array) -> Array:
-    """Roll, pitch and yaw (n, 3) in rad, the yaw without jumps."""
-    angles = Rotation.from_quat(quaternions).as_euler("ZYX")[:, ::-1].copy()
-    angles[:, 2] = np.unwrap(angles[:, 2])
-    return np.asarray(angles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +95,58 @@ def rms(errors: Array) -> float:
     """The root mean square of numbers (n,), or of the lengths of rows (n, 3)."""
     square = errors**2 if errors.ndim == 1 else (errors**2).sum(axis=1)
     return float(np.sqrt(square.mean()))
+
+
+class Outcome(NamedTuple):
+    """What came of one way to estimate the base: errors, the track, and the filter's result.
+
+    touchdowns: by side.
+    """
+
+    name: str
+    errors: Errors
+    track: Track
+    result: FilterResult | None = None
+    settings: BaseSettings | None = None
+    touchdowns: dict[str, int] = {}  # noqa: RUF012 read only
+
+
+def filtered(
+    name: str,
+    settings: BaseSettings,
+    recording: Recording,
+    *,
+    signals: bool = True,
+    begin: Begin | None = None,
+    orientation: Sequence[float] | None = None,
+    readings: Readings | None = None,
+) -> Outcome:
+    """The filter on a recording, begun at the first true position and heading.
+
+    signals: whether contacts change. begin: changes the estimate at the start. orientation: of
+    the root at the start, instead of that by gravity. readings: instead of those recorded.
+    """
+    estimator, truth = settings.build(recording.robot), recording.truth
+    given = recording.readings(estimator) if readings is None else readings
+    heading, position = float(truth.angles[0, 2]), truth.position[0]
+    first = estimator.start(given, heading=heading, position=position, orientation=orientation)
+    if begin is not None:
+        first = begin(estimator, first)
+    record = estimator.record(given)
+    if not signals:
+        record = Record({ANGLES: record.channels[ANGLES]}, record.inputs)
+    result = estimator.run_record(record, first)
+    track = tracked(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])
+    changes = estimator.contact_changes(result)
+    downs = dict(zip(("left", "right"), (changes[foot][0] for foot in FEET), strict=True))
+    return Outcome(name, errors(track, truth), track, result, settings, downs)
+
+
+def tracked(estimator: BaseEstimator, record: Record, estimates: Sequence[Estimate]) -> Track:
+    """The root along estimates of a record."""
+    inputs = [record.input(estimate.time) for estimate in estimates]
+    roots = [
+        estimator.root(e, None if u is None else u[:3])
+        for e, u in zip(estimates, inputs, strict=True)
+    ]
+    return Track.of(roots)

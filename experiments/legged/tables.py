@@ -6,36 +6,35 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.table import Table
 
 from hybridctl.report import table
 
 
-def print_tables(console: Console, summary: Mapping[str, Any]) -> None:
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """Everything that summary.json holds, to be read."""
-    found = summary["touchdowns"]
-    title = f"Root over {summary['duration']:.1f} s, touchdowns {found['left']} + {found['right']}"
-    columns: tuple[str, ...]
-    columns = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
-    console.print(table(title, columns, [_row(f) for f in summary["filters"]]))
-    console.print(
+    touched = summary["touchdowns"]
+    title = (
+        f"Root over {summary['duration']:.1f} s, touchdowns {touched['left']} + {touched['right']}"
+    )
+    ways = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
+    tilts = ("error", "settled s", "tilt deg", "yaw deg", "mm")
+    levels = ("", "force N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
+    parts: list[Table | str] = [
+        table(title, ways, [_row(f) for f in summary["filters"]]),
         "mm: RMS position; walk: of the part that walks; end: last error. NEES: of the position, "
-        "should be 3. L + R: touchdowns. ms: per sample."
-    )
-    columns = ("error", "settled s", "tilt deg", "yaw deg", "mm")
-    console.print(table("Started wrong in tilt", columns, [_tilt(f) for f in summary["tilted"]]))
-    console.print(
-        "settled: s until tilt stays within 1 deg while standing; others: RMS over everything."
-    )
-    columns = ("", "force N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
-    console.print(table("Settings", columns, [_level(f) for f in summary["levels"]]))
+        "should be 3. L + R: touchdowns. ms: per sample.",
+        table("Started wrong in tilt", tilts, [_tilt(f) for f in summary["tilted"]]),
+        "settled: s until tilt stays within 1 deg while standing; others: RMS over everything.",
+        table("Settings", levels, [_level(f) for f in summary["levels"]]),
+    ]
     if "robustness" in summary:
-        columns = ("", "mm", "yaw deg", "roll deg", "pitch deg", "NEES", "within", "flags")
-        rows = [_robust(f) for f in summary["robustness"]]
-        console.print(table("Damaged recordings", columns, rows))
-        console.print(
-            "within: share of rows with position and yaw where the filter says with 99.9 %."
-        )
+        damages = ("", "mm", "yaw deg", "roll deg", "pitch deg", "NEES", "within", "flags")
+        parts += [
+            table("Damaged recordings", damages, [_robust(f) for f in summary["robustness"]]),
+            "within: share of rows with position and yaw where the filter says with 99.9 %.",
+        ]
+    return parts
 
 
 def _row(f: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ four of order h^5, so that e^(7/5) stands for it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.linalg import expm
 
@@ -23,6 +21,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.series import TO_SERIES, basis
 from hybridctl.hybrid.trajectory import Arc
+from hybridctl.sensitivity.propagation import Propagation, symmetric_part
 from hybridctl.sensitivity.variation import coefficients
 
 Generators = list[Array]
@@ -38,18 +37,7 @@ _HALVINGS = 24
 _HALVINGS_FOR_NOISE = 10
 
 
-class Transition(NamedTuple):
-    """z(end) = matrix z(start) + noise: matrix (ndx, ndx), covariance (ndx, ndx) of the noise."""
-
-    matrix: Array
-    covariance: Array
-
-    def carry(self, p: Array) -> Array:
-        """The covariance at the end."""
-        return np.asarray(self.matrix @ p @ self.matrix.T + self.covariance)
-
-
-def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float) -> Transition:
+def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float) -> Propagation:
     """The flow of deviations along an arc, and the noise gathered on it.
 
     p (ndx, ndx): the covariance at its start, next to which rounding is judged. rtol: of each
@@ -62,7 +50,8 @@ def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float)
         times = [start + c * (end - start) for c in _FRACTIONS]
         return [generator(mode, noise, t, *arc.state_and_input(t)) for t in times]
 
-    total = Transition(np.eye(n), np.zeros((n, n)))
+    none = np.zeros((n, n))
+    total = Propagation(np.eye(n), none, none)
     if arc.end - arc.start <= _SHORTEST:
         return total
     waiting = [(arc.start, arc.end, 0)]
@@ -73,14 +62,14 @@ def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float)
             middle = 0.5 * (start + end)
             waiting += [(middle, end, halvings + 1), (start, middle, halvings + 1)]
             continue
-        total = Transition(found.matrix @ total.matrix, found.carry(total.covariance))
+        total = Propagation(found.state @ total.state, found.covariance(total.noise), none)
     return total
 
 
 def step_transition(
     mode: Mode, t: float, h: float, states: Array, u: Array, noise: Noise | None, p: Array,
     rtol: float,
-) -> Transition | None:  # fmt: skip
+) -> Propagation | None:  # fmt: skip
     """The same on one step of length h from t, with states (8, nx) at the nodes of `series`.
 
     u (nu,): the input, held. None where one panel is not accurate.
@@ -105,7 +94,7 @@ def generator(mode: Mode, noise: Noise | None, t: float, x: Array, u: Array) -> 
 
 def _across(
     generators: Generators, h: float, p: Array, rtol: float, halvings: int
-) -> Transition | None:
+) -> Propagation | None:
     """The flow across a panel with these generators at its Gauss points; None to halve it."""
     n = len(p)
     exponent, error = _exponent(generators, h)
@@ -114,7 +103,7 @@ def _across(
     whole = expm(exponent)
     matrix = whole[:n, :n]
     gathered = whole[:n, n:] @ matrix.T
-    return Transition(matrix, 0.5 * (gathered + gathered.T))
+    return Propagation(matrix, symmetric_part(gathered), np.zeros((n, n)))
 
 
 def _exponent(generators: Generators, h: float) -> tuple[Array, Array | None]:

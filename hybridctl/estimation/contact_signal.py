@@ -9,7 +9,6 @@ matrix, which is for events whose time depends on the state. An uncertain guard 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,30 +23,6 @@ from hybridctl.estimation.predict import Prediction, after_event
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
-
-
-@runtime_checkable
-class Evidence(Protocol):
-    """A channel that says which mode is right, such as a `ContactSignal`."""
-
-    @property
-    def channel(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def closes(self) -> str | None:
-        """The guard by which it closes a contact."""
-        ...
-
-    @property
-    def opens(self) -> str | None:
-        """The guard by which it opens one."""
-        ...
-
-    def applied(self, model: Model, estimate: Estimate, value: Array, law: InputLaw) -> Prediction:
-        """The estimate in the mode that a value (m,) asks for, at the same time."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,13 +52,8 @@ class ContactSignal:
         """The estimate in the mode that the signal asks for, at the same time."""
         if value.shape != (1,):
             raise InputError(f"a row of {self.channel!r} must have one value, got {value.shape}")
-        return self._followed(model, estimate, float(value[0]), law)
-
-    def _followed(
-        self, model: Model, estimate: Estimate, value: float, law: InputLaw
-    ) -> Prediction:
         names = model.system.outgoing(estimate.mode).guards.names
-        if np.isfinite(value) and value >= self.on and self.closes in names:
+        if value[0] >= self.on and self.closes in names:
             if model.system.mode(estimate.mode).flow is not None:
                 return fired(model, estimate, estimate, self.closes, law)
             e = _measured(model, estimate, self.closes, law)
@@ -92,7 +62,7 @@ class ContactSignal:
                 return fired(model, estimate, e, self.closes, law)
             note = f"{self.channel!r} is on, but {self.closes!r} recedes"
             return Prediction(estimate, notes=(note,))
-        if np.isfinite(value) and value <= self.off and self.opens in names:
+        if value[0] <= self.off and self.opens in names:
             return fired(model, estimate, estimate, self.opens, law)
         return Prediction(estimate)
 

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 
 from hybridctl.checks import Array, array, floats
 from hybridctl.errors import InputError
-from hybridctl.estimation.estimate import Estimate, corrected, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
     AnyMeasurement,
     Comparison,
@@ -79,7 +79,7 @@ def correct(
     left.reshape(-1)[:: len(p) + 1] += 1.0
     p = left @ p @ left.T + gain @ noise @ gain.T
     x, p = corrected(mode, estimate.mean, p, gain @ r)
-    after = Estimate(estimate.mode, estimate.time, x, tidied(p), estimate.since)
+    after = Estimate(estimate.mode, estimate.time, x, nearest_semidefinite(p), estimate.since)
     return after, innovation
 
 

@@ -10,14 +10,14 @@ from itertools import zip_longest
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-from hybridctl.checks import Array, array, instance, number, vector
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.checks import Array, instance, number, semidefinite, vector
+from hybridctl.errors import SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import OFF
 from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
 
-SYMMETRIC = 1e-9  # how far from symmetric and positive a given covariance may be, relative
 _TERMS = 30
 _NEGLIGIBLE = 1e-17  # of the identity, a term of a series
 
@@ -55,39 +55,23 @@ def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
     space = system.mode(instance("estimate", estimate, Estimate).mode).space
     mean = vector("mean", estimate.mean, space.nx)
     space.check("mean", mean)
-    p = covariance_matrix("covariance", estimate.covariance, space.ndx)
+    p = semidefinite("covariance", estimate.covariance, space.ndx)
     return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
 
 
-def covariance_matrix(name: str, value: object, size: int | None = None) -> Array:
-    """A symmetric, positive semidefinite matrix. Raises `InputError`."""
-    p = array(name, value, (size, size))  # type: ignore[arg-type]
-    if p.shape[0] != p.shape[1]:
-        raise InputError(f"{name} must be square, got shape {p.shape}")
-    largest = float(np.abs(p).max(initial=0.0))
-    if np.abs(p - p.T).max(initial=0.0) > SYMMETRIC * largest:
-        raise InputError(f"{name} must be symmetric, got {p.tolist()}")
-    least = float(np.linalg.eigvalsh(p).min(initial=0.0))
-    if least < -SYMMETRIC * largest:
-        raise InputError(
-            f"{name} must be positive semidefinite, its least eigenvalue is {least:.3g}"
-        )
-    return p
-
-
-def moved(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     r"""Mean and covariance after a correction dx (ndx,) of the mean.
 
     The point is integrate(x, dx), and the covariance goes along to the tangent space there, see
-    `turning`.
+    `right_jacobian`.
     """
     if isinstance(space, VectorSpace):
         return x + dx, p
-    after, turn = space.normalize(space.integrate(x, dx)), turning(space, dx)
+    after, turn = space.normalize(space.integrate(x, dx)), right_jacobian(space, dx)
     return after, turn @ p @ turn.T
 
 
-def turning(space: Space, dx: Array) -> Array:
+def right_jacobian(space: Space, dx: Array) -> Array:
     r"""J (ndx, ndx): difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
 
     With T = transport(dx) it is :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space the
@@ -114,13 +98,13 @@ def corrected(mode: Mode, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     What contacts hold has no variance, so that a correction keeps it to first order; what is left
     of second order would open them again.
     """
-    after, p = moved(mode.space, x, p, dx)
+    after, p = retracted(mode.space, x, p, dx)
     return constrained(mode, after), p
 
 
 def constrained(mode: Mode, x: Array) -> Array:
     """The state near x (nx,) that obeys the constraints of its mode; x where there is none."""
-    if mode.project is None:
+    if mode.project is None or (mode.held is not None and mode.held.excess(x) <= OFF):
         return x
     try:
         return mode.project(x)
@@ -128,7 +112,7 @@ def constrained(mode: Mode, x: Array) -> Array:
         return x
 
 
-def tidied(p: Array) -> Array:
+def nearest_semidefinite(p: Array) -> Array:
     """The symmetric part, with eigenvalues below zero, where rounding has put them, at zero."""
     p = 0.5 * (p + p.T)
     if not dpotrf(p)[1]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, instance, member, number, sequence
+from hybridctl.checks import Array, count, instance, member, number, semidefinite, sequence
 from hybridctl.errors import InputError
-from hybridctl.estimation.contact_signal import Evidence
+from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import correct
-from hybridctl.estimation.estimate import Estimate, checked, covariance_matrix
+from hybridctl.estimation.estimate import Estimate, checked
 from hybridctl.estimation.hypotheses import (
     HYPOTHESES,
     Moments,
@@ -29,12 +29,7 @@ from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import (
-    Beginning,
-    FilterState,
-    Input,
-    Piece,
-)
+from hybridctl.estimation.state import Beginning, FilterState, Input, Piece
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 
@@ -56,7 +51,7 @@ class SaltedKalmanFilter:
     after the jump (ndx+, ndx+), by the mode after, a `Noise`, or an `EventNoise`; added where the
     reset moves the state. guard_noise: variance of the guards' offsets, one number or by guard.
     Names of guards that no mode has raise `UnknownNameError`.
-    signals: contact signals and other evidence of the mode. strategy: "saltation", or a baseline
+    signals: contact signals. strategy: "saltation", or a baseline
     that is wrong on purpose: "reset_jacobian" or "no_jump" (see `jumps`).
     rewind: longest time in s for which a mean that is past a guard is taken to be just early or
     late there (see `reconcile`). hypotheses: how many orders of events are followed at most (see
@@ -79,7 +74,7 @@ class SaltedKalmanFilter:
         reset_noise: Noise | EventNoise | Constant | None = None,
         guard_noise: float | Mapping[str, float] | None = None,
         *,
-        signals: Sequence[Evidence] = (),
+        signals: Sequence[ContactSignal] = (),
         strategy: Strategy = "saltation",
         rewind: float = 0.05,
         hypotheses: int = HYPOTHESES,
@@ -88,21 +83,32 @@ class SaltedKalmanFilter:
         rtol: float | None = None,
         atol: float | None = None,
     ) -> None:
-        self.rules = rules(
-            system,
-            process_noise,
-            measurement,
+        measurements = by_name(measurement, signals)
+        fine = flow_tolerance(list(measurements.values()))
+        if reset_noise is not None and not isinstance(reset_noise, EventNoise):
+            reset_noise = as_noise("reset_noise", reset_noise)
+        model = Model(
+            instance("system", system, HybridSystem),
+            as_noise("process_noise", process_noise),
             reset_noise,
-            guard_noise,
-            signals,
-            strategy,
-            rewind,
-            rtol,
-            atol,
-            moments=self.moments,
-            hypotheses=hypotheses,
-            patience=patience,
-            beginning=beginning,
+            None if guard_noise is None else GuardNoise(guard_noise),
+            member("strategy", strategy, STRATEGIES),
+            number("rewind", rewind, at_least=0.0),
+            fine if rtol is None else number("rtol", rtol, above=0.0),
+            fine if atol is None else number("atol", atol, above=0.0),
+        )
+        check_guards(model, signals)
+        if beginning is not None:
+            ndx = system.mode(beginning.mode).space.ndx
+            semidefinite("beginning", beginning.covariance, ndx)
+        self.rules = Rules(
+            model,
+            self.moments,
+            measurements,
+            {signal.channel: signal for signal in signals},
+            count("hypotheses", hypotheses),
+            None if patience is None else count("patience", patience),
+            beginning,
         )
 
     @property
@@ -116,7 +122,7 @@ class SaltedKalmanFilter:
         return self.rules.measurements
 
     @property
-    def signals(self) -> Mapping[str, Evidence]:
+    def signals(self) -> Mapping[str, ContactSignal]:
         """The contact signals by the name of their channel."""
         return self.rules.signals
 
@@ -187,7 +193,7 @@ class SaltedKalmanFilter:
         after = predicted(self.rules, before, end, law)
         inputs = (*state.inputs, Piece(end, given))
         return FilterState(
-            end, after, state.beginning, None, False, state.doubt, state.rows, inputs
+            end, after, state.beginning, None, False, state.rejections, state.rows, inputs
         )
 
     def _updated(self, state: FilterState, channel: str, value: Array, given: Input) -> FilterState:
@@ -195,60 +201,13 @@ class SaltedKalmanFilter:
         law = self.model.law(before[0].estimate.mode, given)
         signal = channel in self.rules.signals
         after = (signalled if signal else corrected)(self.rules, before, channel, value, law)
-        memory = state.doubt, state.rows, state.inputs
+        memory = state.rejections, state.rows, state.inputs
         found = FilterState(state.time, after, state.beginning, channel, False, *memory)
         return found if signal else monitored(self.rules, found, channel, value, given)
 
 
-def rules(
-    system: HybridSystem,
-    process_noise: Noise | Constant,
-    measurement: AnyMeasurement | Sequence[AnyMeasurement],
-    reset_noise: Noise | EventNoise | Constant | None,
-    guard_noise: float | Mapping[str, float] | None,
-    signals: Sequence[Evidence],
-    strategy: Strategy,
-    rewind: float,
-    rtol: float | None,
-    atol: float | None,
-    *,
-    moments: Moments = FIRST_ORDER,
-    hypotheses: int = 1,
-    patience: int | None,
-    beginning: Beginning | None,
-) -> Rules:
-    """What a filter goes by, checked: the arguments of `SaltedKalmanFilter`."""
-    measurements = by_name(measurement, signals)
-    fine = flow_tolerance(list(measurements.values()))
-    if reset_noise is not None and not isinstance(reset_noise, EventNoise):
-        reset_noise = as_noise("reset_noise", reset_noise)
-    model = Model(
-        instance("system", system, HybridSystem),
-        as_noise("process_noise", process_noise),
-        reset_noise,
-        None if guard_noise is None else GuardNoise(guard_noise),
-        member("strategy", strategy, STRATEGIES),
-        number("rewind", rewind, at_least=0.0),
-        fine if rtol is None else number("rtol", rtol, above=0.0),
-        fine if atol is None else number("atol", atol, above=0.0),
-    )
-    check_guards(model, signals)
-    if beginning is not None:
-        ndx = system.mode(beginning.mode).space.ndx
-        covariance_matrix("beginning", beginning.covariance, ndx)
-    return Rules(
-        model,
-        moments,
-        measurements,
-        {signal.channel: signal for signal in signals},
-        count("hypotheses", hypotheses),
-        None if patience is None else count("patience", patience),
-        beginning,
-    )
-
-
 def by_name(
-    measurement: AnyMeasurement | Sequence[AnyMeasurement], signals: Sequence[Evidence]
+    measurement: AnyMeasurement | Sequence[AnyMeasurement], signals: Sequence[ContactSignal]
 ) -> dict[str, AnyMeasurement]:
     """Measurements by the name of their channel. Raises `InputError` for what is none."""
     rows = [measurement] if isinstance(measurement, AnyMeasurement) else measurement
@@ -257,8 +216,7 @@ def by_name(
         if not isinstance(m, AnyMeasurement):
             raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
     for k, signal in enumerate(sequence("signals", signals)):
-        if not isinstance(signal, Evidence):
-            raise InputError(f"signals[{k}] must be a ContactSignal, got {signal!r}")
+        instance(f"signals[{k}]", signal, ContactSignal)
     names = [m.name for m in given] + [signal.channel for signal in signals]
     if not given or len(set(names)) != len(names):
         raise InputError(
@@ -267,7 +225,7 @@ def by_name(
     return {m.name: m for m in given}
 
 
-def check_guards(model: Model, signals: Sequence[Evidence]) -> None:
+def check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
     """Raise `UnknownNameError` for guards that no mode of the system has, where these are known."""
     known = model.system.guard_names
     if known is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -19,7 +19,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, checked
 from hybridctl.estimation.hypotheses import HYPOTHESES
-from hybridctl.estimation.measurement import GATE, Measurement
+from hybridctl.estimation.measurement import GATE, Measurement, check_gate
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import Propagate
 from hybridctl.estimation.state import Beginning
@@ -29,6 +29,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
 from hybridctl.spaces import Space
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
@@ -199,39 +200,29 @@ class FilterSettings:
     """
 
     gate: float | None = GATE
-    rewind: float = 0.05
-    hypotheses: int = HYPOTHESES
+    rewind: NotNegative = 0.05
+    hypotheses: Count = HYPOTHESES
     patience: int | None = 8
-    warm_up: int = 4
-    longest_gap: float = 2.0
+    warm_up: Annotated[int, Bounds(at_least=2)] = 4
+    longest_gap: Positive = 2.0
     tolerance: float | None = None
-    particles: int = 200
-    smoothing: float = 0.4
-    duration: float = 1.0
-    rate: float = 100.0
-    noise: float = 1.0
-    spread: float = 1.0
-    missing: float = 0.0
-    outliers: float = 0.0
-    seed: int = 0
+    particles: Annotated[int, Bounds(at_least=10)] = 200
+    smoothing: Annotated[float, Bounds(at_least=0.0, at_most=0.99)] = 0.4
+    duration: Annotated[float, Bounds(at_least=SHORTEST_RUN, at_most=LONGEST_RUN)] = 1.0
+    rate: Positive = 100.0
+    noise: NotNegative = 1.0
+    spread: NotNegative = 1.0
+    missing: Annotated[float, Bounds(at_least=0.0, at_most=0.9)] = 0.0
+    outliers: Annotated[float, Bounds(at_least=0.0, at_most=0.9)] = 0.0
+    seed: Annotated[int, Bounds(at_least=0)] = 0
 
     def __post_init__(self) -> None:
-        if self.gate is not None:
-            number("gate", self.gate, above=0.0, at_most=1.0 - 1e-15)
-        for name in ("rewind", "noise", "spread"):
-            number(name, getattr(self, name), at_least=0.0)
-        for name in ("longest_gap", "rate"):
-            number(name, getattr(self, name), above=0.0)
+        check_settings(self)
+        check_gate(self.gate)
         if self.tolerance is not None:
             number("tolerance", self.tolerance, above=0.0, at_most=1e-4)
-        number("duration", self.duration, at_least=SHORTEST_RUN, at_most=LONGEST_RUN)
-        number("smoothing", self.smoothing, at_least=0.0, at_most=0.99)
-        for name in ("missing", "outliers"):
-            number(name, getattr(self, name), at_least=0.0, at_most=0.9)
         if self.patience is not None:
             count("patience", self.patience)
-        for name, least in (("hypotheses", 1), ("warm_up", 2), ("particles", 10), ("seed", 0)):
-            count(name, getattr(self, name), at_least=least)
         if self.duration * self.rate < self.warm_up + 2:
             raise InputError(
                 f"duration and rate must give more than {self.warm_up + 1} samples, got "

@@ -27,14 +27,14 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtri
 
 from hybridctl.checks import Array
-from hybridctl.estimation.contact_signal import Evidence
+from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, extend
 from hybridctl.estimation.reconcile import ahead, reconcile
-from hybridctl.estimation.state import Admission, Beginning, FilterState, Hypothesis
+from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.trajectory import Event
@@ -68,7 +68,7 @@ class Rules:
     model: Model
     moments: Moments
     measurements: Mapping[str, AnyMeasurement]
-    signals: Mapping[str, Evidence]
+    signals: Mapping[str, ContactSignal]
     bound: int
     patience: int | None
     beginning: Beginning | None
@@ -154,10 +154,10 @@ def signalled(
     for h in hypotheses:
         e = h.estimate
         p = rules.signals[channel].applied(rules.model, e, value, law)
-        passed = Admission(e.mean, e.covariance, p.transition) if p.events else None
+        passed = Reconciliation(e.mean, e.covariance, p.transition) if p.events else None
         events, notes = (*h.events, *p.events), (*h.notes, *p.notes)
         after = h._replace(estimate=p.estimate, events=events, notes=notes)
-        found.append(after._replace(predicted=e, admission=passed, pending=(), side=0.0))
+        found.append(after._replace(predicted=e, reconciliation=passed, pending=(), side=0.0))
     return tuple(found) if len(found) == 1 else _kept(rules, found)
 
 
@@ -278,9 +278,9 @@ def _settled(
     elif passed:
         weight += _before(model, after, passed, law)
     way = reconcile(model, after, law, pending)
-    admission = None
+    reconciliation = None
     if way.events:
-        admission = Admission(after.mean, after.covariance, way.transition)
+        reconciliation = Reconciliation(after.mean, after.covariance, way.transition)
         if pending and way.estimate.mode != after.mode:  # by another guard
             weight, side, pending = weight + side, 0.0, ()
     return Hypothesis(
@@ -293,7 +293,7 @@ def _settled(
         h.transition,
         (*h.events, *way.events),
         (*h.notes, *way.notes),
-        admission,
+        reconciliation,
         innovation,
     )
 

@@ -95,15 +95,18 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
     """
     t, x, u = event.time, event.state_before, event.input_before
     edge = system.outgoing(event.mode_before).edge(event.guards)
-    if edge is not None and edge.reset.jacobian is not None:
-        return edge.reset.jacobian(t, x, u).state
+    jacobian = None if edge is None else edge.reset.given(event.report).jacobian
+    if jacobian is not None:
+        return jacobian(t, x, u).state
     key, total = event.mode_before, np.eye(system.mode(event.mode_before).space.ndx)
     for guard in event.guards:
         single = system.outgoing(key).edge((guard,))
         if single is None or single.reset.jacobian is None:
             continue
-        total = single.reset.jacobian(t, x, u).state @ total
         jump = single.reset(t, x, u)
+        jacobian = single.reset.given(jump.report).jacobian
+        assert jacobian is not None
+        total = jacobian(t, x, u).state @ total
         x, key = jump.state, single.target if jump.mode is None else jump.mode
     return np.asarray(total)
 
@@ -138,47 +141,62 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
         note = f"the rate of {vague!r} is less certain than its sign"
         return _linear(reset_jacobian(system, event), p, note)
     variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
-    offsets = len(event.guards) if variances.any() else 0
-    if offsets:
-        system, event = with_guard_offsets(system, event)
-        p = block_diag(p, np.diag(variances))
     try:
-        jump = jump_derivative(system, event)
+        return _through(system, event, p, variances)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
-        matrix = reset_jacobian(system, event)
-        return _without(_linear(matrix, p, f"no first order: {error}"), offsets)
-    if isinstance(jump, JumpGains):
-        return _without(_linear(jump.state, p), offsets)
+        return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
+
+
+def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> Jumped:
+    """By the saltation matrix G and k k^T s / gdot^2, or as the moments of a piecewise-linear map.
+
+    k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
+    that fire together, or at the border of a reset, stand beside the state.
+    """
+    noisy = bool(variances.any())
+    if len(event.guards) <= 1 or not noisy:
+        jump = jump_derivative(system, event)
+        if isinstance(jump, JumpGains):
+            found = _linear(jump.state, p)
+            if not noisy:
+                return found
+            ((rate, _),) = _rates(system, event)
+            shift = jump.field_change / rate
+            added = variances[0] * np.outer(shift, shift)
+            return found._replace(covariance=found.covariance + added)
+    if noisy:
+        jump = jump_derivative(*with_guard_offsets(system, event))
+        p = block_diag(p, np.diag(variances))
     shift, after = through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
-    return _without(Jumped(shift, after, None), offsets)
-
-
-def _without(jumped: Jumped, offsets: int) -> Jumped:
-    """What an event does to the state alone, where that has the offsets of guards behind it."""
-    if not offsets:
-        return jumped
-    own = slice(-offsets)
-    matrix = None if jumped.matrix is None else jumped.matrix[own, own]
-    return jumped._replace(
-        shift=jumped.shift[own], covariance=jumped.covariance[own, own], matrix=matrix
-    )
+    n = len(after) - len(variances) * noisy
+    return Jumped(shift[:n], after[:n, :n], None)
 
 
 def _vague(system: HybridSystem, event: Event, p: Array) -> str | None:
     """A guard whose rate is smaller than its own deviation, if there is one.
 
-    The time of its event is then no first-order function of the deviation. The rate's gradient is
-    that of the guard along the flow; the curvature of the guard is left out.
+    The time of its event is then no first-order function of the deviation.
+    """
+    for guard, (rate, row) in zip(event.guards, _rates(system, event), strict=True):
+        if rate**2 < row @ p @ row:
+            return guard
+    return None
+
+
+def _rates(system: HybridSystem, event: Event) -> list[tuple[float, Array]]:
+    """Rates of the guards at an event, with their gradients (ndx,).
+
+    The gradient is that of the guard along the flow; the curvature of the guard is left out.
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
     a = coefficients(before, t, x, u).state
     flow = before.field(t, x, u)
+    found = []
     for guard in event.guards:
         g = guard_derivative(system, before, guard, t, x, u)
-        rate, row = g.time + g.state @ flow + g.input @ event.input_rate, g.state @ a
-        if rate**2 < row @ p @ row:
-            return guard
-    return None
+        rate = g.time + g.state @ flow + g.input @ event.input_rate
+        found.append((float(rate), np.asarray(g.state @ a)))
+    return found

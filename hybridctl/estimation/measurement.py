@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, function, number, sequence
+from hybridctl.checks import Array, array, count, function, number, semidefinite, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import Mode
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
@@ -51,11 +50,11 @@ class Measurement:
     def __post_init__(self) -> None:
         function(f"value of {self.name!r}", self.value)
         function(f"jacobian of {self.name!r}", self.jacobian)
-        r = covariance_matrix(f"covariance of {self.name!r}", self.covariance)
-        if not len(r) or np.linalg.eigvalsh(r)[0] <= 0.0:
-            raise InputError(f"covariance of {self.name!r} must be positive definite: {r.tolist()}")
+        r = semidefinite(f"covariance of {self.name!r}", self.covariance, definite=True)
+        if not len(r):
+            raise InputError(f"covariance of {self.name!r} must have one row at least")
         object.__setattr__(self, "covariance", r)
-        _check_gate(self.gate)
+        check_gate(self.gate)
 
     @property
     def dimension(self) -> int:
@@ -90,7 +89,7 @@ class ImplicitMeasurement:
 
     def __post_init__(self) -> None:
         function(f"compare of {self.name!r}", self.compare)
-        _check_gate(self.gate)
+        check_gate(self.gate)
 
 
 AnyMeasurement = Measurement | ImplicitMeasurement
@@ -113,7 +112,8 @@ def explicit(measurement: AnyMeasurement) -> Measurement:
     return measurement
 
 
-def _check_gate(gate: float | None) -> None:
+def check_gate(gate: float | None) -> None:
+    """Raise `InputError` for what is no probability between 0 and 1; None takes everything."""
     if gate is not None:
         number("gate", gate, above=0.0)
         if gate >= 1.0:
@@ -150,12 +150,7 @@ def configuration(
     position in m, then rotation in rad. The residual is difference(q predicted, q measured), whose
     Jacobian at the prediction is [I 0]. Measured quaternions need not be normalized.
     """
-    robot = space.robot
-    h = np.eye(robot.nv, 2 * robot.nv)
-    h.flags.writeable = False
-    pose = _Pose(name, robot)
-    r = np.atleast_2d(covariance)
-    return Measurement(name, pose.value, _Constant(h), r, pose.residual, gate)
+    return _posed(_Pose(name, space.robot, space.robot.nq, space.robot.nv), space, covariance, gate)
 
 
 def encoders(
@@ -186,11 +181,15 @@ def base_pose(
 
     covariance (6, 6) in the frame of the base: position in m, then rotation in rad.
     """
-    h = np.eye(6, space.ndx)
+    return _posed(_Pose(name, space.robot, 7, 6), space, covariance, gate)
+
+
+def _posed(
+    pose: _Pose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
+) -> Measurement:
+    h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
     h.flags.writeable = False
-    pose = _Base(name, space.robot)
-    r = np.atleast_2d(covariance)
-    return Measurement(name, pose.value, _Constant(h), r, pose.residual, gate)
+    return Measurement(pose.name, pose.value, _Constant(h), r, pose.residual, gate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,39 +240,26 @@ def _rows_of_identity(rows: tuple[int, ...], size: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Pose:
-    """The configuration of a robot."""
+    """The first `size` coordinates of a robot's configuration, of `ndx` degrees of freedom."""
 
     name: str
     robot: Robot
+    size: int
+    ndx: int
 
     def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
-        return np.asarray(x[: self.robot.nq])
+        return np.asarray(x[: self.size])
 
     def residual(self, predicted: Array, measured: Array) -> Array:
-        robot = self.robot
-        if len(measured) != robot.nq:
+        if len(measured) != self.size:
             raise InputError(
-                f"a row of {self.name!r} must have {robot.nq} values, got {len(measured)}"
+                f"a row of {self.name!r} must have {self.size} values, got {len(measured)}"
             )
-        return robot.difference(predicted, robot.normalize(measured))
-
-
-@dataclass(frozen=True, eq=False)
-class _Base:
-    """The pose of a robot's floating base."""
-
-    name: str
-    robot: Robot
-
-    def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
-        return np.asarray(x[:7])
-
-    def residual(self, predicted: Array, measured: Array) -> Array:
-        if len(measured) != 7:
-            raise InputError(f"a row of {self.name!r} must have 7 values, got {len(measured)}")
-        q, seen = self.robot.neutral(), self.robot.neutral()
-        q[:7], seen[:7] = predicted, measured
-        return self.robot.difference(q, self.robot.normalize(seen))[:6]
+        robot, q, seen = self.robot, predicted, measured
+        if self.size < robot.nq:
+            q, seen = robot.neutral(), robot.neutral()
+            q[: self.size], seen[: self.size] = predicted, measured
+        return robot.difference(q, robot.normalize(seen))[: self.ndx]
 
 
 def _check_vector_space(name: str, mode: Mode, size: int | None, largest: int = -1) -> None:

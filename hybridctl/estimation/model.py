@@ -178,6 +178,7 @@ class Model:
         """The same for less likely hypotheses, which are given up where they rattle."""
         return replace(self, max_events=_FEW)
 
+    @cached_property
     def quiet(self) -> Model:
         """The same without process noise, for times whose noise has been counted already."""
         return replace(self, process_noise=None)

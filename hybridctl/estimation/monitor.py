@@ -41,7 +41,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import Rules, begun, corrected, predicted
 from hybridctl.estimation.predict import Prediction, extend
 from hybridctl.estimation.reconcile import reconcile
-from hybridctl.estimation.state import Admission, FilterState, Hypothesis, Input, Piece, Row
+from hybridctl.estimation.state import FilterState, Hypothesis, Input, Piece, Reconciliation, Row
 from hybridctl.hybrid.laws import InputLaw
 
 _LARGEST = 1e12  # a deviation of a million standard ones; more is a direction that is held
@@ -74,7 +74,7 @@ def monitored(
 ) -> FilterState:
     """The state after a value, with the value believed where it is the estimate that is wrong.
 
-    state: with the hypotheses after the value, and the doubt before it. given: the input.
+    state: with the hypotheses after the value, and the rejections before it. given: the input.
     """
     innovation, patience = state.innovation, rules.patience
     if innovation is None:
@@ -82,27 +82,31 @@ def monitored(
     kept = max(patience or 0, 2)
     row = Row(state.estimate, channel, value, given)
     rows = (*state.rows.get(channel, ()), row)[-kept:]
-    doubt = state.doubt
+    rejections = state.rejections
     if patience is not None and innovation.accepted:
-        doubt = doubt.accepting(channel, patience)
-    state = state._replace(rows={**state.rows, channel: rows}, doubt=doubt)
+        rejections = rejections.accepting(channel, patience)
+    state = state._replace(rows={**state.rows, channel: rows}, rejections=rejections)
     if patience is None or innovation.accepted:
         return _trimmed(state)
-    count = state.doubt.rejected.get(channel, 0) + 1
+    count = state.rejections.rejected.get(channel, 0) + 1
     found = None
     if count >= patience:
         found = _inflated(rules, state, channel, value, given)
-    if found is None and (count >= patience or (channel in state.doubt.unsure and count >= _AGAIN)):
+    if found is None and (
+        count >= patience or (channel in state.rejections.unsure and count >= _AGAIN)
+    ):
         found = _restarted(rules, state, rows)
     if found is not None:
         return _trimmed(
-            state._replace(hypotheses=(found,), reopened=True, doubt=state.doubt.believing(channel))
+            state._replace(
+                hypotheses=(found,), reopened=True, rejections=state.rejections.believing(channel)
+            )
         )
     if count >= patience:
         note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
         best, *others = state.hypotheses
         state = state._replace(hypotheses=(best._replace(notes=(*best.notes, note)), *others))
-    return _trimmed(state._replace(doubt=state.doubt.rejecting(channel, patience)))
+    return _trimmed(state._replace(rejections=state.rejections.rejecting(channel, patience)))
 
 
 def _trimmed(state: FilterState) -> FilterState:
@@ -128,7 +132,7 @@ def _inflated(
         return None
     wide, after, _ = found
     way = reconcile(rules.model, after, law)
-    passed = Admission(after.mean, after.covariance, way.transition) if way.events else None
+    passed = Reconciliation(after.mean, after.covariance, way.transition) if way.events else None
     note = f"{channel!r} is believed, not the estimate that rejects it"
     return Hypothesis(
         way.estimate,
@@ -137,7 +141,7 @@ def _inflated(
         transition=best.transition,
         events=(*best.events, *way.events),
         notes=(*best.notes, note, *way.notes),
-        admission=passed,
+        reconciliation=passed,
         innovation=best.innovation,
     )
 
@@ -182,7 +186,7 @@ def _restarted(rules: Rules, state: FilterState, rows: Sequence[Row]) -> Hypothe
             events=tuple(event for s in steps for event in s.events),
             notes=(note, *(note for s in steps for note in s.notes)),
             transition=None,
-            admission=None,
+            reconciliation=None,
             innovation=state.innovation,
             undone=rows[k].estimate.time,
         )

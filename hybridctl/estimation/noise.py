@@ -20,9 +20,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, function, number
+from hybridctl.checks import Array, array, function, number, semidefinite
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.estimation.estimate import covariance_matrix
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -52,7 +51,7 @@ class Noise:
         given = self.value if isinstance(self.value, Mapping) else {None: self.value}
         for mode, matrix in given.items():
             label = self.name if mode is None else f"{self.name}[{mode!r}]"
-            self._fixed[mode] = covariance_matrix(label, matrix)
+            self._fixed[mode] = semidefinite(label, matrix)
 
     def constant(self, mode: Mode) -> tuple[Array, Array] | None:
         """What is constant in a mode: Q (ndx, ndx), and W (nu, nu) through the input; or None."""
@@ -114,7 +113,7 @@ def reset_covariance(
         return None
     mode = system.mode(event.mode_after)
     if isinstance(noise, EventNoise):
-        return covariance_matrix("reset_noise", noise.function(event), mode.space.ndx)
+        return semidefinite("reset_noise", noise.function(event), mode.space.ndx)
     t, x, u = event.time, event.state_after, event.input_after
     through = coefficients(mode, t, x, u).input if noise.through_input else np.zeros((0, 0))
     return noise.matrix(mode, t, x, u, through)

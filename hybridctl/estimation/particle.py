@@ -24,8 +24,8 @@ from hybridctl.checks import Array, Indices, count, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
-from hybridctl.estimation.estimate import Estimate, checked, constrained, tidied
-from hybridctl.estimation.filter import Constant, rules
+from hybridctl.estimation.estimate import Estimate, checked, constrained, nearest_semidefinite
+from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
@@ -39,15 +39,15 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
-_DOUBT = 1e-3  # likelihood of a contact signal in a particle whose mode it contradicts
+_MISTAKEN = 1e-3  # likelihood of a contact signal in a particle whose mode it contradicts
 
 Modes = Sequence[ModeKey]
-Moved = tuple[Modes, Array] | tuple[Modes, Array, Mapping[int, Sequence[Event]]]
-Propagate = Callable[[Modes, Array, float, float, Array, np.random.Generator], Moved]
+Propagated = tuple[Modes, Array] | tuple[Modes, Array, Mapping[int, Sequence[Event]]]
+Propagate = Callable[[Modes, Array, float, float, Array, np.random.Generator], Propagated]
 
 
 @dataclass(frozen=True, eq=False)
-class Cloud:
+class ParticleSet:
     """Particles at one time: modes, states (n of nx), log-weights (n,) that sum to one, events."""
 
     time: float
@@ -85,9 +85,9 @@ class Cloud:
         """The particles in a mode."""
         return np.flatnonzero([key == mode for key in self.modes])
 
-    def chosen(self, rows: Indices) -> Cloud:
+    def chosen(self, rows: Indices) -> ParticleSet:
         """These particles, in this order, with equal weights."""
-        return Cloud(
+        return ParticleSet(
             self.time,
             tuple(self.modes[k] for k in rows),
             tuple(self.states[k] for k in rows),
@@ -136,10 +136,19 @@ class ParticleFilter:
         resample: float = 0.5,
         smoothing: float = 0.1,
     ) -> None:
-        given = system, process_noise, measurement, reset_noise, guard_noise, signals
-        self.rules = rules(
-            *given, "saltation", rewind, rtol, atol, patience=patience, beginning=beginning
-        )
+        self.rules = SaltedKalmanFilter(
+            system,
+            process_noise,
+            measurement,
+            reset_noise,
+            guard_noise,
+            signals=signals,
+            rewind=rewind,
+            patience=patience,
+            beginning=beginning,
+            rtol=rtol,
+            atol=atol,
+        ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
         self.signals = {signal.channel: signal for signal in signals}
         self.particles = count("particles", particles)
@@ -163,21 +172,21 @@ class ParticleFilter:
         """
         estimate = checked(self.model.system, initial)
         rng = np.random.default_rng(self.seed)
-        cloud, counted = self._drawn(estimate, rng), list[Event]()
+        particles, counted = self._drawn(estimate, rng), list[Event]()
 
         def advance(state: FilterState, record: Record, sample: Sample) -> FilterState:
-            nonlocal cloud, counted
+            nonlocal particles, counted
             inputs = state.inputs
-            for t in (*record.input_changes(cloud.time, sample.time).tolist(), sample.time):
-                u = record.input(cloud.time)
+            for t in (*record.input_changes(particles.time, sample.time).tolist(), sample.time):
+                u = record.input(particles.time)
                 inputs = (*inputs, Piece(t, u))
-                cloud = self._predicted(cloud, t, u, rng)
-            before = self._summary(cloud)
-            cloud, innovation = self._weighed(record, cloud, before, sample)
-            after = self._summary(cloud)
-            if cloud.effective < self.resample * self.particles:
-                cloud = self._resampled(cloud, rng)
-            typical = cloud.typical_events
+                particles = self._predicted(particles, t, u, rng)
+            before = self._summary(particles)
+            particles, innovation = self._weighed(record, particles, before, sample)
+            after = self._summary(particles)
+            if particles.effective < self.resample * self.particles:
+                particles = self._resampled(particles, rng)
+            typical = particles.typical_events
             n = len(typical)
             undone = counted[n].time if n < len(counted) else None
             new, counted = typical[len(counted) :], [*counted[:n], *typical[len(counted) :]]
@@ -197,71 +206,75 @@ class ParticleFilter:
                 record.input(sample.time),
             )
             if found.reopened:
-                cloud, counted = self._drawn(found.estimate, rng), []
+                particles, counted = self._drawn(found.estimate, rng), []
             return found
 
         channels = [*self.measurements, *self.signals]
         return over_record(record, self.rules.start(estimate), channels, advance, progress)
 
-    def _drawn(self, e: Estimate, rng: np.random.Generator) -> Cloud:
+    def _drawn(self, e: Estimate, rng: np.random.Generator) -> ParticleSet:
         n, mode = self.particles, self.model.system.mode(e.mode)
         states = integrated(mode, e.mean, _normal(rng, e.covariance, n))
         weights = np.full(n, -np.log(n))
-        return Cloud(e.time, (e.mode,) * n, tuple(states), weights, ((),) * n)
+        return ParticleSet(e.time, (e.mode,) * n, tuple(states), weights, ((),) * n)
 
     def _predicted(
-        self, cloud: Cloud, end: float, u: Array | None, rng: np.random.Generator
-    ) -> Cloud:
-        if not end > cloud.time:
-            return cloud
+        self, particles: ParticleSet, end: float, u: Array | None, rng: np.random.Generator
+    ) -> ParticleSet:
+        if not end > particles.time:
+            return particles
         if u is None:
-            u = np.zeros(self.model.system.mode(cloud.modes[0]).nu)
+            u = np.zeros(self.model.system.mode(particles.modes[0]).nu)
         move = self._one_by_one if self.propagate is None else self._at_once
-        return move(cloud, end, u, rng)
+        return move(particles, end, u, rng)
 
-    def _at_once(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
+    def _at_once(
+        self, particles: ParticleSet, end: float, u: Array, rng: np.random.Generator
+    ) -> ParticleSet:
         assert self.propagate is not None
-        given = cloud.modes, np.array(cloud.states), cloud.time, end, u, rng
+        given = particles.modes, np.array(particles.states), particles.time, end, u, rng
         modes, states, *known = self.propagate(*given)
         if len(modes) != self.particles or len(states) != self.particles:
             raise InputError(
                 f"propagate must return {self.particles} modes and states, got {len(modes)} and "
                 f"{len(states)}"
             )
-        events = list(cloud.events)
+        events = list(particles.events)
         for found in known:
             for k, new in found.items():
                 events[k] = (*events[k], *new)
         return replace(
-            cloud, time=end, modes=tuple(modes), states=tuple(states), events=tuple(events)
+            particles, time=end, modes=tuple(modes), states=tuple(states), events=tuple(events)
         )
 
-    def _one_by_one(self, cloud: Cloud, end: float, u: Array, rng: np.random.Generator) -> Cloud:
+    def _one_by_one(
+        self, particles: ParticleSet, end: float, u: Array, rng: np.random.Generator
+    ) -> ParticleSet:
         def law(t: float, x: Array) -> Array:
             return u
 
         quiet = silent(self.model)
-        starts = list(zip(cloud.modes, cloud.states, strict=True))
-        paths = [carried(quiet, mode, x, cloud.time, end, law) for mode, x in starts]
+        starts = list(zip(particles.modes, particles.states, strict=True))
+        paths = [carried(quiet, mode, x, particles.time, end, law) for mode, x in starts]
         groups: dict[tuple[ModeKey, ...], list[int]] = {}
         for k, path in enumerate(paths):
-            groups.setdefault((cloud.modes[k], *path.kind), []).append(k)
+            groups.setdefault((particles.modes[k], *path.kind), []).append(k)
         states = [path.state for path in paths]
         for rows in groups.values():
             mode, x = starts[rows[0]]
-            p = self._gathered(mode, x, cloud.time, end, law)
+            p = self._gathered(mode, x, particles.time, end, law)
             noise = _normal(rng, p, len(rows))
             after = self.model.system.mode(paths[rows[0]].mode)
             moved = integrated(after, np.array([states[k] for k in rows]), noise)
             for k, state in zip(rows, moved, strict=True):
                 states[k] = state
         return replace(
-            cloud,
+            particles,
             time=end,
             modes=tuple(path.mode for path in paths),
             states=tuple(states),
             events=tuple(
-                (*past, *path.events) for past, path in zip(cloud.events, paths, strict=True)
+                (*past, *path.events) for past, path in zip(particles.events, paths, strict=True)
             ),
         )
 
@@ -272,39 +285,42 @@ class ParticleFilter:
         return predict(self.model, certain, end, law).estimate.covariance
 
     def _weighed(
-        self, record: Record, cloud: Cloud, predicted: Estimate, sample: Sample
-    ) -> tuple[Cloud, Innovation | None]:
+        self, record: Record, particles: ParticleSet, predicted: Estimate, sample: Sample
+    ) -> tuple[ParticleSet, Innovation | None]:
         """The particles with new weights, those of before where the value is rejected."""
         value = np.atleast_1d(np.asarray(sample.value, dtype=np.float64))
         if sample.channel in self.signals:
-            doubt = self._contradicts(self.signals[sample.channel], cloud, float(value[0]))
-            return _reweighted(cloud, np.log(_DOUBT) * doubt)[0], None
+            mistaken = self._contradicts(self.signals[sample.channel], particles, float(value[0]))
+            return _reweighted(particles, np.log(_MISTAKEN) * mistaken)[0], None
         measurement = explicit(self.measurements[sample.channel])
         given = present(measurement, value)
         if given is None:
-            return cloud, None
+            return particles, None
         u = record.input(sample.time)
         rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
-        residuals = self._residuals(cloud, measurement, value, u)[:, rows]
+        residuals = self._residuals(particles, measurement, value, u)[:, rows]
         noise = measurement.covariance[np.ix_(rows, rows)]
-        weights = cloud.weights
+        weights = particles.weights
         r = weights @ residuals
         spread = residuals - r
         s = spread.T @ (weights[:, None] * spread) + noise
         innovation, _ = judged(measurement, predicted, r, s)
-        after, log_likelihood = _reweighted(cloud, _log_normal(residuals, noise))
+        after, log_likelihood = _reweighted(particles, _log_normal(residuals, noise))
         innovation = innovation._replace(log_likelihood=log_likelihood)
-        return (after if innovation.accepted else cloud), innovation
+        return (after if innovation.accepted else particles), innovation
 
     def _residuals(
-        self, cloud: Cloud, measurement: Measurement, value: Array, u: Array | None
+        self, particles: ParticleSet, measurement: Measurement, value: Array, u: Array | None
     ) -> Array:
-        found = np.empty((len(cloud.states), measurement.dimension))
-        for key in dict.fromkeys(cloud.modes):
-            mode, rows = self.model.system.mode(key), cloud.members(key)
+        found = np.empty((len(particles.states), measurement.dimension))
+        for key in dict.fromkeys(particles.modes):
+            mode, rows = self.model.system.mode(key), particles.members(key)
             held = np.zeros(mode.nu) if u is None else u
             seen = np.array(
-                [observed(measurement, mode, cloud.time, cloud.states[k], held) for k in rows]
+                [
+                    observed(measurement, mode, particles.time, particles.states[k], held)
+                    for k in rows
+                ]
             )
             plain = measurement.residual is None
             if plain and seen.shape[1:] == value.shape == (measurement.dimension,):
@@ -313,7 +329,7 @@ class ParticleFilter:
                 found[rows] = [residual(measurement, z, value) for z in seen]
         return found
 
-    def _contradicts(self, signal: ContactSignal, cloud: Cloud, value: float) -> Array:
+    def _contradicts(self, signal: ContactSignal, particles: ParticleSet, value: float) -> Array:
         """1 for each particle that would have to change its mode, else 0."""
         if value >= signal.on:
             guard = signal.closes
@@ -322,13 +338,15 @@ class ParticleFilter:
         else:
             return np.zeros(self.particles)
         names = self.model.system.outgoing
-        return np.array([float(guard in names(key).guards.names) for key in cloud.modes])
+        return np.array([float(guard in names(key).guards.names) for key in particles.modes])
 
-    def _resampled(self, cloud: Cloud, rng: np.random.Generator) -> Cloud:
+    def _resampled(self, particles: ParticleSet, rng: np.random.Generator) -> ParticleSet:
         """Equal weights, each particle as often as its weight says, and the kernel."""
         n, b = self.particles, self.smoothing
         ticks = (rng.random() + np.arange(n)) / n
-        drawn = cloud.chosen(np.minimum(np.cumsum(cloud.weights).searchsorted(ticks), n - 1))
+        drawn = particles.chosen(
+            np.minimum(np.cumsum(particles.weights).searchsorted(ticks), n - 1)
+        )
         if b == 0.0:
             return drawn
         states = list(drawn.states)
@@ -344,25 +362,27 @@ class ParticleFilter:
                 states[k] = state
         return replace(drawn, states=tuple(states))
 
-    def _summary(self, cloud: Cloud) -> Estimate:
+    def _summary(self, particles: ParticleSet) -> Estimate:
         shares: dict[ModeKey, float] = {}
-        weights = cloud.weights
-        for key, w in zip(cloud.modes, weights.tolist(), strict=True):
+        weights = particles.weights
+        for key, w in zip(particles.modes, weights.tolist(), strict=True):
             shares[key] = shares.get(key, 0.0) + w
         mode = max(shares, key=lambda key: shares[key])
-        rows = cloud.members(mode)
-        states, w = np.array([cloud.states[k] for k in rows]), weights[rows] / shares[mode]
+        rows = particles.members(mode)
+        states, w = np.array([particles.states[k] for k in rows]), weights[rows] / shares[mode]
         held = self.model.system.mode(mode)
         mean, ways = center(held.space, states, w, states[w.argmax()])
         mean = constrained(held, mean)
-        return Estimate(mode, cloud.time, mean, tidied(ways.T @ (w[:, None] * ways)))
+        return Estimate(
+            mode, particles.time, mean, nearest_semidefinite(ways.T @ (w[:, None] * ways))
+        )
 
 
-def _reweighted(cloud: Cloud, log_likelihoods: Array) -> tuple[Cloud, float]:
+def _reweighted(particles: ParticleSet, log_likelihoods: Array) -> tuple[ParticleSet, float]:
     """The weights after a value, and the log-likelihood of it in the mixture."""
-    joint = cloud.log_weights + log_likelihoods
+    joint = particles.log_weights + log_likelihoods
     total = float(logsumexp(joint))
-    return replace(cloud, log_weights=joint - total), total
+    return replace(particles, log_weights=joint - total), total
 
 
 def _log_normal(residuals: Array, covariance: Array) -> Array:

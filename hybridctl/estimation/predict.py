@@ -19,13 +19,12 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import step_transition, transition
-from hybridctl.estimation.estimate import Estimate, moved, tidied
+from hybridctl.estimation.estimate import Estimate, constrained, nearest_semidefinite, retracted
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.tolerances import OFF
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients
 
 _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
@@ -77,7 +76,7 @@ def predict(
     shortest = _SHORTEST if halve else 1.0
     now = _go(model, now, end, law, shortest * (end - estimate.time))
     e = now.estimate
-    return now._replace(estimate=replace(e, covariance=tidied(e.covariance)))
+    return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
 
 
 def _flowed(model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw) -> Prediction:
@@ -114,7 +113,13 @@ def _in_one_step(
         if not (moved.bounds > 0.0).all():
             return None
         p = moved.matrix @ e.covariance @ moved.matrix.T + moved.noise
-        after = Estimate(e.mode, end, _kept(mode, moved.state), 0.5 * (p + p.T), e.since)
+        after = Estimate(
+            e.mode,
+            end,
+            constrained(mode, mode.space.normalize(moved.state)),
+            0.5 * (p + p.T),
+            e.since,
+        )
         return Prediction(after, (), moved.matrix)
     taken = _taken(model, mode, e, h, u)
     if taken is None:
@@ -134,16 +139,10 @@ def _ended(
     flow = step_transition(mode, e.time, end - e.time, taken.states, u, noise, p, model.rtol)
     if flow is None:
         return None
-    x = _kept(mode, taken.states[-1])
-    return Prediction(Estimate(e.mode, end, x, tidied(flow.carry(p)), e.since), (), flow.matrix)
-
-
-def _kept(mode: Mode, x: Array) -> Array:
-    """The end of a step, normalised, and projected onto what the mode holds."""
-    x = mode.space.normalize(x)
-    if mode.held is not None and mode.project is not None and mode.held.excess(x) > OFF:
-        x = mode.project(x)
-    return x
+    x = constrained(mode, mode.space.normalize(taken.states[-1]))
+    return Prediction(
+        Estimate(e.mode, end, x, nearest_semidefinite(flow.covariance(p)), e.since), (), flow.state
+    )
 
 
 def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction | None:
@@ -236,9 +235,14 @@ def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predicti
     except SimulationError as error:
         note = f"the state was held: {error}"
         return now._replace(estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
-    flow = transition(model.system.mode(e.mode), arc, model.process_noise, e.covariance, model.rtol)
-    after = replace(e, time=end, mean=arc(end), covariance=flow.carry(e.covariance))
-    return now.onward(after, flow.matrix)
+    return now.onward(*along(model, model.system.mode(e.mode), arc, e, end))
+
+
+def along(model: Model, mode: Mode, arc: Arc, e: Estimate, time: float) -> tuple[Estimate, Array]:
+    """An estimate at the end of an arc of a mode, which is at a time, and the map to it."""
+    flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
+    p = flow.covariance(e.covariance)
+    return replace(e, time=time, mean=arc(arc.end), covariance=p), flow.state
 
 
 def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tuple[str, ...], float]:
@@ -263,16 +267,13 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) ->
     once: to the first event at most.
     """
     for k, arc in enumerate(run.arcs):
-        e = now.estimate
         mode = model.system.mode(arc.mode)
-        flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
-        after = replace(e, time=arc.end, mean=arc(arc.end), covariance=flow.carry(e.covariance))
-        now = now.onward(after, flow.matrix)
+        now = now.onward(*along(model, mode, arc, now.estimate, arc.end))
         if k == len(run.events):
             return now
         event = run.events[k]
         past = now._replace(befores=(*now.befores, now._replace(befores=())))
-        now = after_event(model, past, event, after.covariance)
+        now = after_event(model, past, event, now.estimate.covariance)
         if once or not np.array_equal(now.estimate.mean, event.state_after):
             return now
     return now
@@ -284,7 +285,7 @@ def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Predic
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         space = model.system.mode(event.mode_after).space
-        mean, covariance = moved(space, mean, covariance, jump.shift)
+        mean, covariance = retracted(space, mean, covariance, jump.shift)
     estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
     notes = now.notes if jump.note is None else (*now.notes, jump.note)
     return now.onward(estimate, jump.matrix)._replace(events=(*now.events, event), notes=notes)

@@ -27,10 +27,9 @@ from scipy.special import log_ndtr
 
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, SimulationError
-from hybridctl.estimation.arcs import transition
-from hybridctl.estimation.estimate import Estimate, corrected, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
-from hybridctl.estimation.predict import Prediction, after_event, predict, step_along
+from hybridctl.estimation.predict import Prediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.simulate import simulate
@@ -109,7 +108,7 @@ def ahead(model: Model, now: Prediction, guard: str, law: InputLaw) -> Predictio
     `rewind` s ahead, or the simulation does not go there.
     """
     e = now.estimate
-    quiet = model.quiet()
+    quiet = model.quiet
     others = [name for name in model.system.outgoing(e.mode).guards.names if name != guard]
     try:
         run = simulate(
@@ -125,7 +124,7 @@ def ahead(model: Model, now: Prediction, guard: str, law: InputLaw) -> Predictio
         if not run.events:
             return None
         arc, event = run.arcs[0], run.events[0]
-        there = now.onward(*_along(quiet, e, model.system.mode(e.mode), arc, event.time))
+        there = now.onward(*along(quiet, model.system.mode(e.mode), arc, e, event.time))
         after = after_event(quiet, there, event, there.estimate.covariance)
         return _back(quiet, after, e.time, law)
     except (SimulationError, GuardViolatedError, ConstraintViolatedError):
@@ -139,14 +138,7 @@ def _back(quiet: Model, after: Prediction, time: float, law: InputLaw) -> Predic
     if found is not None:
         return after.onward(found.estimate, found.transition)
     mode, arc = quiet.backwards(e.mode, e.mean, e.time, e.time - time, law)
-    return after.onward(*_along(quiet, e, mode, arc, time))
-
-
-def _along(quiet: Model, e: Estimate, mode: Mode, arc: Arc, time: float) -> tuple[Estimate, Array]:
-    """An estimate at the end of an arc, which is at a time, and the map to it."""
-    flow = transition(mode, arc, None, e.covariance, quiet.rtol)
-    p = flow.carry(e.covariance)
-    return replace(e, time=time, mean=arc(arc.end), covariance=p), flow.matrix
+    return after.onward(*along(quiet, mode, arc, e, time))
 
 
 def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Estimate:
@@ -167,7 +159,7 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
     spread = p @ gradient
     s = float(gradient @ spread)
     if s > 0.0:
-        p = tidied(p - np.outer(spread, spread) / s)
+        p = nearest_semidefinite(p - np.outer(spread, spread) / s)
     return replace(estimate, mean=x, covariance=p)
 
 
@@ -208,7 +200,7 @@ def _rewound(
 def _taken_back(model: Model, present: Prediction, mode: Mode, arc: Arc) -> Prediction:
     """The estimate at the end of an arc that runs backwards from it."""
     e = present.estimate
-    return present.onward(*_along(model, e, mode, arc, e.time - arc.end))
+    return present.onward(*along(model.quiet, mode, arc, e, e.time - arc.end))
 
 
 def _values(model: Model, e: Estimate, law: InputLaw) -> Array:
@@ -251,7 +243,7 @@ def _again(
     None where the simulation cannot go on, or has many events: that is no event just missed. So is
     one that has no more `events` than there were.
     """
-    few = replace(model.quiet(), max_events=_FEW)
+    few = replace(model.quiet, max_events=_FEW)
     found = predict(few, back.estimate, time, law, halve=False)
     if found.kept or len(back.events) + len(found.events) == events:
         return None
@@ -270,7 +262,7 @@ def _cut_or_fire(
         event = model.fire(e.mode, (name,), e.time, e.mean, law)
         return after_event(model, now, event, e.covariance)
     shift, shrink = _truncated(g / s)
-    p = tidied(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
+    p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
     x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
     return now._replace(estimate=replace(e, mean=x, covariance=p))
 

@@ -21,8 +21,8 @@ and what is not:
   no error but rounding where they are linear or quadratic (friction, restitution, heights).
 - The covariance needs second derivatives of field, guards and resets. One prediction is a function
   of (x, P, p), and :math:`P_i` its central difference along the exact tangent, over one sample;
-  so are correction and admission. Errors are of second order in a step of 1e-5 of the parameter,
-  and do not grow along the record, as those of differences of whole runs do.
+  so are correction and reconciliation. Errors are of second order in a step of 1e-5 of the
+  parameter, and do not grow along the record, as those of differences of whole runs do.
 - Where a prediction has no matrix (several guards at once, one map for each order), D is such a
   difference too.
 - Where the filter replaces an event without a derivative by something less exact, and notes it
@@ -64,8 +64,8 @@ from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.state import FilterState
 from hybridctl.estimation.tangents import (
+    Branch,
     Filters,
-    Moved,
     Tangent,
     difference,
     differences_at_a_point,
@@ -164,9 +164,9 @@ def _begun(filters: Filters, record: Record) -> tuple[Estimate, Record, Tangent]
     """The first estimate, what is left of the record, and the tangent by those on both sides."""
     starts = [first_estimate(model, filters.settings, record) for model in filters.models]
     first, rest = starts[0]
-    ends, space = [Moved(e) for e, _ in starts[1:]], filters.space(first.mode)
+    ends, space = [Branch(e) for e, _ in starts[1:]], filters.space(first.mode)
     found = [
-        difference(space, ends[2 * i : 2 * i + 2], Moved(first), h)
+        difference(space, ends[2 * i : 2 * i + 2], Branch(first), h)
         for i, h in enumerate(filters.steps)
     ]
     means, covariances = zip(*found, strict=True)
@@ -238,13 +238,13 @@ def _predicted(
             estimate = after.estimate
             continue
 
-        def predicted(one: SaltedKalmanFilter, e: Estimate, t: float = t, u: Any = u) -> Moved:
-            return Moved.of(one.predict(e, t, u))
+        def predicted(one: SaltedKalmanFilter, e: Estimate, t: float = t, u: Any = u) -> Branch:
+            return Branch.of(one.predict(e, t, u))
 
         if after.notes:
             moved = _stood_in(after, tangent)
         else:
-            moved = filters.differences(predicted, estimate, tangent, Moved.of(after))
+            moved = filters.differences(predicted, estimate, tangent, Branch.of(after))
             exact = _mean_by_parameters(filters, estimate, tangent, t, u)
             moved = moved if exact is None else moved._replace(mean=exact)
         estimate, tangent = after.estimate, moved
@@ -292,16 +292,16 @@ def _corrected(
     u = record.input(sample.time)
     innovations: list[Innovation] = []
 
-    def updated(one: SaltedKalmanFilter, e: Estimate) -> Moved:
+    def updated(one: SaltedKalmanFilter, e: Estimate) -> Branch:
         law = one.model.law(e.mode, u)
         mode = one.model.system.mode(e.mode)
         found = correct(
             one.measurements[sample.channel], mode, e, sample.value, law(e.time, e.mean)
         )
         if found is None:
-            return Moved(e)
+            return Branch(e)
         innovations.append(found[1])
-        return Moved(found[0])
+        return Branch(found[0])
 
     middle = filters.middle
     after = updated(middle, estimate)
@@ -319,14 +319,14 @@ def _corrected(
     if not own.accepted:
         return estimate, tangent, own, by_r, by_s
 
-    def admitted(one: SaltedKalmanFilter, e: Estimate) -> Moved:
-        return Moved.of(reconcile(one.model, e, one.model.law(e.mode, u)))
+    def admitted(one: SaltedKalmanFilter, e: Estimate) -> Branch:
+        return Branch.of(reconcile(one.model, e, one.model.law(e.mode, u)))
 
     inside = reconcile(middle.model, after.estimate, middle.model.law(estimate.mode, u))
     if inside.notes:
         moved = _stood_in(inside, moved)
     elif inside.estimate is not after.estimate:
-        moved = filters.differences(admitted, after.estimate, moved, Moved.of(inside))
+        moved = filters.differences(admitted, after.estimate, moved, Branch.of(inside))
     return inside.estimate, moved, own, by_r, by_s
 
 

@@ -11,7 +11,7 @@ hypothesis that was right in the end.
 
 On a manifold :math:`P_{k+1}^s` belongs to the tangent space at the smoothed mean. In that at
 :math:`\hat x_{k+1}^-` it is :math:`J^{-1} P_{k+1}^s J^{-T}`, with J the derivative of the change
-between the two, :math:`\varphi_1(T)` of the way there (see `turning`).
+between the two, :math:`\varphi_1(T)` of the way there (see `right_jacobian`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.estimate import Estimate, corrected, tidied, turning
+from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite, right_jacobian
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
-from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.system import HybridSystem
 
 _RANK = 1e-12
@@ -74,13 +73,14 @@ def _back(
     system: HybridSystem, before: Estimate, link: Hypothesis, later: Estimate
 ) -> Estimate | None:
     """The smoothed estimate of a sample from that of the one after it; None without a map."""
-    admission, phi, predicted = link.admission, link.transition, link.predicted
-    if phi is None or predicted is None or (admission is not None and admission.matrix is None):
+    passed, phi, predicted = link.reconciliation, link.transition, link.predicted
+    if phi is None or predicted is None:
         return None
-    if admission is not None and admission.matrix is not None:
-        p = admission.covariance
-        middle = replace(predicted, mean=admission.mean, covariance=p)
-        later = _through(system, middle, link.estimate, admission.matrix, later)
+    if passed is not None:
+        if passed.matrix is None:
+            return None
+        middle = replace(predicted, mean=passed.mean, covariance=passed.covariance)
+        later = _through(system, middle, link.estimate, passed.matrix, later)
     return _through(system, before, predicted, phi, later)
 
 
@@ -90,16 +90,12 @@ def _through(
     """The smoothed estimate before a map phi that led to `after`, which smoothed is `later`."""
     space = system.mode(after.mode).space
     way = space.difference(after.mean, later.mean)
-    turn = np.linalg.inv(turning(space, way))
+    turn = np.linalg.inv(right_jacobian(space, way))
     gain = _gain(before.covariance, phi, after.covariance)
     change = turn @ later.covariance @ turn.T - after.covariance
     own = before.covariance + gain @ change @ gain.T
-    return _moved(system.mode(before.mode), before, gain @ way, own)
-
-
-def _moved(mode: Mode, before: Estimate, way: Array, p: Array) -> Estimate:
-    x, p = corrected(mode, before.mean, p, way)
-    return Estimate(before.mode, before.time, x, tidied(p))
+    x, p = corrected(system.mode(before.mode), before.mean, own, gain @ way)
+    return Estimate(before.mode, before.time, x, nearest_semidefinite(p))
 
 
 def _gain(p: Array, phi: Array, predicted: Array) -> Array:

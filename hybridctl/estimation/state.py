@@ -1,4 +1,4 @@
-"""What a filter knows at one time: hypotheses of how the motion came about, and doubts about them.
+"""What a filter knows at one time: hypotheses of how the motion came about, and what it rejected.
 
 A filter is a function from one frozen `FilterState` and a value to the next one, so that a loop
 over samples and a run over a record are the same.
@@ -20,7 +20,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 
 
-class Admission(NamedTuple):
+class Reconciliation(NamedTuple):
     """A corrected estimate that was taken through events, at the same time, see `reconcile`.
 
     mean, covariance: before that. matrix (ndx+, ndx): the first-order map, or None.
@@ -38,9 +38,9 @@ class Hypothesis(NamedTuple):
     being before its `pending` guards, whatever their values at the mean, or before those by which
     another one has gone on. parent: the hypothesis after the last value from which it has come.
     predicted: before the value of this sample. transition (ndx+, ndx): the first-order map to
-    that, None where it was piecewise linear. events, notes: since the last value. admission: how
-    events were passed that the value has brought about. innovation: None without a value. undone:
-    events of the past from this time on are not those of this hypothesis.
+    that, None where it was piecewise linear. events, notes: since the last value. reconciliation:
+    how events were passed that the value has brought about. innovation: None without a value.
+    undone: events of the past from this time on are not those of this hypothesis.
     """
 
     estimate: Estimate
@@ -52,7 +52,7 @@ class Hypothesis(NamedTuple):
     transition: Array | None = None
     events: tuple[Event, ...] = ()
     notes: tuple[str, ...] = ()
-    admission: Admission | None = None
+    reconciliation: Reconciliation | None = None
     innovation: Innovation | None = None
     undone: float | None = None
 
@@ -74,7 +74,7 @@ class Beginning:
     covariance: Array
 
 
-class Doubt(NamedTuple):
+class Rejections(NamedTuple):
     """What speaks against the estimate, channel by channel.
 
     rejected: values in a row, which begin anew after `patience` of them. unsure: channels that have
@@ -84,7 +84,7 @@ class Doubt(NamedTuple):
     rejected: Mapping[str, int] = {}
     unsure: Mapping[str, int] = {}
 
-    def accepting(self, channel: str, patience: int) -> Doubt:
+    def accepting(self, channel: str, patience: int) -> Rejections:
         """After a value that the gate has taken."""
         if channel not in self.rejected and channel not in self.unsure:
             return self
@@ -93,17 +93,17 @@ class Doubt(NamedTuple):
             unsure[channel] += 1
             if unsure[channel] >= patience:
                 del unsure[channel]
-        return Doubt(_without(self.rejected, channel), unsure)
+        return Rejections(_without(self.rejected, channel), unsure)
 
-    def rejecting(self, channel: str, patience: int) -> Doubt:
+    def rejecting(self, channel: str, patience: int) -> Rejections:
         """After one that it has rejected."""
         count = (self.rejected.get(channel, 0) + 1) % patience
         unsure = {**self.unsure, channel: 0} if channel in self.unsure else self.unsure
-        return Doubt({**self.rejected, channel: count}, unsure)
+        return Rejections({**self.rejected, channel: count}, unsure)
 
-    def believing(self, channel: str) -> Doubt:
+    def believing(self, channel: str) -> Rejections:
         """After one that was believed rather than the estimate."""
-        return Doubt(_without(self.rejected, channel), {**self.unsure, channel: 0})
+        return Rejections(_without(self.rejected, channel), {**self.unsure, channel: 0})
 
 
 def _without(counts: Mapping[str, int], channel: str) -> Mapping[str, int]:
@@ -135,7 +135,7 @@ class FilterState(NamedTuple):
     hypotheses: the most likely first; the properties are those of that one. channel: of the value
     that was the last thing to come, None after a prediction. reopened: whether a value that the
     gate rejected was taken, see `monitor`; its innovation is that before, and counts as rejected.
-    doubt, rows, inputs, beginning: what a lost filter finds back with: see `monitor`, the last
+    rejections, rows, inputs, beginning: what a lost filter finds back with: see `monitor`, the last
     values of each channel, the inputs since the first of them, and how to begin anew.
     """
 
@@ -144,7 +144,7 @@ class FilterState(NamedTuple):
     beginning: Beginning
     channel: str | None = None
     reopened: bool = False
-    doubt: Doubt = Doubt()
+    rejections: Rejections = Rejections()
     rows: Mapping[str, tuple[Row, ...]] = {}
     inputs: tuple[Piece, ...] = ()
 
@@ -178,11 +178,6 @@ class FilterState(NamedTuple):
     def transition(self) -> Array | None:
         """The first-order map of the prediction, None where it was piecewise linear."""
         return self.hypotheses[0].transition
-
-    @property
-    def admission(self) -> Admission | None:
-        """How events were passed that the last value has brought about."""
-        return self.hypotheses[0].admission
 
     @property
     def undone(self) -> bool:

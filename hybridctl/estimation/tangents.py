@@ -25,20 +25,20 @@ from hybridctl.sensitivity.augmentation import ParameterDerivatives
 from hybridctl.spaces import Space
 
 
-class Moved(NamedTuple):
-    """An estimate, and the way it has come: the guards of its events."""
+class Branch(NamedTuple):
+    """An estimate, and the guards of the events on the way to it."""
 
     estimate: Estimate
-    way: tuple[tuple[str, ...], ...] = ()
+    guards: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, prediction: Prediction | FilterState) -> Moved:
+    def of(cls, prediction: Prediction | FilterState) -> Branch:
         """The end of a prediction, with its events."""
         return cls(prediction.estimate, tuple(event.guards for event in prediction.events))
 
-    def beside(self, other: Moved) -> bool:
-        """Whether another has come the same way to the same mode."""
-        return (self.estimate.mode, self.way) == (other.estimate.mode, other.way)
+    def same_sequence(self, other: Branch) -> bool:
+        """Whether another has come by the same events to the same mode."""
+        return (self.estimate.mode, self.guards) == (other.estimate.mode, other.guards)
 
 
 class Tangent(NamedTuple):
@@ -74,10 +74,10 @@ class Filters:
 
     def differences(
         self,
-        function: Callable[[SaltedKalmanFilter, Estimate], Moved],
+        function: Callable[[SaltedKalmanFilter, Estimate], Branch],
         estimate: Estimate,
         tangent: Tangent,
-        after: Moved,
+        after: Branch,
     ) -> Tangent:
         """The tangent of a function of filter and estimate, whose value is `after`."""
         space = self.space(estimate.mode)
@@ -103,9 +103,11 @@ def _alike(noises: Sequence[Noise | None]) -> bool:
     return all(np.array_equal(value, values[0]) for value in values)
 
 
-def difference(space: Space, ends: Sequence[Moved], after: Moved, h: float) -> tuple[Array, Array]:
-    """From the ends a step down and up, those that have come the way of the middle."""
-    down, up = (end if end.beside(after) else after for end in ends)
+def difference(
+    space: Space, ends: Sequence[Branch], after: Branch, h: float
+) -> tuple[Array, Array]:
+    """From the ends a step down and up, those that have come by the events of the middle."""
+    down, up = (end if end.same_sequence(after) else after for end in ends)
     width = h * ((down is not after) + (up is not after)) or np.inf
     mean = after.estimate.mean
     first, last = (space.difference(mean, end.estimate.mean) for end in (down, up))

@@ -20,7 +20,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual, solved
-from hybridctl.estimation.estimate import Estimate, corrected, tidied
+from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.hypotheses import Moments
 from hybridctl.estimation.measurement import AnyMeasurement, explicit
@@ -84,7 +84,7 @@ def _combined(model: Model, middle: Prediction, images: Array, ways: Array) -> P
     mean, spread = center(mode.space, images, weights, e.mean)
     way = mode.space.difference(e.mean, mean)
     mean, noise = corrected(mode, e.mean, e.covariance, way)
-    covariance = tidied(spread.T @ (weights[:, None] * spread) + noise)
+    covariance = nearest_semidefinite(spread.T @ (weights[:, None] * spread) + noise)
     matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
     return middle._replace(estimate=replace(e, mean=mean, covariance=covariance), transition=matrix)
 
@@ -115,7 +115,7 @@ def correct_points(
     left = ways - seen @ gain.T
     p = weight * left.T @ left + gain @ noise @ gain.T
     x, p = corrected(mode, estimate.mean, p, gain @ innovation.residual)
-    return replace(estimate, mean=x, covariance=tidied(p)), innovation
+    return replace(estimate, mean=x, covariance=nearest_semidefinite(p)), innovation
 
 
 class UnscentedFilter(SaltedKalmanFilter):

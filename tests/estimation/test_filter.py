@@ -20,7 +20,7 @@ from hybridctl.estimation.consistency import (
     nis_band,
 )
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, moved
+from hybridctl.estimation.estimate import Estimate, retracted
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.points import integrated
@@ -285,7 +285,7 @@ def test_a_covariance_turns_with_the_correction_of_its_mean():
     rng = np.random.default_rng(9)
     x = np.array([0.1, 0.2, 1.0, 0, 0, 0, 1.0, *rng.normal(size=6)])
     dx, h = 0.7 * rng.normal(size=12), 1e-6
-    after, _ = moved(space, x, np.eye(12), dx)
+    after, _ = retracted(space, x, np.eye(12), dx)
     columns = [
         (
             space.difference(after, space.integrate(x, dx + h * e))
@@ -295,7 +295,7 @@ def test_a_covariance_turns_with_the_correction_of_its_mean():
     ]  # fmt: skip
     j = np.array(columns).T
     root = rng.normal(size=(12, 12))
-    _, p = moved(space, x, root @ root.T, dx)
+    _, p = retracted(space, x, root @ root.T, dx)
     np.testing.assert_allclose(p, j @ root @ root.T @ j.T, rtol=1e-7, atol=1e-7)
 
 

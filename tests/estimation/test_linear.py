@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.estimation.estimate import Estimate, tidied
+from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, linear
 from hybridctl.estimation.noise import Noise
@@ -213,7 +213,7 @@ def test_the_gate_rejects_what_is_improbable_and_says_so():
 def test_covariances_stay_positive_semidefinite(seed, rank, size, time):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(3, rank))
-    p = tidied(10.0**size * root @ root.T)
+    p = nearest_semidefinite(10.0**size * root @ root.T)
     kf = SaltedKalmanFilter(affine(A, C), np.zeros((3, 3)), linear("z", H, 1e-9 * np.eye(2)))
     e = kf.predict(Estimate("flow", 0.0, X0, p), time).estimate
     e = kf.update(e, "z", rng.normal(size=2)).estimate

@@ -12,7 +12,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import configuration, linear
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.particle import Cloud, ParticleFilter
+from hybridctl.estimation.particle import ParticleFilter, ParticleSet
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.state import RobotStateSpace
@@ -134,10 +134,10 @@ def test_the_last_event_counts_at_the_median_time_of_the_weight():
     """One of five particles has had none, and one carries half of what the others weigh."""
     events = ((), (hit(4.0),), (hit(1.0),), (hit(3.0),), (hit(2.0),))
     weights = np.array([0.1, 0.1, 0.2, 0.45, 0.15])
-    cloud = Cloud(5.0, ("air",) * 5, (np.zeros(2),) * 5, np.log(weights), events)
+    cloud = ParticleSet(5.0, ("air",) * 5, (np.zeros(2),) * 5, np.log(weights), events)
     assert [event.time for event in cloud.typical_events] == [3.0]
     before = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
-    assert Cloud(5.0, cloud.modes, cloud.states, np.log(before), events).typical_events == ()
+    assert ParticleSet(5.0, cloud.modes, cloud.states, np.log(before), events).typical_events == ()
 
 
 def test_events_of_a_hook_are_counted_once():

@@ -104,7 +104,7 @@ ADMITTED, UNDONE = (55, 59), (120, 132, 148)
 def test_corrections_across_a_guard_are_followed_back(seed):
     """Constant flows have exact first-order maps, so any sequence of modes has a dense solution."""
     system, matrix, result, values = crossing(seed)
-    assert any(h.admission for h in result.history) == (seed in ADMITTED)
+    assert any(h.reconciliation for h in result.history) == (seed in ADMITTED)
     assert any(step.undone for step in result.steps) == (seed in UNDONE)
     compared = [h.predicted.mode for h in result.history]
     last = compared.count("I") - 1
@@ -141,7 +141,7 @@ def test_noise_of_a_reset_that_a_correction_brought_about_comes_after_its_value(
     x0, values = np.array([0.2, 0.0]), np.array([[-0.2, 0.02], [-0.1, 1.05]])
     record = Record({"z": Series([0.1, 0.2], values)})
     result = kf.run(record, Estimate("I", 0.0, x0, p * np.eye(2)))
-    assert [step.admission is not None for step in result.steps] == [True, False]
+    assert [step.hypotheses[0].reconciliation is not None for step in result.steps] == [True, False]
     initial = smooth(system, result).initial
     weights = np.array([[1.0 / p, 1.0 / p], [1.0 / p, 1.0 / (p + 0.01)]])
     starts = values - np.outer([0.1, 0.2], flow) - [[0.0, 0.0], [0.0, 1.0]]

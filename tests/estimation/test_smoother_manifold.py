@@ -86,7 +86,7 @@ def test_without_noise_and_weight_it_is_the_last_estimate_flowed_back():
 
 def test_through_an_admitted_event_it_is_so_too():
     result, off = flowed_back(0.25, 0.25 * np.array([0.01, 0.02, 0.03, 0.04]), level=0.9925)
-    assert any(step.admission is not None for step in result.steps)
+    assert any(step.hypotheses[0].reconciliation is not None for step in result.steps)
     assert off.max() < 1e-9
 
 
@@ -165,7 +165,12 @@ def test_the_error_to_the_dense_solution_falls_with_the_square_of_deviations(ear
         )
         record = Record({"pose": Series(times, np.array(values))})
         result = kf.run(record, Estimate(AIR, 0.0, x0, e**2 * P0))
-        assert [s.admission is not None for s in result.steps] == [False, False, early, False]
+        assert [h.reconciliation is not None for h in result.history] == [
+            False,
+            False,
+            early,
+            False,
+        ]
         found = smooth(system, result)
         maps, noises = first_order(system, run, times, e**2 * Q)
         ways, blocks = dense(maps, noises, e**2 * P0, POSE, e**2 * R, given)

@@ -48,8 +48,8 @@ def test_compiled_and_by_panels_a_step_is_the_same(density):
     taken = mode.step(0.0, x, u, H, 1e-10, 1e-10)
     flow = step_transition(mode, 0.0, H, taken.states, u, noise, p, 1e-10)
     np.testing.assert_allclose(moved.state, taken.states[-1], atol=1e-14)
-    np.testing.assert_allclose(moved.matrix, flow.matrix, atol=1e-12)
-    np.testing.assert_allclose(moved.noise, flow.covariance, atol=1e-12)
+    np.testing.assert_allclose(moved.matrix, flow.state, atol=1e-12)
+    np.testing.assert_allclose(moved.noise, flow.noise, atol=1e-12)
 
 
 def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():

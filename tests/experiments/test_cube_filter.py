@@ -7,45 +7,60 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hybridctl.experiments.cube_filter import comparison as cube_filter
-from hybridctl.experiments.cube_filter.fit import Case, Stages, search
-from hybridctl.experiments.cube_filter.score import (
-    Levels,
-    Score,
-    Setting,
-    run_filter,
-    score,
-    start_covariance,
-)
+from hybridctl.experiments.cube_filter.levels import LEVELS, at_levels, search
+from hybridctl.experiments.cube_filter.score import Case, Score, filtered, score
 from hybridctl.experiments.cube_filter.tables import by_phase, comparisons, record
-from hybridctl.experiments.cube_filter.toss import (
+from hybridctl.experiments.cube_filter.tosses import (
     Calibration,
-    Toss,
     after_impacts,
     calibrate,
     corner_heights,
     impacts,
     in_contact,
     levelled,
+    moved,
     phases,
-    synthetic,
+    simulated,
 )
 from hybridctl.robots import cube
+from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.start import first_estimate
 from hybridctl.report import RunFolder
 
 RECORDINGS = Path(__file__).parents[3] / "shared/data/cube_tosses/cube_tosses.npz"
 MODEL = cube.Parameters()
+SETTINGS = CubeSettings(
+    position_noise=5e-4,
+    angle_noise=5e-3,
+    torque_noise=5e-4,
+    reset_noise=1.7e-2,
+    reset_torque=9e-4,
+    friction=0.18,
+    restitution=0.25,
+    rounding=1.5e-3,
+    duration=0.25,
+    gate=0.9999,
+    patience=3,
+    warm_up=2,
+    tolerance=1e-6,
+)
 RATE = 100.0
-CALIBRATION = Calibration(0.0, 2e-3)
+TOUCHING = 2e-3  # m
 
 
 def flat(heights):
     """A cube that does not turn, its lower face at these heights."""
     poses = np.zeros((len(heights), 7))
     poses[:, 2], poses[:, 6] = np.array(heights) + MODEL.half_width, 1.0
-    return Toss(0, RATE, poses, MODEL)
+    return Record({"pose": Series(np.arange(len(heights)) / RATE, poses)})
+
+
+def heights(values):
+    return corner_heights(flat(values), MODEL)
 
 
 def execute(config, path):
@@ -62,117 +77,116 @@ def quick(tmp_path_factory):
 
 def test_corners_stand_where_the_pose_puts_them():
     np.testing.assert_allclose(
-        np.sort(corner_heights(flat([0.1]))[0]), 0.1 + np.repeat([0.0, 2 * MODEL.half_width], 4)
+        np.sort(heights([0.1])[0]), 0.1 + np.repeat([0.0, 2 * MODEL.half_width], 4)
     )
 
 
 def falling(scale):
     """A free fall from 0.5 m, in lengths that are recorded with a scale."""
-    toss = flat(0.5 - 0.5 * MODEL.gravity * (np.arange(20) / RATE) ** 2)
-    toss.poses[:, :3] *= scale
-    return toss
+    return moved(flat(0.5 - 0.5 * MODEL.gravity * (np.arange(20) / RATE) ** 2), scale)
 
 
 def test_the_table_is_where_cubes_rest_and_not_where_they_fly():
     resting = flat([-1e-3] * 10)
-    found = calibrate([resting, falling(1.0)])
+    found = calibrate([resting, falling(1.0)], MODEL)
     assert found.level == pytest.approx(-1e-3, abs=1e-12)
     assert found.scale == pytest.approx(1.0, abs=1e-9)
-    assert corner_heights(levelled(resting, found, 1.0)).min() == pytest.approx(0.0, abs=1e-12)
-    assert calibrate([falling(1.0)]).level == 0.0
+    there = corner_heights(levelled(resting, MODEL, found, 1.0), MODEL)
+    assert there.min() == pytest.approx(0.0, abs=1e-12)
+    assert calibrate([falling(1.0)], MODEL).level == 0.0
 
 
 def test_the_scale_of_lengths_makes_flights_fall_with_gravity():
-    found = calibrate([falling(0.98)])
+    found = calibrate([falling(0.98)], MODEL)
     assert found.scale == pytest.approx(0.98, abs=1e-9)
     np.testing.assert_allclose(
-        levelled(falling(0.98), found, 1.0).poses, falling(1.0).poses, atol=1e-9
+        levelled(falling(0.98), MODEL, found, 1.0).channels["pose"].values,
+        falling(1.0).channels["pose"].values,
+        atol=1e-9,
     )
-    assert calibrate([falling(0.98)], scaled=False).scale == 1.0
     carried = flat(np.linspace(0.5, 0.1, 20))  # does not fall: no flight
-    assert calibrate([carried]).scale == 1.0
+    assert calibrate([carried], MODEL).scale == 1.0
 
 
 def test_an_impact_is_a_corner_that_comes_from_clearly_above():
-    toss = flat([0.02, 0.01, 1e-3, 3e-3, 1e-3, 5e-3, 1e-3])
-    assert impacts(toss, CALIBRATION).tolist() == [2, 6]  # 3 mm is not yet away
-    assert in_contact(toss, CALIBRATION).tolist() == [False, False, True, False, True, False, True]
-    near = after_impacts(toss, CALIBRATION, 0.01)
+    toss = heights([0.02, 0.01, 1e-3, 3e-3, 1e-3, 5e-3, 1e-3])
+    assert impacts(toss, TOUCHING) == [2, 6]  # 3 mm is not yet away
+    assert in_contact(toss, TOUCHING).tolist() == [False, False, True, False, True, False, True]
+    near = after_impacts(toss, TOUCHING, 1)
     assert near.tolist() == [False, False, True, True, False, False, True]
 
 
 def test_phases_follow_the_recorded_contact():
-    toss = flat([0.02, 0.01, 1e-3, *[1e-3] * 3, 0.01, 1e-3])
+    toss = heights([0.02, 0.01, 1e-3, *[1e-3] * 3, 0.01, 1e-3])
     expected = ["flight"] * 2 + ["first impact"] * 3 + ["touching", "in between", "later impacts"]
-    assert list(phases(toss, CALIBRATION)) == expected
+    assert list(phases(toss, TOUCHING)) == expected
 
 
 def test_a_toss_ends_after_its_first_touch():
-    toss = flat([0.02, 0.01, 1e-3, *[0.0] * 20])
-    assert len(levelled(toss, CALIBRATION, 0.05).poses) == 2 + 5 + 1
+    toss = levelled(flat([0.02, 0.01, 1e-3, *[0.0] * 20]), MODEL, Calibration(), 0.05)
+    assert len(toss.channels["pose"]) == 2 + 5 + 1
 
 
 def test_the_start_has_the_covariance_of_a_difference_of_two_poses():
-    levels = Levels(position=1e-3, rotation=1e-2, force=1e-9)
-    p = start_covariance(levels, MODEL, RATE)
-    position, both, speed = p[0, 0], p[0, 6], p[6, 6]
-    np.testing.assert_allclose([position, both, speed], [1e-6, 1e-6 * RATE, 2e-6 * RATE**2])
+    """To the share that 10 m/s, which are allowed before anything is known, have in it."""
+    settings = replace(SETTINGS, position_noise=1e-3, angle_noise=1e-2, force_noise=1e-9)
+    start, rest = first_estimate(cube_model(settings), settings, falling(1.0))
+    p = start.covariance
+    found = p[0, 0], p[0, 6], p[6, 6]
+    share = 2e-6 * RATE**2 / 10.0**2
+    np.testing.assert_allclose(found, [1e-6, 1e-6 * RATE, 2e-6 * RATE**2], rtol=2.0 * share)
+    assert len(rest.channels["pose"]) == 18
 
 
 def test_noise_of_measurements_is_found_in_free_flight():
     """Two flights of 13 rows of 3 rotations: 1 / sqrt(2 * 78) = 8 %; allowed is 4 times that."""
-    tosses = [levelled(synthetic(k, MODEL, 0.1, 148.0), CALIBRATION, 1.0) for k in (1, 2)]
-    wrong = Setting("salted", Levels(rotation=5e-3 / 4, force=1e-4), 1, 1e-6)
-    told = []
+    short = replace(SETTINGS, duration=0.1, force_noise=1e-4, torque_noise=5e-6)
+    tosses, told = [simulated(k, short) for k in (1, 2)], []
+    wrong = replace(short, angle_noise=5e-3 / 4)
     found = search(
-        wrong, tosses, ("rotation",), Stages(1, 9, 7), None, lambda *values: told.append(values)
+        "salted", wrong, tosses, ("angle_noise",), 16, None, lambda *found: told.append(found)
     )
-    assert found.levels.rotation == pytest.approx(5e-3, rel=0.33)
-    assert replace(found.levels, rotation=wrong.levels.rotation) == wrong.levels
+    assert found.settings.angle_noise == pytest.approx(5e-3, rel=0.33)
+    there = replace(found.settings, angle_noise=wrong.angle_noise)
+    assert there == at_levels(wrong, (), np.zeros(0))
     assert found.evaluations == len(told)
-    assert {tosses for tosses, *_ in told} == {1, 2}  # the stages
-    assert found.log_likelihood == max(value for tosses, _, value, _ in told if tosses == 2)
+    assert found.log_likelihood == max(value for value, _ in told)
 
 
 def test_a_search_leaves_out_what_a_filter_does_not_depend_on():
-    names = ("position", "impulse", "guard", "restitution")
+    names = ("position_noise", "reset_noise", "guard_noise", "restitution")
     assert Case("salted", True).searched(names) == names
     assert Case("no_jump", True).searched(names) == names
-    assert Case("salted", False).searched(names) == ("position", "restitution")
+    assert Case("salted", False).searched(names) == ("position_noise", "restitution")
 
 
 def test_guard_noise_reaches_all_strategies():
-    toss = levelled(synthetic(2, MODEL, 0.25, 148.0), CALIBRATION, 0.05)
+    toss = levelled(simulated(2, SETTINGS), MODEL, Calibration(), 0.05)
     for name in ("no_jump", "reset_jacobian", "salted"):
         sums = [
-            score(Setting(name, Levels(guard=g), 1, 1e-6), toss, CALIBRATION, 0.05).log_likelihood
+            score(name, replace(SETTINGS, guard_noise=g), 2, toss, TOUCHING, 0.05).log_likelihood
             for g in (0.0, 1e-2)
         ]
         assert not np.array_equal(*sums)
 
 
 def test_round_corners_are_sharp_ones_on_a_smaller_cube_above_a_higher_table():
-    """The measured poses are lifted; the innovations are those of the smaller cube."""
+    """The innovations are those of the smaller cube on a lower table, with all poses lower."""
     radius = 4e-3
-    small = replace(MODEL, half_width=MODEL.half_width - radius)
-    sharp = levelled(synthetic(2, small, 0.25, 148.0), CALIBRATION, 0.05)
-    lifted = replace(sharp, model=MODEL, poses=sharp.poses + radius * np.eye(1, 7, 2))
+    round_ones = replace(SETTINGS, force_noise=1e-12, reset_noise=0.0, rounding=radius)
+    small = replace(round_ones, rounding=0.0, half_width=MODEL.half_width - radius)
+    toss = levelled(simulated(2, round_ones), MODEL, Calibration(), 0.05)
+    lowered = moved(toss, 1.0, -radius)
     residuals = [
-        run_filter(Setting("salted", Levels(force=1e-12, impulse=0.0, rounding=r), 1, 1e-6), toss)
-        .innovations[-1].residual
-        for r, toss in ((0.0, sharp), (radius, lifted))
-    ]  # fmt: skip
+        filtered("salted", settings, poses)[0].innovations[-1].residual
+        for settings, poses in ((round_ones, toss), (small, lowered))
+    ]
     np.testing.assert_allclose(*residuals, atol=1e-9)
 
 
-def test_a_filter_that_fails_is_counted_as_lost(monkeypatch):
-    def failing(setting, toss):
-        raise InputError("no way")
-
-    monkeypatch.setattr("hybridctl.experiments.cube_filter.score.run_filter", failing)
-    setting = Setting("salted", Levels(), 1, 1e-6)
-    found = score(setting, flat([0.1] * 4), CALIBRATION, 0.05)
-    assert found.failure == "no way"
+def test_a_filter_that_fails_is_counted_as_lost():
+    found = score("salted", SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
+    assert "needs 2 complete rows" in found.failure
     assert record(Case("salted", True), [found])["lost"] == 1
 
 
@@ -217,7 +231,7 @@ def test_without_recordings_tosses_are_simulated(quick):
 
 
 def test_event_noise_is_off_in_half_of_the_runs(quick):
-    levels = [(f["event_noise"], f["levels"]["impulse"] > 0.0) for f in quick[1]["filters"]]
+    levels = [(f["event_noise"], f["levels"]["reset_noise"] > 0.0) for f in quick[1]["filters"]]
     assert levels == [(True, True)] * 2 + [(False, False)] * 2
 
 
@@ -228,27 +242,23 @@ def test_rows_of_each_toss_are_kept(quick):
 
 
 def test_slow_filters_run_at_the_levels_of_the_salted_one_and_searches_leave_a_trace(tmp_path):
+    config = cube_filter.quick(cube_filter.Config(event_noise=(True, False)))
     config = replace(
-        cube_filter.quick(cube_filter.Config(event_noise=(True, False))),
+        config,
         filters=("unscented", "salted"),
-        free=("rotation",),
-        evaluations_first=2,
-        evaluations=1,
+        free=("angle_noise",),
+        evaluations=3,
         after=0.01,
-        duration=0.15,
+        settings=replace(config.settings, duration=0.15),
     )
-    folder, summary = execute(config, tmp_path / "first")
+    folder, summary = execute(config, tmp_path)
     on, _, unscented = summary["filters"]
     assert unscented["levels"] == on["levels"]
     assert unscented["fit"] is None
     assert on["fit"]["evaluations"] == 3
-    assert len((folder / "search.csv").read_text().splitlines()) == 1 + 3 + 3
-    stopped = {"filters": summary["filters"][:1]}
-    (tmp_path / "stopped.json").write_text(json.dumps(stopped))
-    later = replace(config, filters=("salted",), levels_from=str(tmp_path / "stopped.json"))
-    _, again = execute(later, tmp_path / "second")
-    assert again["filters"][0]["levels"] == on["levels"]
-    assert [f["fit"] is None for f in again["filters"]] == [True, False]
+    lines = (folder / "search.csv").read_text().splitlines()
+    assert lines[0].split(",")[2:] == list(LEVELS)
+    assert len(lines) == 1 + 3 + 3
 
 
 @pytest.mark.skipif(not RECORDINGS.exists(), reason=f"no recorded tosses at {RECORDINGS}")
@@ -269,13 +279,3 @@ def test_bad_settings_are_refused():
             cube_filter.Config(**wrong)
     with pytest.raises(UnknownNameError, match="salted"):
         cube_filter.Config(filters=("salty",))
-    with pytest.raises(InputError, match="position"):
-        Levels(position=0.0)
-    with pytest.raises(InputError, match="restitution"):
-        Levels(restitution=1.1)
-
-
-def test_a_file_without_levels_is_refused(tmp_path):
-    config = cube_filter.quick(cube_filter.Config(levels_from=str(tmp_path / "none.json")))
-    with pytest.raises(FileFormatError, match="levels_from"):
-        execute(config, tmp_path / "run")

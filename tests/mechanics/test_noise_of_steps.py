@@ -68,7 +68,7 @@ def test_it_is_that_of_the_riccati_equation(make, key, start):
     noise = Diffusion(root @ root.T, np.zeros((mode.nu, mode.nu)))
     matrix, found = gathered(mode, run.arcs[0], noise, 20)
     other = transition(mode, run.arcs[0], Noise(noise.density, name="w"), np.eye(n), 1e-9)
-    sizes = np.sqrt(np.diag(other.covariance))
-    np.testing.assert_allclose(matrix, other.matrix, atol=1e-7)
-    apart = (found - other.covariance) / np.outer(sizes, sizes)
+    sizes = np.sqrt(np.diag(other.noise))
+    np.testing.assert_allclose(matrix, other.state, atol=1e-7)
+    apart = (found - other.noise) / np.outer(sizes, sizes)
     assert np.abs(apart).max() < 1e-7

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, array, flag, instance, member, number, vector
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, tidied
+from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.contact import Hysteresis
 from hybridctl.estimation.legged.hypotheses import (
@@ -44,6 +44,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.robot import Robot
+from hybridctl.settings import NotNegative, check_settings
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,15 @@ class Start:
     the biases.
     """
 
-    tilt: float = 0.01
-    heading: float = 1e-3
-    position: float = 1e-3
-    velocity: float = 1e-2
-    gyroscope: float = 1e-3
-    accelerometer: float = 5e-2
+    tilt: NotNegative = 0.01
+    heading: NotNegative = 1e-3
+    position: NotNegative = 1e-3
+    velocity: NotNegative = 1e-2
+    gyroscope: NotNegative = 1e-3
+    accelerometer: NotNegative = 5e-2
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            number(name, getattr(self, name), at_least=0.0)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class BaseSettings:
     lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
     so (see `Hysteresis`). evidence: contact by hypotheses that motion and forces weigh (see
     `hypotheses`), None for thresholds. weight: in N, for a force that is missing; None keeps the
-    contact as it was. ground: height of
-    level ground in m, None where it is not known. even: replace stamps by an even clock. standing:
-    s from the start that the robot stands still, over which biases of the gyroscope and tilt are
-    averaged. error: how deviations are written (see `BaseSpace`). gate: the probability with which
-    right angles pass, None takes all.
+    contact as it was. ground: height of level ground in m, None where it is not known.
+    uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
+    robot stands still, over which biases of the gyroscope and tilt are averaged. error: how
+    deviations are written (see `BaseSpace`). gate: the probability with which right angles pass,
+    None takes all.
     """
 
     inertial: str
@@ -88,7 +88,7 @@ class BaseSettings:
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
-    even: bool = True
+    uniform_clock: bool = True
     standing: float = 2.0
     error: Error = "left"
     gate: float | None = None
@@ -97,7 +97,7 @@ class BaseSettings:
     gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
 
     def __post_init__(self) -> None:
-        flag("even", self.even)
+        flag("uniform_clock", self.uniform_clock)
         number("standing", self.standing, above=0.0)
         member("error", self.error, ERRORS)
         Hysteresis(self.touch_force, self.lift_force)
@@ -170,7 +170,7 @@ class BaseEstimator:
 
     def readings(self, given: Readings) -> Readings:
         """The readings with the clock of the settings."""
-        return given.even() if self.settings.even else given
+        return given.uniform() if self.settings.uniform_clock else given
 
     def record(self, given: Readings) -> Record:
         """The record of readings; for hypotheses with all forces and motions of feet."""
@@ -223,7 +223,7 @@ class BaseEstimator:
         spread += np.repeat([s.gyroscope, s.accelerometer], 3).tolist()
         own = _local(space, x)
         p = (own * np.square(spread)) @ own.T
-        estimate = Estimate(key, float(times[0]), x, tidied(p))
+        estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
             known = readings.standing(self.contact, weight=weight)
             standing = [foot for foot in self.base.feet if known.get(foot, True)]

@@ -44,6 +44,7 @@ from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.settings import Positive, check_settings
 
 _ROUNDING = 1e-9  # s, of stamps
 _LEAST = 1e-3  # weight of a hypothesis that still corrects
@@ -58,16 +59,15 @@ class ContactEvidence:
     m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether those that are measured count.
     """
 
-    still: float = 0.06
-    moving: float = 0.5
-    span: float = 0.05
-    switches: float = 1.0
-    swing: float = 1.0
+    still: Positive = 0.06
+    moving: Positive = 0.5
+    span: Positive = 0.05
+    switches: Positive = 1.0
+    swing: Positive = 1.0
     forces: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("still", "span", "switches", "swing"):
-            number(name, getattr(self, name), above=0.0)
+        check_settings(self)
         number("moving", self.moving, above=self.still)
         flag("forces", self.forces)
 

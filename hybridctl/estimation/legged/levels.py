@@ -37,7 +37,7 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
     The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
     standard deviation of the samples, as the root mean square of the three axes.
     """
-    series = readings.even().inertial
+    series = readings.uniform().inertial
     still = series.times <= series.times[0] + settings.standing
     samples = series.values[still]
     period = float(np.ptp(series.times[still])) / (len(samples) - 1)
@@ -52,7 +52,7 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
     Contacts that begin while it stands at the start are left out. Raises `InputError` where no
     other pair of feet is in contact for a time.
     """
-    estimator, timed = settings.build(robot), readings.even()
+    estimator, timed = settings.build(robot), readings.uniform()
     kinematics, angles = estimator.base.kinematics, timed.angles
     begun = angles.times[0] + settings.standing
     moved = turned = spent = 0.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array
+from hybridctl.settings import NotNegative, Positive, check_settings
 
 
 @dataclass(frozen=True)
@@ -22,26 +23,21 @@ class BaseNoise:
     missing; the change is taken to be white, as wide as the gap.
     """
 
-    gyroscope: float = 5e-3
-    accelerometer: float = 5e-2
-    gyroscope_walk: float = 1e-4
-    accelerometer_walk: float = 1e-3
-    foot: float = 5e-3
-    foot_turn: float = 0.15
-    encoder: float = 1e-3
-    measured: float = 1e-3
-    measured_turn: float = 5e-3
-    ground: float = 1e-2
-    held_rate: float = 0.3
-    held_force: float = 1.0
+    gyroscope: NotNegative = 5e-3
+    accelerometer: NotNegative = 5e-2
+    gyroscope_walk: NotNegative = 1e-4
+    accelerometer_walk: NotNegative = 1e-3
+    foot: NotNegative = 5e-3
+    foot_turn: NotNegative = 0.15
+    encoder: Positive = 1e-3
+    measured: Positive = 1e-3
+    measured_turn: Positive = 5e-3
+    ground: Positive = 1e-2
+    held_rate: NotNegative = 0.3
+    held_force: NotNegative = 1.0
 
     def __post_init__(self) -> None:
-        positive = ("encoder", "measured", "measured_turn", "ground")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            number(field.name, value, at_least=0.0)
-            if field.name in positive:
-                number(field.name, value, above=0.0)
+        check_settings(self)
 
     def core(self, gap: float) -> Array:
         """Variances (15,) per s of base and biases; gap: s without a sample in this step."""

@@ -8,7 +8,7 @@ know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,15 +69,19 @@ class Readings:
         late = np.flatnonzero(steps > _GAP * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
 
-    def even(self) -> Readings:
-        """The same rows with the stamps of an even clock, see `even_stamps`."""
+    def each(self, change: Callable[[Series], Series]) -> Readings:
+        """The same with all series changed."""
+        loads = {name: change(load) for name, load in self.loads.items()}
+        return Readings(change(self.inertial), change(self.angles), loads)
+
+    def uniform(self) -> Readings:
+        """The same rows with the stamps of an even clock, see `uniform_stamps`."""
 
         def timed(series: Series) -> Series:
             ordered = series.sorted()
-            return Series(even_stamps(ordered.times), ordered.values)
+            return Series(uniform_stamps(ordered.times), ordered.values)
 
-        loads = {name: timed(load) for name, load in self.loads.items()}
-        return Readings(timed(self.inertial), timed(self.angles), loads)
+        return self.each(timed)
 
     def record(
         self,
@@ -149,7 +153,7 @@ def signal_name(foot: str) -> str:
     return f"load {foot}"
 
 
-def even_stamps(times: Array) -> Array:
+def uniform_stamps(times: Array) -> Array:
     """Stamps (n,) in order, of samples that were taken evenly and arrived late by turns.
 
     Samples are numbered in the order of their stamps; where a gap is longer than three periods,

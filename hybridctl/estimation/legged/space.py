@@ -10,11 +10,11 @@ ones, their orientations. A deviation is (theta, rho, nu, b_g, b_a, delta_1 .., 
 - "right": :math:`\exp(\xi) X`, :math:`\exp(\varphi_j) R_j`: in the world, turned about its origin;
 - "plain": :math:`R \exp(\theta)`, :math:`p + \rho`, ..: positions in the world, apart.
 
-The covariance goes along to the tangent space at each corrected mean (see `estimate.turning`), so
-that "left" and "right", the same point written by Ad_X, make the same filter to rounding, and
-"left" is the cheaper one. From a good start "plain" differs by a few percent; started 10 deg wrong
-in tilt the other two find the tilt three times as fast, because their rotation carries positions
-and velocity along (experiment `icub-base`).
+The covariance goes along to the tangent space at each corrected mean (see
+`estimate.right_jacobian`), so that "left" and "right", the same point written by Ad_X, make the
+same filter to rounding, and "left" is the cheaper one. From a good start "plain" differs by a few
+percent; started 10 deg wrong in tilt the other two find the tilt three times as fast, because their
+rotation carries positions and velocity along (experiment `icub-base`).
 
 Barrau and Bonnabel, "The invariant extended Kalman filter as a stable observer", 2017; Hartley,
 Ghaffari, Eustice and Grizzle, "Contact-aided invariant extended Kalman filtering for robot state
@@ -236,19 +236,13 @@ class BaseSpace:
 
     def to_left(self, x: Array) -> Array:
         """The inverse of `from_left`."""
-        result = np.eye(self.ndx)
         if self.error == "left":
-            return result
-        back = matrix(x[:4]).T
-        own, moved = self.vectors
+            return np.eye(self.ndx)
+        there = self.from_left(x)
+        result: Array = there.T.copy()  # the inverse of rotations
         if self.error == "right":
-            result[ANGLE, ANGLE] = back
-        for i, j in zip(own[::3], moved[::3], strict=True):
-            at = slice(j, j + 3)
-            result[at, at] = back
-            if self.error == "right":
-                result[at, ANGLE] = -back @ skew(x[i : i + 3])
-        if self.error == "right":
-            for q, phi in self.turns:
-                result[phi, phi] = matrix(x[q]).T
+            back, moved = result[ANGLE, ANGLE], self.vectors[1]
+            sheared = there[moved, ANGLE].reshape(-1, 3, 3)
+            result[ANGLE, moved] = 0.0
+            result[moved, ANGLE] = (-back @ sheared @ back).reshape(-1, 3)
         return result

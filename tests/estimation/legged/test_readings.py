@@ -6,7 +6,7 @@ from estimation.legged.machine import machine
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.legged.contact import Hysteresis
-from hybridctl.estimation.legged.readings import Readings, even_stamps, held
+from hybridctl.estimation.legged.readings import Readings, held, uniform_stamps
 from hybridctl.estimation.record import Series
 
 CONTACT = Hysteresis(100.0, 50.0)
@@ -27,7 +27,7 @@ def test_an_even_clock_goes_through_stamps_that_arrive_late_by_turns():
     rng = np.random.default_rng(1)
     true = 5.0 + 0.01 * np.arange(1000)
     jitter = 0.002
-    found = even_stamps(true + rng.uniform(0.0, jitter, 1000))
+    found = uniform_stamps(true + rng.uniform(0.0, jitter, 1000))
     spread = jitter / np.sqrt(12.0)
     assert np.abs(found - true - 0.5 * jitter).max() < 5.0 * 2.0 * spread / np.sqrt(1000)
     np.testing.assert_allclose(np.diff(found), np.diff(found)[0], rtol=1e-9)
@@ -35,8 +35,8 @@ def test_an_even_clock_goes_through_stamps_that_arrive_late_by_turns():
 
 def test_an_even_clock_leaves_room_for_what_is_missing():
     true = 0.01 * np.concatenate([np.arange(100), np.arange(120, 300)])
-    np.testing.assert_allclose(even_stamps(true), true, atol=1e-12)
-    assert even_stamps(true[:2]).tolist() == true[:2].tolist()
+    np.testing.assert_allclose(uniform_stamps(true), true, atol=1e-12)
+    assert uniform_stamps(true[:2]).tolist() == true[:2].tolist()
 
 
 def test_gaps_are_found_and_stand_in_the_input():
@@ -87,7 +87,7 @@ def test_rows_in_any_order_are_the_same_record():
     mixed = [Series(s.times[order], s.values[order]) for s in (given.inertial, given.angles)]
     other = Readings(*mixed, {})
     assert other.disorder
-    one, two = (r.even().record(base, CONTACT) for r in (given, other))
+    one, two = (r.uniform().record(base, CONTACT) for r in (given, other))
     np.testing.assert_array_equal(one.inputs.values, two.inputs.values)
     np.testing.assert_array_equal(one.channels["angles"].values, two.channels["angles"].values)
 

@@ -5,7 +5,7 @@ import pytest
 from differences import assert_derivative, central
 
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.estimation.estimate import turning
+from hybridctl.estimation.estimate import right_jacobian
 from hybridctl.estimation.legged.space import ERRORS, BaseSpace
 
 CASES = [(points, flat, error) for points, flat in ((0, 0), (1, 1), (3, 2)) for error in ERRORS]
@@ -34,7 +34,7 @@ def test_deviations_turn_with_the_point_that_carries_them(points_, flat, error):
     x, _, dx = points(space)
     moved = space.integrate(x, dx)
     assert_derivative(
-        lambda e: space.difference(moved, space.integrate(x, dx + e)), turning(space, dx)
+        lambda e: space.difference(moved, space.integrate(x, dx + e)), right_jacobian(space, dx)
     )
 
 
