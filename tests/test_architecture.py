@@ -33,6 +33,7 @@ HOME = {
     "casadi": {
         "compiled.py",
         "control/trajectory/functions.py",
+        "control/trajectory/hessian.py",
         "control/trajectory/orders.py",
         "control/trajectory/solve.py",
         "control/trajectory/transcription.py",

@@ -10,6 +10,7 @@ count, from the end of the impact on, whatever error is fed back.
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,19 +142,28 @@ class Tuned:
     gains: GainSchedule
     statistics: Statistics
 
+    def record(self) -> dict[str, Any]:
+        """It as it stands in summary.json."""
+        return {
+            "frequencies_and_dampings": self.parameters,
+            "mean_error": self.statistics.mean_error,
+            "p95_error": self.statistics.p95_error,
+            "peak_input": self.statistics.peak_input,
+            "failures": self.statistics.failures,
+        }
 
-def tuned(stage: Stage, name: str, perturbations: Perturbations, seed: int, b: Budget) -> Tuned:
-    """One controller, tuned and judged."""
-    structure = SpringGains.of(stage.plant, stage.reference)
-    trial = StageTrial(stage, name, perturbations, seed)
+
+def tuned(trial: StageTrial, b: Budget, executor: Executor | None) -> Tuned:
+    """The controller of a trial, tuned and judged."""
+    structure = SpringGains.of(trial.stage.plant, trial.stage.reference)
     found = tune(
         structure,
         np.log(b.start),
-        ensemble=Ensemble(trial, range(b.judged, b.judged + b.training)),
+        ensemble=Ensemble(trial, range(b.judged, b.judged + b.training), executor),
         peak_input=b.peak_input,
         evaluations=b.evaluations,
         step=_STEP,
         bounds=_BOUNDS,
     )
-    judged = Ensemble(trial, range(b.judged))(found.gains)
-    return Tuned(name, np.exp(found.best.parameters), found.gains, judged)
+    judged = Ensemble(trial, range(b.judged), executor)(found.gains)
+    return Tuned(trial.name, np.exp(found.best.parameters), found.gains, judged)

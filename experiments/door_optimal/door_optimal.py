@@ -10,22 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.door_optimal import figures
-from hybridctl.experiments.door_optimal.comparison import CONTROLLERS, Budget, Stage, Tuned, tuned
+from hybridctl.experiments.door_optimal.comparison import (
+    CONTROLLERS,
+    Budget,
+    Stage,
+    StageTrial,
+    Tuned,
+    tuned,
+)
 from hybridctl.experiments.door_optimal.reference import VARIANTS, Found, Wanted, find, published
 from hybridctl.experiments.rrr_door.tracking import PERTURBATION
 from hybridctl.experiments.tuning.door import Perturbations
 from rich.console import Console
+from rich.table import Table
 
-from hybridctl.checks import count, member, number, vector
+from hybridctl.checks import member
 from hybridctl.control.feasibility import EventFeasibility, feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.errors import HybridctlError
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import RunFolder, progress, table
+from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.workers import crew
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
 
@@ -43,38 +53,34 @@ class Config:
     references: which are tracked, "optimal" and "published". seed, training, judged: of the
     ensembles that tune and judge. evaluations: of each search. peak_input: its limit, N m. start:
     frequency in rad/s and damping ratio to begin with, before and after the impact. delay: of late
-    detection; window: of the baselines; extension: of the references, s.
+    detection; window: of the baselines; extension: of the references, s. workers: processes, 0 for
+    one on each processor; dask: the scheduler of a cluster instead.
     """
 
     variants: tuple[str, ...] = VARIANTS
-    guesses: int = 0
-    scatter: float = 0.1
+    guesses: Annotated[int, Bounds(at_least=0)] = 0
+    scatter: Positive = 0.1
     references: tuple[str, ...] = ("optimal", "published")
-    seed: int = 1
-    training: int = 12
-    judged: int = 60
-    evaluations: int = 20
-    peak_input: float = 30.0
-    start: tuple[float, float, float, float] = (5.0, 1.0, 5.0, 1.0)
-    delay: float = 0.001
-    window: float = 0.04
-    extension: float = 0.15
+    seed: Annotated[int, Bounds(at_least=0)] = 1
+    training: Count = 12
+    judged: Count = 60
+    evaluations: Annotated[int, Bounds(at_least=0)] = 20
+    peak_input: Positive = 30.0
+    start: tuple[Positive, Positive, Positive, Positive] = (5.0, 1.0, 5.0, 1.0)
+    delay: Positive = 0.001
+    window: Positive = 0.04
+    extension: Positive = 0.15
     wanted: Wanted = field(default_factory=Wanted)
     perturbations: Perturbations = _STARTS_AND_TORQUES
+    workers: Annotated[int, Bounds(at_least=0)] = 1
+    dask: str | None = None
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for variant in self.variants:
             member("variant", variant, VARIANTS)
         for name in self.references:
             member("reference", name, ("optimal", "published"))
-        for name in ("training", "judged"):
-            count(name, getattr(self, name))
-        for name in ("guesses", "seed", "evaluations"):
-            count(name, getattr(self, name), at_least=0)
-        for k, value in enumerate(vector("start", self.start, 4)):
-            number(f"start[{k}]", value, above=0.0)
-        for name in ("scatter", "peak_input", "delay", "window", "extension"):
-            number(name, getattr(self, name), above=0.0)
 
 
 def quick(config: Config) -> Config:
@@ -89,9 +95,9 @@ def quick(config: Config) -> Config:
     )
 
 
-def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the experiment; returns what it writes to summary.json."""
-    folder.write_configuration(config, seed=config.seed)
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Find the references, tune all controllers on them, and judge them."""
     plant, known = published()
     with console.status("looking for references"):
         found, failures = searched(config, known)
@@ -99,28 +105,53 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     if found and found[0].variant == "plain":
         references["optimal"] = found[0].plant, found[0].extended(config.extension)
     summary: dict[str, Any] = {
-        "references": {each.variant: found_record(each) for each in found},
+        "references": {each.variant: each.record() for each in found},
         "not_found": failures,
         "orders": {
             name: orders_record(feasibility(*pair).events[0]) for name, pair in references.items()
         },
     }
+    printed = reference_tables(summary)
     if config.guesses:
         with console.status("looking from random guesses"):
-            summary["guesses"] = guessed(config, known)
-    print_references(console, summary)
-    results = compared(config, references, console)
-    summary["controllers"] = {
-        name: {each.name: tuned_record(each) for each in row} for name, row in results.items()
+            summary["guesses"] = g = guessed(config, known)
+        printed.append(f"{g['reach_the_best']} of {len(g['costs'])} guesses reach the best optimum")
+    stages = {
+        name: Stage(*references[name], config.window, config.delay)
+        for name in config.references
+        if name in references
     }
-    for name, row in results.items():
-        print_controllers(console, name, row)
-    folder.write_json("summary.json", summary)
-    for each in found:
-        each.optimum.run.save(folder / f"{each.variant}.npz")
-    if folder.draws:
-        draw(config, folder, references, results)
-    return summary
+    results = compared(config, stages, console)
+    summary["controllers"] = {
+        name: {each.name: each.record() for each in row} for name, row in results.items()
+    }
+
+    def draw(folder: RunFolder) -> None:
+        for name, row in results.items():
+            path = folder / f"figures/{name}.png"
+            figures.draw_comparison(path, stages[name], row, PERTURBATION, config.peak_input)
+
+    return Findings(
+        summary,
+        printed + [controller_table(name, row) for name, row in results.items()],
+        [
+            Check(f"{each.variant}: simulation differs by", each.optimum.mismatch, 1e-6)
+            for each in found
+        ]
+        + [
+            Check(f"{name}: error of spreading, times the least of others", share(row), 1.0)
+            for name, row in results.items()
+        ],
+        {each.variant: each.optimum.run for each in found},
+        draw=draw,
+    )
+
+
+def share(row: Sequence[Tuned]) -> float:
+    """The mean error of spreading by the least one of controllers that do not count events."""
+    errors = {each.name: each.statistics.mean_error for each in row}
+    others = [error for name, error in errors.items() if not name.startswith("spreading")]
+    return errors["spreading"] / min(others)
 
 
 def searched(config: Config, known: Reference) -> tuple[list[Found], dict[str, str]]:
@@ -152,41 +183,21 @@ def guessed(config: Config, known: Reference) -> dict[str, Any]:
 
 
 def compared(
-    config: Config, references: Mapping[str, tuple[HybridSystem, Reference]], console: Console
+    config: Config, stages: Mapping[str, Stage], console: Console
 ) -> dict[str, list[Tuned]]:
-    """All controllers on the references that are asked for."""
+    """All controllers on all references."""
     budget = Budget(
         config.training, config.evaluations, config.judged, config.peak_input, config.start
     )
-    names = [name for name in config.references if name in references]
-    results: dict[str, list[Tuned]] = {}
-    with progress(console, 0.0, float(len(names) * len(CONTROLLERS))) as begin:
-        tick, done = begin("controllers"), 0
-        for name in names:
-            stage = Stage(*references[name], config.window, config.delay)
-            results[name] = []
-            for controller in CONTROLLERS:
-                results[name].append(
-                    tuned(stage, controller, config.perturbations, config.seed, budget)
-                )
-                done += 1
-                tick(float(done))
+    results: dict[str, list[Tuned]] = {name: [] for name in stages}
+    with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
+        for name, stage in stages.items():
+            tick = begin(f"controllers on the {name} reference")
+            for k, controller in enumerate(CONTROLLERS):
+                trial = StageTrial(stage, controller, config.perturbations, config.seed)
+                results[name].append(tuned(trial, budget, workers.others))
+                tick((k + 1) / len(CONTROLLERS))
     return results
-
-
-def found_record(found: Found) -> dict[str, Any]:
-    """An optimum as it stands in summary.json."""
-    optimum = found.optimum
-    return {
-        "margin": 1.0 + optimum.margin,
-        "cost": optimum.cost,
-        "mismatch": optimum.mismatch,
-        "iterations": optimum.iterations,
-        "seconds": optimum.seconds,
-        "events": [
-            {"time": e.time, "guards": e.guards, "impulses": e.impulses} for e in optimum.run.events
-        ],
-    }
 
 
 def orders_record(event: EventFeasibility) -> dict[str, Any]:
@@ -194,31 +205,14 @@ def orders_record(event: EventFeasibility) -> dict[str, Any]:
     return {key: value for key, value in asdict(event).items() if key != "index"}
 
 
-def tuned_record(each: Tuned) -> dict[str, Any]:
-    """A controller as it stands in summary.json."""
-    s = each.statistics
-    return {
-        "frequencies_and_dampings": each.parameters,
-        "mean_error": s.mean_error,
-        "p95_error": s.p95_error,
-        "peak_input": s.peak_input,
-        "failures": s.failures,
-    }
-
-
-def print_references(console: Console, summary: Mapping[str, Any]) -> None:
+def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
     """Margins of the optima, and of both orders beside the published reference."""
-    rows = [
+    optima = [
         (name, f"{r['margin']:.2f}", f"{r['mismatch']:.1e}", str(r["iterations"]))
         for name, r in summary["references"].items()
     ]
-    rows += [(name, "none found", text[:60], "") for name, text in summary["not_found"].items()]
-    console.print(
-        table(
-            "Optima", ["variant", "times the margins", "simulation differs by", "iterations"], rows
-        )
-    )
-    rows = [
+    optima += [(name, "none found", text[:60], "") for name, text in summary["not_found"].items()]
+    orders = [
         (
             name,
             f"{r['least_impulse']:.3f}",
@@ -227,14 +221,12 @@ def print_references(console: Console, summary: Mapping[str, Any]) -> None:
         )
         for name, r in summary["orders"].items()
     ]
-    columns = ["reference", "least impulse [N s]", "forces between [N]", "approach [m/s]"]
-    console.print(table("Either corner first", columns, rows))
-    if "guesses" in summary:
-        g = summary["guesses"]
-        console.print(f"{g['reach_the_best']} of {len(g['costs'])} guesses reach the best optimum")
+    margins = ["variant", "times the margins", "simulation differs by", "iterations"]
+    touches = ["reference", "least impulse [N s]", "forces between [N]", "approach [m/s]"]
+    return [table("Optima", margins, optima), table("Either corner first", touches, orders)]
 
 
-def print_controllers(console: Console, name: str, row: Sequence[Tuned]) -> None:
+def controller_table(name: str, row: Sequence[Tuned]) -> Table:
     """Errors of unseen runs."""
     rows = [
         (
@@ -247,24 +239,4 @@ def print_controllers(console: Console, name: str, row: Sequence[Tuned]) -> None
         for each in row
     ]
     columns = ["controller", "mean error", "95 %", "peak input [N m]", "failed"]
-    console.print(table(f"Tuned alike on the {name} reference, unseen runs", columns, rows))
-
-
-def draw(
-    config: Config,
-    folder: RunFolder,
-    references: Mapping[str, tuple[HybridSystem, Reference]],
-    results: Mapping[str, Sequence[Tuned]],
-) -> None:
-    """The comparison, with one run of the first and of the conventional controller beside it."""
-    for name, row in results.items():
-        stage = Stage(*references[name], config.window, config.delay)
-        start = np.array(PERTURBATION)
-        runs = {
-            each.name: stage.run(each.name, each.gains, start, np.zeros(3))
-            for each in row
-            if each.name in ("spreading", "conventional")
-        }
-        figures.draw_comparison(
-            folder / f"figures/{name}.png", stage.reference, row, runs, config.peak_input
-        )
+    return table(f"Tuned alike on the {name} reference, unseen runs", columns, rows)

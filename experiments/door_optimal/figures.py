@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import Tuned
+from hybridctl.experiments.door_optimal.comparison import Stage, Tuned
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridctl.control.reference import Reference
 from hybridctl.control.tracking import ErrorKind, tracking_error
 from hybridctl.files import atomic
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING
 
 _FED_BACK: dict[str, ErrorKind] = {"spreading": "spread", "conventional": "conventional"}
@@ -22,20 +20,21 @@ _COLORS = {"spreading": TRACKING, "conventional": BASELINE}
 
 
 def draw_comparison(
-    path: Path,
-    reference: Reference,
-    row: Sequence[Tuned],
-    runs: Mapping[str, HybridTrajectory],
-    peak_input: float,
+    path: Path, stage: Stage, row: Sequence[Tuned], start: Sequence[float], peak_input: float
 ) -> None:
-    """Left the error that two controllers feed back in one run, right those of unseen runs."""
+    """Left the error that two controllers feed back in one run, right those of unseen runs.
+
+    start (8,): by how much that run begins off the reference.
+    """
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1.0))
-    for name, run in runs.items():
-        error = tracking_error(reference, run, _FED_BACK[name])
-        left.plot(error.times, error.norms, color=_COLORS[name], lw=1.6, label=name)
-    planned = reference.events[0].time
+    for each in row:
+        if each.name in _FED_BACK:
+            run = stage.run(each.name, each.gains, np.array(start), np.zeros(3))
+            error = tracking_error(stage.reference, run, _FED_BACK[each.name])
+            left.plot(error.times, error.norms, color=_COLORS[each.name], lw=1.6, label=each.name)
+    planned = stage.reference.events[0].time
     left.axvline(planned, color=REFERENCE, ls=":", lw=1.0)
     left.set_xlim(planned - _BEFORE, planned + _AFTER)
     left.set_yscale("log")

@@ -10,6 +10,7 @@ event times.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
@@ -21,6 +22,7 @@ from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.report import event_record
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 VARIANTS = ("plain", "friction")
@@ -62,6 +64,17 @@ class Found:
     variant: str
     plant: HybridSystem
     optimum: OptimalTrajectory
+
+    def record(self) -> dict[str, Any]:
+        """The optimum as it stands in summary.json."""
+        return {
+            "margin": 1.0 + self.optimum.margin,
+            "cost": self.optimum.cost,
+            "mismatch": self.optimum.mismatch,
+            "iterations": self.optimum.iterations,
+            "seconds": self.optimum.seconds,
+            "events": [event_record(event) for event in self.optimum.run.events],
+        }
 
     def extended(self, extension: float) -> Reference:
         """The reference, which goes on for `extension` s past its events."""

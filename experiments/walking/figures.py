@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.limits import Survived
+from hybridctl.experiments.walking.limits import KINDS, Survived
 from hybridctl.experiments.walking.walk import Walk
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -18,8 +18,6 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, animation, series
 from hybridctl.report import RunFolder
-
-Columns = Mapping[str, tuple[str, float]]
 
 GROUND = "#555555"
 LEGS = (TRACKING, REFERENCE)
@@ -101,21 +99,18 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
         figure.savefig(temporary, dpi=130)
 
 
-def draw_limits(path: Path, found: Sequence[Survived], columns: Columns) -> None:
-    """The largest of what each controller survives; unstable ones are hatched.
-
-    columns: by kind of trial, its title and the factor to the unit there.
-    """
+def draw_limits(path: Path, found: Sequence[Survived]) -> None:
+    """The largest of what each controller survives; unstable ones are hatched."""
     figure = Figure(figsize=(9.5, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 3).ravel()
     places = np.arange(len(found))
     names = [each.controller for each in found]
     hatches = ["" if each.is_stable else "///" for each in found]
-    for axes, (kind, (title, factor)) in zip(panels, columns.items(), strict=True):
-        sizes = [factor * each.limits[kind] for each in found]
+    for axes, (name, kind) in zip(panels, KINDS.items(), strict=True):
+        sizes = [kind.factor * each.limits[name] for each in found]
         axes.bar(places, sizes, color=TRACKING, hatch=hatches, edgecolor="white")
-        axes.set_title(title, fontsize=9)
+        axes.set_title(kind.title, fontsize=9)
         axes.set_xticks(places, names, fontsize=7)
         axes.grid(alpha=0.3, axis="y")
     figure.suptitle("What controllers survive, tuned with the same budget (hatched: unstable)")

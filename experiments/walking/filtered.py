@@ -4,142 +4,135 @@ The encoders give the angles of hips and knees, the inertial sensor the inclinat
 its rate. The filter knows the walker, the held torques, and nothing of touchdowns but what these
 measurements say. Torques are held between samples, inside the friction cone and the limits as far
 as the estimate shows them. Gains and filter are the same for both of its kinds but for the jump of
-the covariance at touchdowns: the saltation matrix, or the Jacobian of the reset.
+the covariance at touchdowns: the saltation matrix, or the Jacobian of the reset. A filter that
+cannot go on ends the walk like a fall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.walking.cone import ConeModel, nearest
 from hybridctl.experiments.walking.controllers import Tracks
-from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, is_fall
+from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, walk
 from hybridctl.robots import five_link
 
+from hybridctl.checks import Array
 from hybridctl.control.laws import tracking_law
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement, coordinates
-from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.policy import SampledPolicy
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
 _SAMPLE = 0.004  # s
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
-_DRIVEN = 1e-3  # spectral density of what the filter takes to disturb velocities, rad^2/s^3
 
 
 @dataclass(frozen=True)
-class Filtered:
-    """A walk on estimates.
+class Sensing:
+    """Sensors, and the filter on them.
 
-    steps: of the walker before it fell, or all. error: root mean square of the estimate's
-    coordinates and velocities, the way apart. reason: of the fall, empty where there was none.
+    level: of the noise, in units of 1 mrad of encoders, 2 mrad of inclination and 10 mrad/s of its
+    rate. strategy: what the filter takes a touchdown for. driven: spectral density of what it takes
+    to disturb velocities, rad^2/s^3.
     """
 
-    steps: int
-    error: float
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class Loop:
-    """A gait, its feedback, and a filter in the loop.
-
-    torque: the greatest, N m. level: of the noise, in units of 1 mrad of encoders, 2 mrad of
-    inclination and 10 mrad/s of its rate.
-    """
-
-    tracks: Tracks
-    lqr: PeriodicLqr
-    torque: float
     level: float
     strategy: Strategy
+    driven: float = 1e-3
 
-    @property
-    def gait(self) -> Gait:
-        """The gait."""
-        return self.tracks.gait
+    def measured(self, x: Array, random: np.random.Generator) -> dict[str, Array]:
+        """What the sensors say, by channel."""
+        return {
+            name: x[indices] + self.level * np.array(deviations) * random.normal(size=len(indices))
+            for name, (indices, deviations) in _CHANNELS.items()
+        }
 
-    def filter(self) -> SaltedKalmanFilter:
-        """The filter of this loop, which knows how noisy the sensors are."""
-        noise = np.diag([0.0] * 7 + [_DRIVEN] * 7)
+    def filter(self, tracks: Tracks) -> SaltedKalmanFilter:
+        """The filter, which knows how noisy the sensors are."""
         return SaltedKalmanFilter(
-            self.gait.walker,
-            noise,
-            self._sensors(),
+            tracks.gait.walker,
+            np.diag([0.0] * 7 + [self.driven] * 7),
+            self._channels(),
             strategy=self.strategy,
             patience=None,
             rtol=TOLERANCE,
             atol=TOLERANCE,
         )
 
-    def walked(self, steps: int, seed: int) -> Filtered:
-        """So many steps from mid-step on the orbit, which the filter knows up to its noise."""
-        found, reason = list[tuple[float, int]](), ""
-        try:
-            for sample in self._samples(steps, np.random.default_rng(seed)):
-                found.append(sample)
-        except HybridctlError as failure:
-            reason = f"{type(failure).__name__}: {failure}"
-        walked = found[-1][1] if found else 0
-        squares = [error**2 for error, _ in found]
-        error = float(np.sqrt(np.mean(squares))) if squares else float("nan")
-        return Filtered(walked, error, reason if walked < steps else "")
-
-    def _samples(self, steps: int, random: np.random.Generator) -> Iterator[tuple[float, int]]:
-        """Error of the estimate, and steps walked, sample by sample, until a fall or the end."""
-        gait, kalman = self.gait, self.filter()
-        t, x = 0.5 * gait.period, gait.middle
-        mode: ModeKey = five_link.LEFT_STANCE
-        state = kalman.start(Estimate(mode, t, x, 1e-6 * self.level**2 * np.eye(14)))
-        walked, seen, laws, cone = 0, 0, self._laws(), ConeModel(gait)
-        while walked < steps:
-            undone = False
-            for name, (indices, deviations) in _CHANNELS.items():
-                noise = self.level * np.array(deviations) * random.normal(size=len(indices))
-                state = kalman.update(state, name, x[indices] + noise)
-                undone = undone or state.undone
-            estimate = state.estimate
-            if estimate.mode in STANCES and estimate.mode != STANCES[seen % 2]:
-                seen += -1 if undone else 1
-            u = laws[min(seen, len(laws) - 1)](t, estimate.mean)
-            if estimate.mode in STANCES:
-                u = nearest(u, *cone(estimate.mode, estimate.mean), self.torque)
-            run = simulate(
-                gait.walker,
-                mode,
-                x,
-                (t, t + _SAMPLE),
-                HeldInput(u),
-                terminal=is_fall,
-                rtol=TOLERANCE,
-                atol=TOLERANCE,
-            )
-            for event in run.events:
-                if is_fall(event):
-                    raise SimulationError(f"fell by {event.guards!r} at {event.time:.3f} s")
-            walked += len(run.guard_events)
-            t, mode, x = run.end, run.final_mode, run.final_state
-            state = kalman.predict(state, t, u)
-            yield float(np.linalg.norm((state.estimate.mean - x)[1:])), walked
-
-    def _sensors(self) -> list[Measurement]:
+    def _channels(self) -> list[Measurement]:
         return [
             coordinates(name, indices, np.diag((self.level * np.array(deviations)) ** 2))
             for name, (indices, deviations) in _CHANNELS.items()
         ]
 
-    def _laws(self) -> list[InputLaw]:
-        """The tracking law of each arc of the reference."""
-        _, gains = self.lqr.repeated(self.tracks.steps + 1)
-        limits = self.torque * np.array([-np.ones(4), np.ones(4)])
-        arcs = self.tracks.reference.arcs
-        return [tracking_law(arc, k, limits) for arc, k in zip(arcs, gains.arcs, strict=True)]
+
+class EstimateFeedback:
+    """Torques u(t, x) from what sensors say of x: a function with a memory, for times in order.
+
+    It starts in mid-step on the orbit, which its filter knows up to its noise. torque: the
+    greatest, N m. errors: by how much the estimate was off at each sample, the way apart; norms of
+    coordinates and velocities.
+    """
+
+    def __init__(
+        self, tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
+    ) -> None:
+        self.errors: list[float] = []
+        gait, limits = tracks.gait, torque * np.array([-np.ones(4), np.ones(4)])
+        gains = lqr.repeated(tracks.steps + 1)[1].arcs
+        self._laws = [
+            tracking_law(arc, gain, limits)
+            for arc, gain in zip(tracks.reference.arcs, gains, strict=True)
+        ]
+        self._cone, self._torque = ConeModel(gait), torque
+        self._sensing, self._random = sensing, np.random.default_rng(seed)
+        self._filter = sensing.filter(tracks)
+        known = 1e-6 * sensing.level**2 * np.eye(14)
+        first = Estimate(five_link.LEFT_STANCE, 0.5 * gait.period, gait.middle, known)
+        self._state = self._filter.start(first)
+        self._input: Array | None = None
+        self._touchdowns = 0  # that the filter believes in
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The torques (4,) from t on; asked again at the same time, they are the same."""
+        if self._input is not None:
+            if t <= self._state.time:
+                return self._input
+            self._state = self._filter.predict(self._state, t, self._input)
+        undone = False
+        for name, value in self._sensing.measured(x, self._random).items():
+            self._state = self._filter.update(self._state, name, value)
+            undone = undone or self._state.undone
+        estimate = self._state.estimate
+        self.errors.append(float(np.linalg.norm((estimate.mean - x)[1:])))
+        on_foot = estimate.mode in STANCES
+        if on_foot and estimate.mode != STANCES[self._touchdowns % 2]:
+            self._touchdowns += -1 if undone else 1
+        u = self._laws[min(self._touchdowns, len(self._laws) - 1)](t, estimate.mean)
+        if on_foot:
+            u = nearest(u, *self._cone(estimate.mode, estimate.mean), self._torque)
+        self._input = u
+        return u
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered:
+    """A walk on estimates, and the root mean square of what these were off at its samples."""
+
+    walk: Walk
+    error: float
+
+
+def walk_on_estimates(
+    tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
+) -> Filtered:
+    """So many steps as the reference has but one, from mid-step on the orbit."""
+    feedback = EstimateFeedback(tracks, lqr, torque, sensing, seed)
+    policy = SampledPolicy(feedback, _SAMPLE, 0.5 * tracks.gait.period)
+    found = walk(tracks.gait, policy, tracks.gait.middle, tracks.steps - 1)
+    return Filtered(found, float(np.sqrt(np.mean(np.square(feedback.errors)))))

@@ -21,6 +21,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.orbits import FloquetMultipliers
 from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = 1e-12
@@ -97,6 +98,11 @@ class Gait:
     def map(self) -> Linearization:
         """Its first-order map without feedback."""
         return linearize(self.walker, self.orbit, rtol=1e-10, atol=1e-12)
+
+    @cached_property
+    def multipliers(self) -> FloquetMultipliers:
+        """Of that map."""
+        return self.map.floquet_multipliers(symmetry=self.symmetry)
 
 
 def task(walker: ContactSystem, speed: float, *, torque: float, margins: Margins) -> Task:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
-from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, design
+from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Late, Walk, over_a_step, pushed, scattered, walk
 from hybridctl.robots import five_link
@@ -19,8 +22,29 @@ from hybridctl.mechanics.system import ContactSystem
 
 _MEASURED = 4  # steps
 _SPREAD = 1.0  # of the logarithms (base 10) of weights that are tried
-_BOTH, _ONE = (1.0, -1.0), (1.0,)
-_SIGNS = {"push": _BOTH, "up": _ONE, "down": _ONE, "tilt": _BOTH, "mass": _BOTH, "late": _ONE}
+
+
+class Kind(NamedTuple):
+    """A kind of trial: its title in tables, how many of its unit there are in ours, and directions.
+
+    setting: which holds the sizes.
+    """
+
+    setting: str
+    title: str
+    factor: float = 1.0
+    signs: tuple[float, ...] = (1.0,)
+
+
+_BOTH = (1.0, -1.0)
+KINDS = {
+    "push": Kind("pushes", "push [N s]", signs=_BOTH),
+    "up": Kind("heights", "up [cm]", 100.0),
+    "down": Kind("heights", "down [cm]", 100.0),
+    "tilt": Kind("tilts", "slope [%]", 100.0, _BOTH),
+    "mass": Kind("masses", "torso [%]", 100.0, _BOTH),
+    "late": Kind("delays", "late [ms]", 1000.0),
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +64,34 @@ class Trials:
     steps: int
     seed: int
 
-    def walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> Walk:
-        """One trial; the sign of the size is its direction."""
+    def walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> list[Walk]:
+        """The trials of a kind and size, in all its directions."""
+        return [self._walked(gait, policy, kind, sign * size) for sign in KINDS[kind].signs]
+
+    def started(self, gait: Gait, policy: Policy) -> list[Walk]:
+        """From random starts."""
+        random = np.random.default_rng(self.seed)
+        return [
+            walk(gait, policy, scattered(gait, random, self.scatter), self.steps)
+            for _ in range(self.starts)
+        ]
+
+    def score(self, gait: Gait, policy: Policy) -> int:
+        """Steps walked in all trials together."""
+        walks = self.started(gait, policy)
+        for kind, sizes in self.sizes.items():
+            for size in sizes:
+                walks += self.walked(gait, policy, kind, size)
+        return sum(each.steps for each in walks)
+
+    def survived(self, gait: Gait, policy: Policy, kind: str) -> list[bool]:
+        """Whether all steps are walked, for each size of a kind."""
+        return [
+            all(each.steps >= self.steps for each in self.walked(gait, policy, kind, size))
+            for size in self.sizes[kind]
+        ]
+
+    def _walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> Walk:
         if kind == "push":
             return walk(gait, policy, pushed(gait, size), self.steps)
         if kind in ("up", "down"):
@@ -51,14 +101,6 @@ class Trials:
         torso, tilt = (1.0 + size, 0.0) if kind == "mass" else (1.0, size)
         walker = _other_walker(gait.friction, torso, tilt)
         return walk(gait, policy, gait.middle, self.steps, walker)
-
-    def started(self, gait: Gait, policy: Policy) -> list[Walk]:
-        """From random starts."""
-        random = np.random.default_rng(self.seed)
-        return [
-            walk(gait, policy, scattered(gait, random, self.scatter), self.steps)
-            for _ in range(self.starts)
-        ]
 
 
 @lru_cache(maxsize=32)
@@ -89,6 +131,19 @@ class Survived:
         """Whether small errors die out."""
         return self.contraction < 1.0
 
+    def record(self) -> dict[str, Any]:
+        """It as it stands in summary.json; limits in the units of the table."""
+        w = self.weights
+        return {
+            "weights": (w.coordinates, w.velocities, w.torques),
+            "score": self.score,
+            "contraction": self.contraction,
+            "is_stable": self.is_stable,
+            "steps_walked": self.walked,
+            "limits": {KINDS[k].title: KINDS[k].factor * v for k, v in self.limits.items()},
+            "survived_beyond_the_limit": dict(self.holes),
+        }
+
 
 def candidates(weights: Weights, budget: int, random: np.random.Generator) -> list[Weights]:
     """The given weights, and others around them in logarithms: the same for every controller."""
@@ -100,78 +155,69 @@ def candidates(weights: Weights, budget: int, random: np.random.Generator) -> li
     return [weights, *others]
 
 
-def compared(
-    gait: Gait,
-    tried: Sequence[Weights],
-    brief: Trials,
-    whole: Trials,
-    *,
-    torque: float,
-    extension: float,
-    tick: Callable[[float], None],
-) -> list[Survived]:
-    """Each controller with the candidate that walks most steps in brief trials, in whole ones.
+Designs = Mapping[str, Sequence[tuple[Weights, PeriodicLqr]]]
 
-    tick: called with the share that is done.
-    """
-    designs = {
-        jumps: [designed(gait, weights, jumps) for weights in tried]
-        for jumps in ("saltation", "reset")
-    }
-    any_design = next(lqr for lqr in designs["saltation"] if lqr is not None)
-    lengths = brief.steps, max(whole.steps, _MEASURED)
-    short, long = (Tracks.of(gait, any_design, steps, extension) for steps in lengths)
-    found = []
-    for k, name in enumerate(NAMES):
-        own = designs["reset" if name == "reset" else "saltation"]
-        scores = [
-            -1 if lqr is None else score(gait, short.policy(name, lqr, torque), brief)
-            for lqr in own
-        ]
-        tick((k + 0.5) / len(NAMES))
-        best = int(np.argmax(scores))
-        chosen = own[best]
-        if chosen is not None:
-            policy = long.policy(name, chosen, torque)
-            found.append(survived(gait, name, policy, tried[best], scores[best], whole))
-        tick((k + 1) / len(NAMES))
+
+def designs(gait: Gait, tried: Sequence[Weights]) -> Designs:
+    """The weights that have a feedback, with it, by the jumps that it believes in."""
+    found: dict[str, list[tuple[Weights, PeriodicLqr]]] = {"saltation": [], "reset": []}
+    for jumps, row in found.items():
+        for weights in tried:
+            with suppress(SimulationError):
+                row.append((weights, design(gait, weights, jumps)))
     return found
 
 
-def designed(gait: Gait, weights: Weights, jumps: str) -> PeriodicLqr | None:
-    """The feedback of these weights, None where there is none."""
-    try:
-        return design(gait, weights, jumps)
-    except SimulationError:
-        return None
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """What controllers have in common: what they try, and the trials of tuning and of judgement.
 
+    torque: the greatest, N m. short, long: what is tracked in brief and in whole trials.
+    """
 
-def score(gait: Gait, policy: Policy, trials: Trials) -> int:
-    """Steps walked in all trials together."""
-    walks = trials.started(gait, policy)
-    for kind, sizes in trials.sizes.items():
-        for size in sizes:
-            walks += [trials.walked(gait, policy, kind, sign * size) for sign in _SIGNS[kind]]
-    return sum(each.steps for each in walks)
+    designs: Designs
+    short: Tracks
+    long: Tracks
+    brief: Trials
+    whole: Trials
+    torque: float
 
+    @staticmethod
+    def of(
+        gait: Gait, designs: Designs, brief: Trials, whole: Trials, torque: float, extension: float
+    ) -> Contest:
+        """On a gait, extended by `extension` s past its touchdowns."""
+        _, lqr = next(iter(chain(*designs.values())))
+        short, long = (
+            Tracks.of(gait, lqr, steps, extension)
+            for steps in (brief.steps, max(whole.steps, _MEASURED))
+        )
+        return Contest(designs, short, long, brief, whole, torque)
 
-def survived(
-    gait: Gait, name: str, policy: Policy, weights: Weights, score: int, trials: Trials
-) -> Survived:
-    """The largest sizes of each kind, and how the starts went."""
-    passed = {
-        kind: [_passes(gait, policy, trials, kind, size) for size in sizes]
-        for kind, sizes in trials.sizes.items()
-    }
-    return Survived(
-        name,
-        weights,
-        score,
-        {kind: _largest(trials.sizes[kind], row) for kind, row in passed.items()},
-        {kind: _holes(row) for kind, row in passed.items()},
-        tuple(each.steps for each in trials.started(gait, policy)),
-        contraction(gait, policy, trials.seed),
-    )
+    def __call__(self, name: str) -> Survived:
+        """A controller with the weights that walk most steps in brief trials, in whole ones.
+
+        Raises `SimulationError` where no weights have a feedback.
+        """
+        gait, tried = self.long.gait, self.designs["reset" if name == "reset" else "saltation"]
+        if not tried:
+            raise SimulationError(f"no weights have a feedback for {name}")
+        scores = [
+            self.brief.score(gait, self.short.policy(name, lqr, self.torque)) for _, lqr in tried
+        ]
+        best = int(np.argmax(scores))
+        weights, lqr = tried[best]
+        policy, whole = self.long.policy(name, lqr, self.torque), self.whole
+        passed = {kind: whole.survived(gait, policy, kind) for kind in whole.sizes}
+        return Survived(
+            name,
+            weights,
+            scores[best],
+            {kind: largest(whole.sizes[kind], row) for kind, row in passed.items()},
+            {kind: sum(row[_first_failed(row) :]) for kind, row in passed.items()},
+            tuple(each.steps for each in whole.started(gait, policy)),
+            contraction(gait, policy, whole.seed),
+        )
 
 
 def contraction(gait: Gait, policy: Policy, seed: int) -> float:
@@ -187,17 +233,11 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
 
 
-def _passes(gait: Gait, policy: Policy, trials: Trials, kind: str, size: float) -> bool:
-    walks = (trials.walked(gait, policy, kind, sign * size) for sign in _SIGNS[kind])
-    return all(each.steps >= trials.steps for each in walks)
-
-
-def _largest(sizes: Sequence[float], passed: Sequence[bool]) -> float:
+def largest(sizes: Sequence[float], passed: Sequence[bool]) -> float:
     """The last size before the first that failed, 0 where the first did."""
-    first = list(passed).index(False) if False in passed else len(sizes)
+    first = _first_failed(passed)
     return float(sizes[first - 1]) if first else 0.0
 
 
-def _holes(passed: Sequence[bool]) -> int:
-    first = list(passed).index(False) if False in passed else len(passed)
-    return sum(passed[first:])
+def _first_failed(passed: Sequence[bool]) -> int:
+    return list(passed).index(False) if False in passed else len(passed)

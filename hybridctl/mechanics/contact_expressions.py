@@ -8,6 +8,7 @@ acceleration relative to the surface,
           v_t = t \cdot \dot r, \quad \dot v_t = t \cdot \ddot r,
 
 the tangents t being held in the surface (see `geometry`). Rows are in the order of `ContactSet`.
+Of a round contact r is the centre, and v_t that of the body at the point that touches.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class ContactPoints:
             velocity, acceleration = point.relative(motion)
             bend = point.bend(velocity)
             normals.append((_dot(point.normal, velocity), _dot(point.normal, acceleration) + bend))
+            velocity, acceleration = point.touching(motion, velocity, acceleration)
             tangents += [(_dot(t, velocity), _dot(t, acceleration)) for t in point.tangents]
         rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
         return Rows(self.gaps(), _column(rates), _column(accelerations))
@@ -89,8 +91,13 @@ class _Point:
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
         r = self._turn.T @ (self._on_b - ca.SX(place.position))
         self._surface = _surface(known_surface(place.surface), r)
-        self.distance, self.normal = self._surface.distance, self._surface.normal
+        self.distance, self.normal = self._surface.distance - place.radius, self._surface.normal
         self.tangents = _tangents(self.normal, place.directions, place.axis)
+        self._radius = place.radius
+        arm = -place.radius * (self._turn @ self.normal)
+        self._touch_a = self._point + self._across.T @ arm
+        self._touch_b = self._on_b + arm
+        self._touch = self._world + pose_b.rotation @ arm
 
     def relative(self, motion: Motion) -> tuple[Expression, Expression]:
         """Velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
@@ -103,6 +110,27 @@ class _Point:
         acceleration -= 2.0 * ca.cross(vb.angular, velocity)
         return self._turn.T @ velocity, self._turn.T @ acceleration
 
+    def touching(
+        self, motion: Motion, velocity: Expression, acceleration: Expression
+    ) -> tuple[Expression, Expression]:
+        """The same of the body's point that touches, from those of the centre.
+
+        With w the spin of the body as seen from the surface, the point has the velocity v + w x a,
+        a = -rho n, and a turns with the normal as the centre moves over the surface.
+        """
+        if not self._radius:
+            return velocity, acceleration
+        back, (of_a, of_b) = self._turn.T, (motion.velocities[i] for i in (self._a, self._b))
+        turned = self._across @ of_a.angular
+        spin = back @ (turned - of_b.angular)
+        rate = self._across @ motion.accelerations[self._a].angular
+        rate -= motion.accelerations[self._b].angular + ca.cross(of_b.angular, turned)
+        arm = -self._radius * self.normal
+        along = velocity - self.normal * _dot(self.normal, velocity)
+        arm_rate = -self._radius * self._surface.curvature * along
+        acceleration += ca.cross(back @ rate, arm) + ca.cross(spin, arm_rate)
+        return velocity + ca.cross(spin, arm), acceleration
+
     def bend(self, velocity: Expression) -> Expression:
         """What the curvature of the surface adds to the acceleration of the gap."""
         along = _dot(self.normal, velocity)
@@ -112,7 +140,7 @@ class _Point:
         """The row (1, nv) of a direction (3, 1) in the frame of the surface."""
         bodies = self._bodies
         d = bodies.world[self._b].rotation @ (self._turn @ direction)
-        moment = ca.cross(self._world, d)
+        moment = ca.cross(self._touch, d)
         row = ca.SX.zeros(1, bodies.nv)
         of_a, of_b = set(bodies.ancestors(self._a)), set(bodies.ancestors(self._b))
         for body in of_a ^ of_b:
@@ -126,8 +154,8 @@ class _Point:
         on_b = self._turn @ force
         on_a = self._across.T @ on_b
         both = [
-            (self._a, Spatial(on_a, ca.cross(self._point, on_a))),
-            (self._b, Spatial(-on_b, -ca.cross(self._on_b, on_b))),
+            (self._a, Spatial(on_a, ca.cross(self._touch_a, on_a))),
+            (self._b, Spatial(-on_b, -ca.cross(self._touch_b, on_b))),
         ]
         return [(body, push) for body, push in both if body >= 0]
 

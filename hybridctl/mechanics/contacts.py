@@ -1,4 +1,4 @@
-"""Contact points: a point of one body that may touch a surface of another, or of the world."""
+"""Contacts: a point or sphere of one body that may touch a surface of another, or of the world."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ WORLD = "universe"
 class Contact(ByValue):
     """A point fixed in `frame`, at `offset` (m), against `surface`, which is fixed in `body`.
 
+    With a `radius` (m) it is the centre of a sphere of the frame, which touches with the point that
+    is nearest to the surface, and rolls where it sticks. It must be smaller than a bowl.
     frame and body are frame names of the robot; `body` "universe" is the world. `restitution`
     is Newton's coefficient e in [0, 1]: 0 plastic, 1 elastic; an approach slower than
     `restitution_threshold` (m/s) does not rebound, so that bounces end. `friction` is Coulomb's
@@ -39,6 +41,7 @@ class Contact(ByValue):
     friction: float = 0.0
     static_friction: float | None = None
     restitution_threshold: float = 0.0
+    radius: float = 0.0
 
     def __post_init__(self) -> None:
         for what in ("name", "frame", "body"):
@@ -65,6 +68,7 @@ class Contact(ByValue):
             "restitution_threshold": number(
                 "restitution_threshold", self.restitution_threshold, at_least=0.0
             ),
+            "radius": number("radius", self.radius, at_least=0.0),
         }
         for what, value in checked.items():
             object.__setattr__(self, what, value)

@@ -9,6 +9,9 @@ The rows of a set are the normals of all its contacts, then the tangents of thos
 two in space, one where the robot can only move in a plane. A normal turns with its surface and
 as the point moves over it; a tangent turns with its surface only, which is the same wherever the
 point sticks, and elsewhere only names the direction in which a sliding velocity is written.
+
+A round contact of radius rho touches at p = c - rho n, with its centre c and the normal n there,
+and :math:`\dot p = \dot c - \rho \dot n`: the point moves on the body as that rolls.
 """
 
 from __future__ import annotations
@@ -58,12 +61,14 @@ class RowDerivatives(NamedTuple):
 class Place(NamedTuple):
     """Where a contact is: `point` (3,) in joint a, its surface in joint b, and its tangents.
 
-    rotation (3, 3) and position (3,) place the surface; `directions` is the number of tangents,
-    `axis` that of the plane of motion where there is one.
+    radius: of a sphere around the point, m, or 0. rotation (3, 3) and position (3,) place the
+    surface; `directions` is the number of tangents, `axis` that of the plane of motion where there
+    is one.
     """
 
     joint_a: int
     point: Array
+    radius: float
     joint_b: int
     rotation: Array
     position: Array
@@ -93,6 +98,7 @@ class ContactSet:
         ]
         at_surfaces = [_pose(frame.rotation, frame.position) for frame in bodies]
         self._local = np.array(at_points + at_surfaces)
+        self._radius = np.array([contact.radius for contact in contacts])
         self._both = np.concatenate((self._a, self._b))
         self._support_a = np.array([robot.supporting(j) for j in joint_a])
         self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b])
@@ -111,6 +117,7 @@ class ContactSet:
         self.joint_a = [joint_a[i] for i in self.owner]
         self.joint_b = [joint_b[i] for i in self.owner]
         self._row_sign = self._sign[self.owner]
+        self._arm = self._radius[self.owner, None] if self._radius.any() else None
         flat = bool(contacts) and not self._curved
         self._flat = self._in_surfaces(np.zeros((len(contacts), 3))) if flat else None
 
@@ -126,9 +133,10 @@ class ContactSet:
             q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
             motion = robot.motion(q, np.zeros(robot.nv), self.joints)
             p, turn, r = self._place(motion.poses)
+            normals.append(self._on_surfaces("normal", r))
+            p = p - self._radius[:, None] * _times(turn, normals[-1])
             linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
             moves.append(turn.transpose(0, 2, 1) @ (self._sign[:, None, :] * linear))
-            normals.append(self._on_surfaces("normal", r))
         axes: list[Array | None] = [None] * len(contacts)
         for i in rough:
             each, across = np.hstack([m[i] for m in moves]), np.array([n[i] for n in normals])
@@ -138,7 +146,7 @@ class ContactSet:
     def gaps(self, q: Array) -> Array:
         """Signed distances (c,), positive when open."""
         _, _, r = self._place(self._robot.poses(q, self.joints))
-        return self._on_surfaces("distance", r)
+        return self._gaps(r)
 
     def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
         """Contact points (c, 3) in m and the forces there (c, 3), both in the world.
@@ -147,17 +155,17 @@ class ContactSet:
         forces act on the bodies with the points, and oppositely on those with the surfaces.
         """
         p, turn, r = self._place(self._robot.poses(q, self.joints))
-        directions = self._directions(p, turn, r)[1]
+        points, directions = self._touching(*self._directions(p, turn, r))
         forces = normal[:, None] * directions[: len(p)]
         for i, rows in enumerate(self.tangents):
             forces[i] += friction[i, : len(rows)] @ directions[rows]
-        return p, forces
+        return points[: len(p)], forces
 
     def jacobian(self, q: Array) -> Array:
         """J of all rows (r, nv): rates = J v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place(motion.poses)
-        points, directions = self._directions(p, turn, r)
+        points, directions = self._touching(*self._directions(p, turn, r))
         wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
         return np.asarray(self._row_sign * (wrench @ motion.jacobian))
 
@@ -174,8 +182,6 @@ class ContactSet:
             relative, relative_rate = relative[rows], relative_rate[rows]
             velocity_a = velocity_a[rows]
         px, dx = skew(np.array((points, directions)))
-        wrench = np.concatenate((directions, _times(px, directions)), axis=1)
-        jacobian = self._row_sign * (wrench @ motion.jacobian)
         spin_a = velocity_a[:, 3:]
         p_rate = velocity_a[:, :3] - _times(px, spin_a)
         rate = _times(dx, relative[:, 3:] - spin_a)
@@ -183,9 +189,14 @@ class ContactSet:
             slip = relative[:count, :3] - _times(px[:count], relative[:count, 3:])
             local = _times(turn.transpose(0, 2, 1), slip)
             rate[:count] += _times(turn, _times(self._on_surfaces("curvature", r), local))
+        if self._arm is not None:
+            p_rate -= self._arm * rate[rows]
+            px = skew(self._touching(points, directions)[0])
+        wrench = np.concatenate((directions, _times(px, directions)), axis=1)
+        jacobian = self._row_sign * (wrench @ motion.jacobian)
         wrench_rate = np.concatenate((rate, _times(px, rate) - _times(dx, p_rate)), axis=1)
         drift = _dot(wrench, relative_rate) + _dot(wrench_rate, relative)
-        return RowMotion(self._on_surfaces("distance", r), jacobian @ v, jacobian, drift)
+        return RowMotion(self._gaps(r), jacobian @ v, jacobian, drift)
 
     def derivatives(self, q: Array, v: Array, a: Array) -> RowDerivatives:
         """Derivatives of rates and accelerations at fixed a; see the module's formulas."""
@@ -223,6 +234,11 @@ class ContactSet:
             d_rate[first] += bend.rate
             d_rate_q[first] += bend.rate_q
         d_rate_q = d_rate_q + skew(spin_b) @ d_q
+        if self._arm is not None:
+            arm, p = self._arm, self._touching(p, d)[0]
+            px, p_rate = skew(p), p_rate - arm * d_rate[rows]
+            p_q = p_q - arm[:, None] * d_q[rows]
+            p_rate_q = p_rate_q - arm[:, None] * d_rate_q[rows]
         wrench = np.concatenate((d, _cross(p, d)), axis=1)
         wrench_q = np.concatenate((d_q, px @ d_q - dx @ p_q), axis=1)
         wrench_v = np.concatenate((d_v, px @ d_v - dx @ p_q), axis=1)
@@ -246,11 +262,21 @@ class ContactSet:
         )
 
     def _directions(self, p: Array, turn: Array, r: Array) -> tuple[Array, Array]:
-        """Points and directions of all rows (r, 3), in the world."""
+        """Centres and directions of all rows (r, 3), in the world."""
         local = self._in_surfaces(r) if self._flat is None else self._flat
         if len(self.owner) == len(p):
             return p, _times(turn, local)
         return p[self.owner], _times(turn[self.owner], local)
+
+    def _touching(self, points: Array, directions: Array) -> tuple[Array, Array]:
+        """Points of all rows moved from centres to the surfaces, and the directions."""
+        if self._arm is None:
+            return points, directions
+        return points - self._arm * directions[self.owner], directions
+
+    def _gaps(self, r: Array) -> Array:
+        """Signed distances (c,) of contacts at points in the frames of their surfaces."""
+        return np.asarray(self._on_surfaces("distance", r) - self._radius)
 
     def _in_surfaces(self, r: Array) -> Array:
         """Directions of all rows (r, 3), in the frames of the surfaces."""
@@ -286,6 +312,7 @@ class ContactSet:
             Place(
                 self.joint_a[i],
                 self._local[i, :3, 3],
+                float(self._radius[i]),
                 self.joint_b[i],
                 self._local[count + i, :3, :3],
                 self._local[count + i, :3, 3],

@@ -4,7 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments.walking import biped_walk, cone, controllers, filtered, limits, phases
+from hybridctl.experiments.walking import (
+    biped_walk,
+    cone,
+    controllers,
+    filtered,
+    limits,
+    phases,
+    tables,
+)
 from hybridctl.experiments.walking import walk as walks
 from rich.console import Console
 
@@ -30,7 +38,7 @@ def tracks(gait, designs):
 
 
 def test_without_saltation_the_design_is_worse(gait, designs):
-    summary = biped_walk.record(gait, designs["saltation"], designs["reset"], [])
+    summary = tables.walk_record(gait, designs["saltation"], designs["reset"])
     closed = summary["multipliers_closed"]
     blind = summary["multipliers_closed_without_saltation"]
     assert closed[0] < 0.5 * blind[0]
@@ -189,18 +197,34 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
         load_configuration(biped_walk.Config, None, [setting])
 
 
+@pytest.fixture(scope="module")
+def soft(gait):
+    """Gains for walks on estimates, and what they track."""
+    lqr = controllers.design(gait, controllers.Weights(torques=CONFIG.filtered_weight))
+    return controllers.Tracks.of(gait, lqr, 6, CONFIG.extension), lqr
+
+
+def test_a_slip_under_torques_of_an_estimate_is_a_fall(soft):
+    """Encoders off by 3 rad: the torques of the first sample break the foot loose at its start."""
+    sensing = filtered.Sensing(3000.0, "saltation")
+    found = filtered.walk_on_estimates(*soft, CONFIG.torque, sensing, seed=0).walk
+    assert found.steps == 0
+    assert "slips" in found.reason
+
+
 @pytest.mark.slow
-def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_is_lost(gait):
+def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_is_lost(soft):
     """At 0.3 mrad of encoders, 0.6 mrad of inclination and 3 mrad/s of its rate.
 
     The walker goes on for some steps on an estimate that is wrong by a radian, and falls later.
     """
-    lqr = controllers.design(gait, controllers.Weights(torques=CONFIG.filtered_weight))
-    tracks = controllers.Tracks.of(gait, lqr, 6, CONFIG.extension)
-    walked = {}
-    for strategy in filtered.STRATEGIES:
-        loop = filtered.Loop(tracks, lqr, CONFIG.torque, 0.3, strategy)
-        walked[strategy] = loop.walked(5, seed=0)
-    assert (walked["saltation"].steps, walked["saltation"].reason) == (5, "")
-    assert walked["saltation"].error < 0.1
-    assert walked["reset_jacobian"].error > 10.0 * walked["saltation"].error
+    walked = {
+        strategy: filtered.walk_on_estimates(
+            *soft, CONFIG.torque, filtered.Sensing(0.3, strategy), seed=0
+        )
+        for strategy in filtered.STRATEGIES
+    }
+    salted, blind = walked["saltation"], walked["reset_jacobian"]
+    assert (salted.walk.steps, salted.walk.reason) == (5, "")
+    assert salted.error < 0.1
+    assert blind.error > 10.0 * salted.error

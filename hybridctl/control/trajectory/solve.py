@@ -68,7 +68,7 @@ def solve(programme: Programme, guess: Guess, max_iterations: int) -> Optimum:
     found, stats = _ipopt(
         {"x": programme.column, "f": programme.cost, "g": programme.constraints},
         {"x0": programme.start(guess), "lbx": low, "ubx": high, "lbg": least, "ubg": greatest},
-        max_iterations,
+        {"hess_lag": programme.hessian(), "ipopt.max_iter": max_iterations},
     )
     if stats["return_status"] not in _SOLVED:
         missed = violations(programme, guess, max_iterations)
@@ -118,7 +118,7 @@ def violations(programme: Programme, guess: Guess, max_iterations: int) -> list[
             "lbg": least,
             "ubg": greatest,
         },
-        max_iterations,
+        {"ipopt.max_iter": max_iterations},
     )
     if stats["return_status"] not in _SOLVED:
         raise SimulationError(
@@ -152,8 +152,7 @@ def _reported(blocks: list[Block], missed: Array) -> list[Violation]:
     return [violation for _, violation in sorted(found, key=lambda pair: -pair[0])]
 
 
-def _ipopt(nlp: dict[str, Any], start: dict[str, Any], max_iterations: int) -> tuple[Any, Any]:
-    options = _OPTIONS | {"ipopt.max_iter": max_iterations}
-    solver = ca.nlpsol("trajectory", "ipopt", nlp, options)
+def _ipopt(nlp: dict[str, Any], start: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+    solver = ca.nlpsol("trajectory", "ipopt", nlp, _OPTIONS | options)
     found = solver(**start)
     return found, solver.stats()

@@ -22,6 +22,7 @@ from hybridctl.control.trajectory.functions import (
     length_unit,
     phase_functions,
 )
+from hybridctl.control.trajectory.hessian import Mapped, hessian
 from hybridctl.control.trajectory.orders import Continued, closing_contacts, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.mechanics.phase import contact_modes
@@ -76,7 +77,8 @@ class PhaseVariables:
 class Programme:
     """The variables of all phases, the common margin, the cost, and the blocks of constraints.
 
-    margin: of the orders of touch (1, 1), see `Task.widen`.
+    margin: of the orders of touch (1, 1), see `Task.widen`. mapped: what all these see of functions
+    at the points of phases.
     """
 
     task: Task
@@ -84,6 +86,7 @@ class Programme:
     margin: Expression
     cost: Expression
     blocks: tuple[Block, ...]
+    mapped: tuple[Mapped, ...]
 
     @property
     def column(self) -> Expression:
@@ -95,6 +98,15 @@ class Programme:
     def constraints(self) -> Expression:
         """All values (m, 1)."""
         return ca.vertcat(*(ca.vec(block.values) for block in self.blocks))
+
+    def hessian(self) -> Any:
+        """(w, parameters, s, multipliers) -> upper triangle of that of s cost + multipliers' g."""
+        g, weight = self.constraints, ca.MX.sym("weight")
+        multipliers = ca.MX.sym("multipliers", g.shape[0])
+        lagrangian = weight * self.cost + ca.dot(multipliers, g)
+        found = hessian(self.column, lagrangian, self.mapped)
+        inputs = [self.column, ca.MX(0, 1), weight, multipliers]
+        return ca.Function("hessian", inputs, [found])
 
     def bounds(self) -> tuple[Array, Array]:
         """Of the constraints (m,)."""
@@ -138,11 +150,12 @@ def transcribe(task: Task) -> Programme:
     """The programme of a task."""
     variables = tuple(_variables(task, k) for k in range(len(task.phases)))
     functions = [phase_functions(task, k) for k in range(len(task.phases))]
-    blocks: list[Block] = []
+    blocks, mapped = list[Block](), list[Mapped]()
     cost: Expression = ca.MX(0.0)
     for k, (v, f) in enumerate(zip(variables, functions, strict=True)):
-        added, spent = _phase(task, k, v, f)
+        added, spent, seen = _phase(task, k, v, f)
         blocks += added
+        mapped += seen
         cost += spent
     ends = [_after(v, f) for v, f in zip(variables, functions, strict=True)]
     names = _coordinates(task)
@@ -158,7 +171,7 @@ def transcribe(task: Task) -> Programme:
     blocks += _boundary(task, functions[0], first, ends[-1], total)
     if task.final_cost is not None:
         cost += task.final_cost(first, ends[-1], total)
-    return Programme(task, variables, margin, cost, tuple(blocks))
+    return Programme(task, variables, margin, cost, tuple(blocks), tuple(mapped))
 
 
 def _variables(task: Task, k: int) -> PhaseVariables:
@@ -173,52 +186,64 @@ def _variables(task: Task, k: int) -> PhaseVariables:
 
 def _phase(
     task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
-) -> tuple[list[Block], Expression]:
-    """Constraints and cost of one phase."""
+) -> tuple[list[Block], Expression, list[Mapped]]:
+    """Constraints and cost of one phase, and the functions at its points in them."""
     phase = task.phases[k]
     roots = ca.collocation_points(phase.points, phase.scheme)
     slopes, ends, weights = (np.array(part) for part in ca.collocation_coeff(roots))
     at = point_fractions(phase)
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
-    length = v.duration / phase.intervals
-    rates = f.field.map(len(at))(v.points, u)
+    length = ca.repmat(v.duration / phase.intervals, 1, len(at))
+    flow = Mapped.over(_flow(f), v.points, u, length)
     defects, joins = [], []
     for i in range(phase.intervals):
         here = slice(i * phase.points, (i + 1) * phase.points)
         nodes = ca.horzcat(v.knots[:, i], v.points[:, here])
-        defects.append(nodes @ ca.DM(slopes) - length * rates[:, here])
+        defects.append(nodes @ ca.DM(slopes) - flow.values[:-1, here])
         joins.append(nodes @ ca.DM(ends) - v.knots[:, i + 1])
     exact = tuple(Limit(name, unit, 0.0, 0.0) for name, unit in _coordinates(task))
     blocks = [
         Block(ca.horzcat(*defects), exact, k, at, hard=True),
         Block(ca.horzcat(*joins), exact, k, hard=True),
     ]
+    mapped = [flow]
     if f.inside_limits:
-        blocks.append(_inside(task, k, v, f))
+        inside, block = _inside(task, k, v, f)
+        mapped.append(inside)
+        blocks.append(block)
     if f.open:
-        blocks.append(_clearance(task, k, v, f, at))
+        gaps = Mapped.over(f.gaps, v.points)
+        mapped.append(gaps)
+        blocks.append(_clearance(task, k, f, gaps, at))
     if f.end_limits:
         rate = v.inputs @ ca.DM(2.0 * np.arange(task.degree + 1) ** 2) / v.duration  # T_n'(1) = n^2
         values = f.end(v.knots[:, -1], _input_at(v, 1.0), rate)
         blocks.append(Block(values, f.end_limits, k, np.ones(1)))
-    spent = f.cost.map(len(at))(v.points, u) @ ca.DM(np.tile(weights.ravel(), phase.intervals))
-    return blocks, length * spent
+    spent = flow.values[-1, :] @ ca.DM(np.tile(weights.ravel(), phase.intervals))
+    return blocks, spent, mapped
 
 
-def _inside(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions) -> Block:
+def _flow(f: PhaseFunctions) -> Any:
+    """(x, u, h) -> h times the field, and h times the running cost."""
+    x, u = (ca.SX.sym("z", f.field.size1_in(i)) for i in range(2))
+    h = ca.SX.sym("h")
+    return ca.Function("flow", [x, u, h], [h * ca.vertcat(f.field(x, u), f.cost(x, u))])
+
+
+def _inside(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions) -> tuple[Mapped, Block]:
     """Limits at points of collocation and at the ends of intervals."""
     phase = task.phases[k]
     at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
-    values = f.inside.map(len(at))(ca.horzcat(v.points, v.knots), u)
-    return Block(values, f.inside_limits, k, at)
+    mapped = Mapped.over(f.inside, ca.horzcat(v.points, v.knots), u)
+    return mapped, Block(mapped.values, f.inside_limits, k, at)
 
 
-def _clearance(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions, at: Array) -> Block:
+def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: Mapped, at: Array) -> Block:
     """Gaps of open contacts, above a parabola over the phase."""
     lower = np.tile(4.0 * task.margins.clearance * at * (1.0 - at), (len(f.open), 1))
     limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
-    return Block(f.gaps.map(len(at))(v.points), limits, k, at, lower)
+    return Block(gaps.values, limits, k, at, lower)
 
 
 def _events_apart(

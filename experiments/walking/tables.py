@@ -1,0 +1,129 @@
+"""What the walker leaves in summary.json, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.walking.gait import Gait
+from hybridctl.experiments.walking.limits import KINDS, Survived
+from hybridctl.experiments.walking.walk import Walk
+from rich.table import Table
+
+from hybridctl.checks import Array
+from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.report import table
+from hybridctl.sensitivity.orbits import FloquetMultipliers
+
+
+def moduli(multipliers: FloquetMultipliers) -> Array:
+    """Of the multipliers that are not trivial, the largest first."""
+    return np.abs(multipliers.others)
+
+
+def gait_record(gait: Gait) -> dict[str, Any]:
+    """A gait by its search, and by its map without feedback."""
+    return {
+        "speed": gait.speed,
+        "step_duration": gait.period,
+        "closing": gait.closing,
+        "cost": gait.step.cost,
+        "iterations": gait.step.iterations,
+        "seconds": gait.step.seconds,
+        "largest_multiplier": float(moduli(gait.multipliers)[0]),
+    }
+
+
+def walk_record(gait: Gait, lqr: PeriodicLqr, blind: PeriodicLqr) -> dict[str, Any]:
+    """The gait with its multipliers, under the feedback with and without saltation."""
+    opened = gait.multipliers
+    unaware = gait.map.closed_loop(blind.period.gains.arcs)
+    return {
+        **gait_record(gait),
+        "multipliers_open": moduli(opened),
+        "multipliers_closed": moduli(lqr.multipliers),
+        "multipliers_closed_without_saltation": moduli(
+            unaware.floquet_multipliers(symmetry=gait.symmetry)
+        ),
+        "multipliers_trivial": {
+            name: [float(abs(opened.values[i])) for i, n in opened.trivial.items() if n == name]
+            for name in dict.fromkeys(opened.trivial.values())
+        },
+    }
+
+
+def gait_table(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Gaits by speed."""
+    rows = [
+        (
+            f"{r['speed']:g}",
+            f"{r['step_duration']:.4f}",
+            f"{r['closing']:.1e}",
+            f"{r['iterations']} ({r['seconds']:.1f} s)",
+            f"{r['largest_multiplier']:.1f}",
+        )
+        for r in records
+    ]
+    columns = ["speed [m/s]", "step [s]", "closes to", "iterations", "largest multiplier"]
+    return table("Gaits of least squared torque, under their feedforward", columns, rows)
+
+
+def multiplier_table(record: Mapping[str, Any]) -> Table:
+    """The largest multipliers, open and closed."""
+    rows = [
+        (name, ", ".join(f"{m:.3g}" for m in record[key][:4]))
+        for name, key in (
+            ("feedforward", "multipliers_open"),
+            ("LQR with saltation", "multipliers_closed"),
+            ("LQR, reset's Jacobian only", "multipliers_closed_without_saltation"),
+        )
+    ]
+    return table("Largest multipliers of a step", ["feedback", "moduli"], rows)
+
+
+def start_table(gait: Gait, walks: Sequence[Walk], steps: int) -> Table:
+    """How the random starts went."""
+    rows = []
+    for k, each in enumerate(walks):
+        errors = each.errors(gait) if each.run is not None and each.steps else np.zeros(0)
+        ends = [f"{errors[i]:.1e}" if len(errors) else "" for i in (0, -1)]
+        rows.append((str(k + 1), f"{each.steps} of {steps}", *ends, each.reason or "walks on"))
+    columns = ["start", "steps", "error after the first", "after the last", "end"]
+    return table("Random starts in mid-step, reference spreading", columns, rows)
+
+
+def limit_table(found: Sequence[Survived], steps: int, budget: int) -> Table:
+    """What controllers survive; * where more was survived beyond the first that was not."""
+    rows = [
+        (
+            each.controller + ("" if each.is_stable else " (unstable)"),
+            f"{sum(n >= steps for n in each.walked)} of {len(each.walked)}",
+            *(
+                f"{kind.factor * each.limits[name]:.3g}" + ("*" if each.holes[name] else "")
+                for name, kind in KINDS.items()
+            ),
+            f"{each.contraction:.2f}",
+        )
+        for each in found
+    ]
+    columns = ["controller", "starts", *(kind.title for kind in KINDS.values()), "error per step"]
+    title = f"Survived for {steps} steps, each controller tuned over {budget} weights"
+    return table(title, columns, rows)
+
+
+def estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Table:
+    """How far walks on estimates went."""
+    rows = [
+        (
+            f"{r['level']:g}",
+            f"{r['driven']:g}",
+            r["filter"],
+            ", ".join(map(str, r["steps_walked"])),
+            f"{np.median(r['errors']):.3f}",
+        )
+        for r in records
+    ]
+    columns = ["noise", "driven", "filter", "steps", "error of the estimate (median)"]
+    title = f"On estimates, of {steps} steps (noise 1: encoders 1 mrad, "
+    return table(title + "inclination 2 mrad, its rate 10 mrad/s)", columns, rows)
