@@ -30,7 +30,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "biped-walk": "gait",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
-    "relay": "motion",
+    "relay": "relay",
     "filter-study": "nees_ball",
     "cube-filter": "",
     "icub-base": "",

@@ -24,7 +24,7 @@ from hybridctl.estimation.identify import (
     profile,
 )
 from hybridctl.estimation.record import Record
-from hybridctl.models import find_model
+from hybridctl.models import find_model, from_anywhere
 from hybridctl.page.build import finish
 from hybridctl.report import RunFolder, table
 from hybridctl.settings import least_and_most
@@ -88,7 +88,7 @@ def run(
     look: bool = False,
 ) -> dict[str, Any]:
     """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
-    make = ModelAt(request.model, request.assignments, request.parameters)
+    make = ModelAt(from_anywhere(request.model), request.assignments, request.parameters)
     start, settings = _start(make), make.settings()
     bounds = _bounds(request.bounds, request.parameters, start, type(settings))
     fitted = _records(request, make(start), request.logs, request.segments)
