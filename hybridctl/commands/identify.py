@@ -26,7 +26,7 @@ from hybridctl.estimation.identify import (
 from hybridctl.estimation.record import Record
 from hybridctl.models import find_model, from_anywhere
 from hybridctl.page.build import finish
-from hybridctl.report import RunFolder, table
+from hybridctl.report import RunFolder, say, table
 from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 
@@ -160,7 +160,7 @@ class _State:
         self.folder.write_json(STATE, content)
         values = ", ".join(f"{n} {v:.5g}" for n, v in zip(self.names, one.values, strict=True))
         line = f"{len(self.done)}: log-likelihood {one.log_likelihood:.2f} at {values}"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, line)
 
 
 def _start(make: ModelAt) -> Array:
@@ -276,7 +276,7 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
     line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
     if found.held_out is not None:
         line += f"; held out {found.held_out.log_likelihood:.2f}"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(console, line)
 
 
 def _number(value: float | None) -> str:

@@ -15,11 +15,11 @@ def formula_html(tex: str, *, block: bool = False) -> str:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of how it finds its font
-        import ziamath
+        from ziamath.zmath import Latex
     source = " ".join(tex.split())
     if block and "\\\\" in source and "\\begin" not in source:
         source = f"\\begin{{split}} {source} \\end{{split}}"
-    drawn = ziamath.Latex(source, size=_SIZE, inline=not block, color="currentColor")
+    drawn = Latex(source, size=_SIZE, inline=not block, color="currentColor")
     style = "" if block else f' style="vertical-align:{drawn.getyofst():.1f}px"'
     kind = "formula block" if block else "formula"
     label = escape(" ".join(tex.split()), quote=True)
