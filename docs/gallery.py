@@ -27,6 +27,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "contact-law": "solutions",
     "lqr": "costs",
     "ilqr": "convergence",
+    "door-optimal": "optimal",
     "biped-walk": "gait",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
