@@ -283,9 +283,12 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it."""
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=_DPI)
+    layout = figure.get_layout_engine()
+    figure.set_layout_engine("none")  # that of the pixels stays, and is not found again
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with (
         atomic(Path(path).with_suffix(".svg")) as temporary,
         mpl.rc_context({"svg.hashsalt": "hybridctl"}),
     ):
         figure.savefig(temporary, metadata=plain)
+    figure.set_layout_engine(layout)
