@@ -6,21 +6,34 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hybridctl import plugins
-from hybridctl.commands.options import asked, print_versions
+from hybridctl.commands.options import as_settings, print_versions
 from hybridctl.errors import HybridctlError
 
-_OUT = click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hybridctl.report import RunFolder
+
+_OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; that of an interrupted run of many parts is completed.",
+)
 _OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
 )
+_SEED = click.option("--seed", type=int, help="Seed of what is random, as `--set seed=SEED`.")
 _OPEN = click.option("--open", "look", is_flag=True, help="Show the page of the run in a browser.")
 _SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
 _MAPPING = click.option(
@@ -30,6 +43,7 @@ _SEGMENT = click.option(
     "--segment", type=int, help="Which of several recordings in a row (see --mapping)."
 )
 
+_SWITCHED = {"ignore_unknown_options": True, "allow_extra_args": True}
 _WORKERS = click.option("--workers", type=int, help="Processes; 0 for one on each processor.")
 _DASK = click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster to work on.")
 _MODEL = click.option(
@@ -69,34 +83,90 @@ def list_experiments() -> None:
     click.echo(f"models for filters: {', '.join(plugins.names('models'))}")
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@dataclass(frozen=True)
+class Asked:
+    """Where a run goes, what it is set to, and what is to be shown of it."""
+
+    out: Path | None
+    overwrite: bool
+    config: Path | None
+    settings: tuple[str, ...]
+    look: bool
+    show: bool
+
+    def configured(self, module: Any, quick: bool, *more: str) -> Any:
+        """The configuration of a module, or None where it was to be printed only.
+
+        more: `key=value`, which win over the settings.
+        """
+        from hybridctl.report import load_configuration
+
+        found = load_configuration(module.Config, self.config, (*self.settings, *more))
+        if quick:
+            found = module.quick(found)
+        if self.show:
+            _echo_settings(found)
+            return None
+        return found
+
+    def run(
+        self,
+        name: str,
+        find: Callable[[RunFolder, Console], object],
+        summary: str,
+        claim: str | None,
+        resumes: str | None = None,
+    ) -> None:
+        """Run `find(folder, console)` in a folder, and leave its page."""
+        from hybridctl.page.build import finish
+        from hybridctl.page.transcript import Transcript
+        from hybridctl.report import RunFolder
+
+        folder = RunFolder(name, self.out, overwrite=self.overwrite, resumes=resumes)
+        console = Transcript()
+        gc.freeze()  # what imports have left would be gone through by every full collection
+        find(folder, console)
+        finish(folder, console, summary, claim, look=self.look)
+
+
+def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose first argument is `Asked`, from options that all runs have."""
+
+    @wraps(command)
+    def packed(
+        out: Path | None,
+        overwrite: bool,
+        config: Path | None,
+        settings: tuple[str, ...],
+        look: bool,
+        show: bool,
+        **own: Any,
+    ) -> None:
+        command(Asked(out, overwrite, config, settings, look, show), **own)
+
+    for option in (_SHOW, _OPEN, _SET, _CONFIG, _OVERWRITE, _OUT):
+        packed = option(packed)
+    return packed
+
+
+@cli.command(context_settings=_SWITCHED)
 @click.argument("experiment", metavar="EXPERIMENT")
-@_OUT
-@_OVERWRITE
-@_CONFIG
-@_SET
+@_of_runs
 @click.option(
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
 @_WORKERS
 @_DASK
-@_OPEN
-@_SHOW
 @click.pass_context
 def simulate(
     context: click.Context,
+    asked: Asked,
     experiment: str,
-    out: Path | None,
-    overwrite: bool,
-    config: Path | None,
-    settings: tuple[str, ...],
     gains: str | None,
     quick: bool,
     workers: int | None,
     dask: str | None,
-    look: bool,
-    show: bool,
 ) -> None:
     """Simulate an experiment; print its tables and leave a folder with data and figures.
 
@@ -105,101 +175,56 @@ def simulate(
     `simulate rrr-door --friction --release`.
     """
     from hybridctl.models import experiment_module
-    from hybridctl.page.build import finish
-    from hybridctl.page.transcript import Transcript
-    from hybridctl.report import RunFolder, load_configuration
 
     module = experiment_module("experiments", experiment)
-    switches = [f"{name}=true" for name in _switches(module.Config, context.args)]
-    options = asked(module.Config, experiment, gains=gains, workers=workers, dask=dask)
-    configuration = load_configuration(module.Config, config, (*settings, *options, *switches))
-    if quick:
-        configuration = module.quick(configuration)
-    if show:
-        _echo_settings(configuration)
-        return
-    resumes = getattr(module, "RECORD", None)
-    folder = RunFolder(Path(experiment).stem, out, overwrite=overwrite, resumes=resumes)
-    console = Transcript()
-    gc.freeze()  # what imports have left would be gone through by every full collection of the run
-    module.run(configuration, folder, console)
-    finish(folder, console, getattr(module, "SUMMARY", ""), module.__doc__, look=look)
+    own = as_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
+    found = asked.configured(module, quick, *own, *_switched(module.Config, context.args))
+    if found is not None:
+        asked.run(
+            Path(experiment).stem,
+            partial(module.run, found),
+            getattr(module, "SUMMARY", ""),
+            module.__doc__,
+            getattr(module, "RECORD", None),
+        )
 
 
 @cli.command()
 @click.argument("experiment", type=click.Choice(plugins.names("validations")), metavar="EXPERIMENT")
-@_OUT
-@_OVERWRITE
-@_CONFIG
-@_SET
-@click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
+@_of_runs
+@_SEED
 @click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
-@_OPEN
-@_SHOW
-def validate(
-    experiment: str,
-    out: Path | None,
-    overwrite: bool,
-    config: Path | None,
-    settings: tuple[str, ...],
-    seed: int | None,
-    quick: bool,
-    look: bool,
-    show: bool,
-) -> None:
+def validate(asked: Asked, experiment: str, seed: int | None, quick: bool) -> None:
     """Compare the linearization of an experiment with simulations near its trajectory.
 
     The remainder of a linearization that is right shrinks as the square of the perturbation.
     EXPERIMENT is rrr-door or biped.
     """
-    from hybridctl.experiments.linearization import validate as validation
-    from hybridctl.page.build import finish
-    from hybridctl.page.transcript import Transcript
-    from hybridctl.report import RunFolder, load_configuration
+    from hybridctl.experiments.linearization import validate as module
 
-    seeds = () if seed is None else (f"seed={seed}",)
-    configuration = load_configuration(validation.Config, config, (*settings, *seeds))
-    if quick:
-        configuration = validation.quick(configuration)
-    if show:
-        _echo_settings(configuration)
-        return
-    folder = RunFolder(f"validate-{experiment}", out, overwrite=overwrite)
-    console = Transcript()
-    validation.run(experiment, configuration, folder, console)
-    finish(folder, console, "a linearization beside simulations", validation.__doc__, look=look)
+    found = asked.configured(module, quick, *as_settings(module.Config, experiment, seed=seed))
+    if found is not None:
+        find = partial(module.run, experiment, found)
+        summary = "a linearization beside simulations"
+        asked.run(f"validate-{experiment}", find, summary, module.__doc__)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@cli.command(context_settings=_SWITCHED)
 @click.argument("experiment", metavar="EXPERIMENT")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for the results; that of an interrupted run is completed.",
-)
-@_OVERWRITE
-@_CONFIG
-@_SET
-@click.option("--seed", type=int, help="Seed of the perturbations, as `--set seed=SEED`.")
+@_of_runs
+@_SEED
 @_WORKERS
 @_DASK
 @click.option("--quick", is_flag=True, help="Few runs, no search on them.")
-@_OPEN
-@_SHOW
 @click.pass_context
 def tune(
     context: click.Context,
+    asked: Asked,
     experiment: str,
-    out: Path | None,
-    overwrite: bool,
-    config: Path | None,
-    settings: tuple[str, ...],
     seed: int | None,
     workers: int | None,
     dask: str | None,
     quick: bool,
-    look: bool,
-    show: bool,
 ) -> None:
     """Tune the feedback gains of an experiment, and compare them over perturbed runs.
 
@@ -207,28 +232,18 @@ def tune(
     variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
     from hybridctl.models import experiment_module
-    from hybridctl.page.build import finish
-    from hybridctl.page.transcript import Transcript
-    from hybridctl.report import RunFolder, load_configuration
 
-    tuning = experiment_module("tunings", experiment)
-    options = asked(tuning.Config, experiment, seed=seed, workers=workers, dask=dask)
-    switches = [f"{name}=true" for name in _switches(tuning.Config, context.args)]
-    configuration = load_configuration(tuning.Config, config, (*settings, *options, *switches))
-    if quick:
-        configuration = tuning.quick(configuration)
-    if show:
-        _echo_settings(configuration)
-        return
-    name = f"tune-{Path(experiment).stem}"
-    folder = RunFolder(name, out, overwrite=overwrite, resumes=tuning.RECORD)
-    console = Transcript()
-    tuning.run(configuration, folder, console)
-    finish(folder, console, "gains before and after tuning", tuning.__doc__, look=look)
+    module = experiment_module("tunings", experiment)
+    own = as_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
+    found = asked.configured(module, quick, *own, *_switched(module.Config, context.args))
+    if found is not None:
+        name, find = f"tune-{Path(experiment).stem}", partial(module.run, found)
+        asked.run(name, find, "gains before and after tuning", module.__doc__, module.RECORD)
 
 
 @cli.command()
 @click.argument("experiment", metavar="EXPERIMENT")
+@_of_runs
 @click.option(
     "--vary",
     multiple=True,
@@ -238,28 +253,15 @@ def tune(
 @click.option("--seeds", type=int, help="Run each combination with that many seeds.")
 @_WORKERS
 @_DASK
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for the results; that of an interrupted sweep is completed.",
-)
-@_OVERWRITE
-@_CONFIG
-@_SET
 @click.option("--quick", is_flag=True, help="The quick settings of the experiment.")
-@_OPEN
 def sweep(
+    asked: Asked,
     experiment: str,
     vary: tuple[str, ...],
     seeds: int | None,
     workers: int | None,
     dask: str | None,
-    out: Path | None,
-    overwrite: bool,
-    config: Path | None,
-    settings: tuple[str, ...],
     quick: bool,
-    look: bool,
 ) -> None:
     """Run an experiment over settings and seeds; leave one table of its results.
 
@@ -267,23 +269,23 @@ def sweep(
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
     from hybridctl.models import experiment_module
-    from hybridctl.page.build import finish
-    from hybridctl.page.transcript import Transcript
-    from hybridctl.report import RunFolder, load_configuration
     from hybridctl.sweep.plan import plan
     from hybridctl.sweep.run import PLAN, print_outcome, run, write_table
     from hybridctl.workers import crew
 
-    module = experiment_module("experiments", experiment)
-    base = load_configuration(module.Config, config, settings)
-    units = plan(experiment, module.quick(base) if quick else base, vary, seeds)
-    console = Transcript()
-    with crew(1 if workers is None else workers, dask) as found:
-        folder = RunFolder(f"sweep-{Path(experiment).stem}", out, overwrite=overwrite, resumes=PLAN)
+    base = asked.configured(experiment_module("experiments", experiment), quick)
+    if base is None:
+        return
+    units = plan(experiment, base, vary, seeds)
+
+    def find(folder: RunFolder, console: Console) -> None:
         folder.write_configuration(base, seed=None)
-        rows = run(units, folder, found, click.echo)
-    print_outcome(console, rows, write_table(folder, rows))
-    finish(folder, console, f"{len(units)} runs of {experiment}", look=look)
+        with crew(1 if workers is None else workers, dask) as found:
+            rows = run(units, folder, found, click.echo)
+        print_outcome(console, rows, write_table(folder, rows))
+
+    name = f"sweep-{Path(experiment).stem}"
+    asked.run(name, find, f"{len(units)} runs of {experiment}", None, PLAN)
 
 
 @cli.command()
@@ -446,8 +448,8 @@ def _echo_settings(configuration: Any) -> None:
     click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
 
 
-def _switches(kind: type, arguments: list[str]) -> list[str]:
-    """Names of boolean settings from arguments such as --friction."""
+def _switched(kind: type, arguments: list[str]) -> list[str]:
+    """Boolean settings from arguments such as --friction, as `key=true`."""
     import dataclasses
 
     known = [f.name for f in dataclasses.fields(kind) if isinstance(f.default, bool)]
@@ -457,7 +459,7 @@ def _switches(kind: type, arguments: list[str]) -> list[str]:
             raise click.UsageError(
                 f"no such option: {argument}; this experiment also has {', '.join(flags) or 'none'}"
             )
-    return [flags[argument] for argument in arguments]
+    return [f"{flags[argument]}=true" for argument in arguments]
 
 
 def main() -> None:

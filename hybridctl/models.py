@@ -79,6 +79,14 @@ def find_model(text: str) -> ModelSource:
     return _source(text, plugins.load("models", text))
 
 
+def from_anywhere(text: str) -> str:
+    """The same model or experiment, for processes that stand in another folder."""
+    path, colon, name = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        return f"{Path(path).absolute()}:{name}"
+    return str(Path(text).absolute()) if Path(text).suffix in (".py", ".yaml", ".yml") else text
+
+
 def experiment_module(group: str, text: str) -> Any:
     """The module that an entry point of a group names, or a Python file with the same parts."""
     return _imported(Path(text)) if text.endswith(".py") else plugins.load(group, text)

@@ -247,6 +247,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     return result
 
 
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: no markup, and not broken where the console ends."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
     """Progress over simulated time; `begin(title)` starts a line and returns its tick.

@@ -142,7 +142,7 @@ def run(config: Config, console: Console) -> Findings:
     summary = {name: record(config, result) for name, result in results.items()}
 
     def draw(folder: RunFolder) -> None:
-        draw_flow(folder / "figures/flow.png", results)
+        draw_flow(folder, results)
         write_drops(folder, shown(config))
 
     return Findings(

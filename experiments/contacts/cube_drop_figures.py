@@ -31,8 +31,8 @@ from hybridctl.report import RunFolder
 
 STYLES = {
     "events": (TRACKING, "-"),
-    "stepping": (ORANGE, "--"),
-    "recorded": (REFERENCE, "-"),
+    "stepping": (REFERENCE, "--"),
+    "recorded": (ORANGE, "-"),
 }
 SCENES = 6
 
@@ -90,7 +90,7 @@ def draw_snapshots(
     model: cube.Parameters, times: Array, poses: Mapping[str, Array], folder: RunFolder
 ) -> None:
     """The cube seen along y: by events, and as recorded or else by time stepping."""
-    other = "recorded" if "recorded" in poses else "stepping"
+    other, color = ("recorded", "orange") if "recorded" in poses else ("stepping", "red")
     shown = {"events": poses["events"], other: poses[other]}
     edges = {name: [_edges(model, p[k]) for k in _instants(times)] for name, p in shown.items()}
     edges = {
@@ -105,7 +105,7 @@ def draw_snapshots(
     snapshots(
         folder / "figures/snapshots.png",
         scenes,
-        title=f"The cube from the side, height upward: events blue, {other} orange",
+        title=f"The cube from the side: events blue, {other} {color}",
         vertical="z",
     )
 

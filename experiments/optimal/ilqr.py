@@ -280,7 +280,8 @@ def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
         ]
         for t in TARGETS
     ]
-    series(folder / "figures/convergence.png", panels, title="Convergence", xlabel="iteration")
+    title = "Convergence; dotted: to a motion that has lost the bounce"
+    series(folder / "figures/convergence.png", panels, title=title, xlabel="iteration")
 
 
 def draw_states(
@@ -308,7 +309,7 @@ def _input(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
 def _slopes(name: str, motion: OptimalMotion) -> Line:
     """The norm of the gradient over iterations, as the search sees it, and where that has led.
 
-    A search that loses its bounce converges quickly, to something worse.
+    A search that loses its bounce converges quickly, to a motion that was not asked for: dotted.
     """
     slopes: Array = np.array([entry.slope for entry in motion.iterations] + [motion.slope])
     method = name.split(", ")[-1]
@@ -317,4 +318,6 @@ def _slopes(name: str, motion: OptimalMotion) -> Line:
     label = (
         f"{name}: ends with {bounces} bounce{'' if bounces == 1 else 's'}, cost {motion.cost:.3g}"
     )
-    return Line(np.arange(len(slopes), dtype=np.float64), slopes, label, color)
+    return Line(
+        np.arange(len(slopes), dtype=np.float64), slopes, label, color, "-" if bounces else ":"
+    )

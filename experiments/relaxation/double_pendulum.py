@@ -305,10 +305,10 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         for c, (_, locks, relaxed) in cases.items():
             name = "plastic" if c == 0.0 else "elastic"
-            draw_locked(folder / f"figures/{name}.png", relaxed, locks, f"c = {c:g}")
-        draw_reference(folder / "figures/reference.png", at_rest(config.start), reference(config))
-        draw_variations(folder / "figures/variations.png", sizes, remainders)
-        draw_printed(folder / "figures/printed.png", plastic[0], printed)
+            draw_locked(folder, name, relaxed, locks, f"c = {c:g}")
+        draw_reference(folder, at_rest(config.start), reference(config))
+        draw_variations(folder, sizes, remainders)
+        draw_printed(folder, plastic[0], printed)
         write_pendulum(folder, {f"restitution {c:g}": exact for c, (exact, *_) in cases.items()})
 
     return Findings(

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import BANDS, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import (
+    BANDS,
+    CURVES,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Line,
+    Panel,
+    Pose,
+    power_law,
+    series,
+    snapshots,
+)
 from hybridctl.report import RunFolder
 
 if TYPE_CHECKING:
     from hybridctl.experiments.relaxation.double_pendulum import Relaxation
     from hybridctl.experiments.relaxation.relay import Study
-    from matplotlib.axes import Axes
-
-    from hybridctl.hybrid.trajectory import HybridTrajectory
 
 MARKS = ("o-", "s--", "^--", "v--", "D:", "x:")
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure."""
-    save_figure(figure, path)
-
-
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """One legend for panels that show the same things, outside of them."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+LINKS = ((TRACKING, "link 1"), (REFERENCE, "link 2"))
 
 
 def write_pendulum(folder: RunFolder, runs: Mapping[str, HybridTrajectory]) -> None:
@@ -58,163 +48,138 @@ def _links(x: Array) -> list[Array]:
 
 
 def draw_errors(
-    path: Path, curves: Mapping[str, tuple[Array, Array]], flow: tuple[Array, Array]
+    folder: RunFolder, curves: Mapping[str, tuple[Array, Array]], flow: tuple[Array, Array]
 ) -> None:
     """Errors of the ball after its last bounce: of schemes over the step, of the flow."""
-    figure = new_figure(10.0, 4.4)
-    left, right = figure.subplots(1, 2)
-    for (name, (steps, errors)), mark in zip(curves.items(), MARKS, strict=False):
-        left.loglog(steps, errors, mark, ms=3, lw=1.2, label=name)
+    label, colors = "largest |x| [m, m/s]", (*CURVES, REFERENCE)
+    lines = [
+        Line(steps, errors, name, color, mark)
+        for (name, (steps, errors)), color, mark in zip(curves.items(), colors, MARKS, strict=False)
+    ]
     steps, errors = next(iter(curves.values()))
-    left.loglog(steps, errors[0] * steps / steps[0], ":", color="black", lw=1.0, label="slope 1")
-    left.set_xlabel("step h [s], epsilon = 0.01 h")
-    left.set_title("Discrete scheme", fontsize=10)
-    widths, found = flow
-    right.loglog(widths, found, "o-", ms=3, color=TRACKING, label="relaxed flow")
-    right.loglog(
-        widths, found[0] * np.sqrt(widths / widths[0]), ":", color="black", label="slope 1/2"
+    series(
+        folder / "figures/scheme.png",
+        [[Panel(label, [*lines, power_law(steps, errors, 1.0)], log=True)]],
+        title="After the last bounce, by a discrete scheme",
+        xlabel="step h [s], epsilon = 0.01 h",
+        xlog=True,
     )
-    right.set_xlabel("epsilon [m]")
-    right.set_title("Relaxed flow, integrated exactly", fontsize=10)
-    for axes in (left, right):
-        axes.set_ylabel("largest |x| after the last bounce [m, m/s]")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    save(figure, path)
+    widths, found = flow
+    series(
+        folder / "figures/flow.png",
+        [[Panel(label, [Line(widths, found, style="o-"), power_law(*flow, 0.5)], log=True)]],
+        title="After the last bounce, integrated exactly",
+        xlabel="epsilon [m]",
+        xlog=True,
+    )
 
 
-def draw_ball(path: Path, times: Array, states: Array, last: float) -> None:
+def draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:
     """Height and velocity of the relaxed ball over time."""
-    figure = new_figure(7.0, 4.6)
-    for axes, values, label in zip(
-        figure.subplots(2, 1, sharex=True), states.T, ("height [m]", "velocity [m/s]"), strict=True
-    ):
-        axes.plot(times, values, color=TRACKING, lw=1.2)
-        axes.axvline(last, color=REFERENCE, lw=1.0, ls="--", label="last bounce, closed form")
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    axes.set_xlabel("t [s]")
-    figure.suptitle("Relaxed ball, epsilon = 1 mm, in the chart of the mode entered", fontsize=10)
-    save(figure, path)
+    rows = []
+    for values, label in zip(states.T, ("height [m]", "velocity [m/s]"), strict=True):
+        height = np.array([values.min(), values.max()])
+        end = Line(np.full(2, last), height, "last bounce, closed form", REFERENCE, "--", 1.0)
+        rows.append([Panel(label, [Line(times, values), end])])
+    title = "Relaxed ball, epsilon = 1 mm, in the chart of the mode entered"
+    series(folder / "figures/ball.png", rows, title=title)
 
 
-def draw_sliding(path: Path, studies: Mapping[str, Study]) -> None:
-    """Velocities over time, with the phases of sliding shaded."""
-    figure = new_figure(8.0, 5.2)
-    rows = figure.subplots(len(studies), 1, sharex=True)
-    for axes, (name, found) in zip(rows, studies.items(), strict=True):
-        for k, (start, end) in enumerate(found.phases):
-            label = "slides" if k == 0 else None
-            axes.axvspan(start, end, color=BANDS[1], label=label)
-        axes.plot(found.times, found.states[:, 1], color=TRACKING, lw=1.4, label="Filippov")
-        axes.plot(
-            found.times, found.relaxed[:, 1], "--", color=REFERENCE, lw=1.0, label="widest strip"
-        )
-        axes.set_ylabel("velocity [m/s]")
-        axes.set_title(name, fontsize=10)
-        axes.grid(alpha=0.3)
-    rows[-1].set_xlabel("t [s]")
-    legend_below(figure, rows[0])
-    save(figure, path)
+def draw_sliding(folder: RunFolder, name: str, found: Study) -> None:
+    """Velocity over time, with the phases of sliding shaded."""
+    bands = [Band(start, end, "slides", BANDS[1]) for start, end in found.phases]
+    lines = [
+        Line(found.times, found.states[:, 1], "Filippov", width=3.0),
+        Line(found.times, found.relaxed[:, 1], "relaxed, widest strip", REFERENCE, "--"),
+    ]
+    panel = Panel("velocity [m/s]", lines, zero=True)
+    series(folder / f"figures/{name}.png", [[panel]], title=f"Sliding: {name}", bands=bands)
 
 
-def draw_orders(path: Path, widths: Array, errors: Mapping[str, Array]) -> None:
+def draw_orders(folder: RunFolder, widths: Array, errors: Mapping[str, Array]) -> None:
     """Errors over epsilon."""
-    figure = new_figure(5.6, 4.2)
-    axes = figure.subplots()
-    for (name, found), mark in zip(errors.items(), MARKS, strict=False):
-        axes.loglog(widths, found, mark, ms=4, lw=1.4, label=name)
+    lines = [
+        Line(widths, found, name, color, mark)
+        for (name, found), color, mark in zip(errors.items(), CURVES, MARKS, strict=False)
+    ]
     first = next(iter(errors.values()))
-    axes.loglog(widths, first[0] * widths / widths[0], ":", color="black", lw=1.0, label="slope 1")
-    axes.set_xlabel("epsilon [m/s]")
-    axes.set_ylabel("largest difference to Filippov's solution")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save(figure, path)
+    series(
+        folder / "figures/errors.png",
+        [[Panel("largest difference [m, m/s]", [*lines, power_law(widths, first, 1.0)], log=True)]],
+        title="Relaxed runs against Filippov's solution",
+        xlabel="epsilon [m/s]",
+        xlog=True,
+    )
 
 
 def draw_locked(
-    path: Path, found: Relaxation, locks: list[tuple[float, float]], title: str
+    folder: RunFolder,
+    name: str,
+    found: Relaxation,
+    locks: list[tuple[float, float]],
+    title: str,
 ) -> None:
     """Angles and velocities; what is behind the stop in black, locks by events shaded."""
-    figure = new_figure(8.0, 6.4)
-    rows = figure.subplots(2, 1, sharex=True)
-    degrees = np.degrees(found.states)
-    for axes, entries, label in zip(
-        rows, ((0, 2), (1, 3)), ("angle [deg]", "velocity [deg/s]"), strict=True
-    ):
-        for k, (start, end) in enumerate(locks):
-            shown = "locked, by events" if k == 0 else None
-            axes.axvspan(start, end, color=BANDS[1], label=shown)
-        for entry, color, link in zip(entries, (TRACKING, REFERENCE), (1, 2), strict=True):
-            axes.plot(found.times, degrees[:, entry], color=color, lw=1.2, label=f"link {link}")
-            black = np.where(found.behind, degrees[:, entry], np.nan)
-            axes.plot(found.times, black, color="black", lw=2.2)
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.3)
-    rows[-1].set_xlabel("t [s]")
-    legend_below(figure, rows[0])
-    figure.suptitle(f"Relaxed double pendulum, {title}; black: in the strip", fontsize=10)
-    save(figure, path)
+    bands = [Band(start, end, "locked, by events", BANDS[1]) for start, end in locks]
+    rows = [
+        [Panel("angle [deg]", _of_links(found, (0, 2)))],
+        [Panel("velocity [deg/s]", _of_links(found, (1, 3)))],
+    ]
+    title = f"Relaxed double pendulum, {title}; black: in the strip"
+    series(folder / f"figures/{name}.png", rows, title=title, bands=bands)
 
 
-def draw_reference(path: Path, pose: Array, found: Relaxation) -> None:
+def _of_links(found: Relaxation, entries: tuple[int, int]) -> list[Line]:
+    """Entries of the state of both links, in degrees, black where they are in the strip."""
+    lines = []
+    for entry, (color, name) in zip(entries, LINKS, strict=True):
+        degrees = np.degrees(found.states[:, entry])
+        behind = np.where(found.behind, degrees, np.nan)
+        lines += [
+            Line(found.times, degrees, name, color),
+            Line(found.times, behind, None, "black", width=2.4),
+        ]
+    return lines
+
+
+def draw_reference(folder: RunFolder, pose: Array, found: Relaxation) -> None:
     """The pendulum in a pose (4,), and the angles of the reference of the variations."""
-    figure = new_figure(9.0, 3.8)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 2))
-    first, second = pose[0], pose[0] + pose[2]
-    joints = np.array([[0.0, 0.0], [np.sin(first), -np.cos(first)]])
-    ends = joints[1] + np.array([[0.0, 0.0], [np.sin(second), -np.cos(second)]])
-    stop = joints[1] + 0.45 * np.array([[0.0, 0.0], [np.sin(first), -np.cos(first)]])
-    left.plot(*joints.T, "o-", color=TRACKING, lw=4, label="link 1")
-    left.plot(*ends.T, "o-", color=REFERENCE, lw=4, label="link 2")
-    left.plot(*stop.T, color="black", lw=2, label="stop, on link 1")
-    left.set_aspect("equal")
-    left.set_xlim(-0.6, 1.8)
-    left.set_axis_off()
-    left.legend(fontsize=8, loc="upper right")
-    degrees = np.degrees(found.states)
-    for entry, color, name in ((0, TRACKING, "link 1"), (2, REFERENCE, "link 2")):
-        right.plot(found.times, degrees[:, entry], color=color, lw=1.4, label=name)
-        black = np.where(found.behind, degrees[:, entry], np.nan)
-        right.plot(found.times, black, color="black", lw=2.4)
-    right.set_xlabel("t [s]")
-    right.set_ylabel("angle [deg]")
-    right.set_title("Reference of the variations; black: in the strip", fontsize=10)
-    right.grid(alpha=0.3)
-    right.legend(fontsize=8)
-    save(figure, path)
+    ((pivot, elbow, tip),) = _links(pose)
+    stop = elbow + 0.45 * (elbow - pivot)
+    bodies = [
+        Pose([np.array([pivot, elbow])]),
+        Pose([np.array([elbow, tip])], color=REFERENCE),
+        Pose([np.array([elbow, stop])], color="black"),
+    ]
+    scene = "blue link 1, red link 2, black the stop on link 1", bodies
+    snapshots(folder / "figures/start.png", [scene], title="The start", columns=1)
+    panel = Panel("angle [deg]", _of_links(found, (0, 2)))
+    title = "Reference of the variations; black: in the strip"
+    series(folder / "figures/reference.png", [[panel]], title=title)
 
 
-def draw_variations(path: Path, sizes: Array, remainders: Array) -> None:
+def draw_variations(folder: RunFolder, sizes: Array, remainders: Array) -> None:
     """Remainders of the first-order variation over the size of the perturbation."""
-    figure = new_figure(5.6, 4.2)
-    axes = figure.subplots()
-    axes.loglog(sizes, remainders, "o-", color=TRACKING, ms=4, lw=1.4, label="remainder")
-    axes.loglog(sizes, remainders[0] * (sizes / sizes[0]) ** 2, ":", color="black", label="slope 2")
-    axes.set_xlabel("perturbation of theta_2 [deg]")
-    axes.set_ylabel("largest entry [rad, rad/s]")
-    axes.set_title("Variation through the strip, in the chart of the mode entered", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save(figure, path)
+    lines = [Line(sizes, remainders, "remainder", style="o-"), power_law(sizes, remainders, 2.0)]
+    series(
+        folder / "figures/variations.png",
+        [[Panel("largest entry [rad, rad/s]", lines, log=True)]],
+        title="Variation through the strip, in the chart of the mode entered",
+        xlabel="perturbation of theta_2 [deg]",
+        xlog=True,
+    )
 
 
 def draw_printed(
-    path: Path, exact: HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
+    folder: RunFolder, exact: HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
 ) -> None:
     """theta_2 of a plastic stop, by events and under the field as printed."""
-    figure = new_figure(7.0, 4.2)
-    axes = figure.subplots()
     times = next(iter(printed.values()))[0]
     truth = np.array([exact(t)[2] for t in times.tolist()])
-    axes.plot(times, np.degrees(truth), color="black", lw=2.0, label="by events")
-    for (epsilon, (t, angle)), style in zip(printed.items(), ("-", "--", ":"), strict=False):
-        axes.plot(t, np.degrees(angle), style, lw=1.3, label=f"as printed, epsilon = {epsilon:g}")
-    axes.set_xlabel("t [s]")
-    axes.set_ylabel("angle of link 2 [deg]")
-    axes.set_title("The field of appendix B as printed lets go too late", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save(figure, path)
+    lines = [Line(times, np.degrees(truth), "by events", "black", width=3.0)]
+    for (epsilon, (t, angle)), color, style in zip(
+        printed.items(), CURVES, ("-", "--", ":"), strict=False
+    ):
+        lines.append(Line(t, np.degrees(angle), f"as printed, epsilon = {epsilon:g}", color, style))
+    title = "The field of appendix B as printed lets go too late"
+    series(folder / "figures/printed.png", [[Panel("angle of link 2 [deg]", lines)]], title=title)

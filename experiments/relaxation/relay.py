@@ -169,8 +169,9 @@ def run(config: Config, console: Console) -> Findings:
     columns = ["system", "phases", *ends, "order"]
 
     def draw(folder: RunFolder) -> None:
-        draw_sliding(folder / "figures/motion.png", studies)
-        draw_orders(folder / "figures/errors.png", np.array(config.widths), errors)
+        for name, found in studies.items():
+            draw_sliding(folder, name, found)
+        draw_orders(folder, np.array(config.widths), errors)
 
     return Findings(
         summary,

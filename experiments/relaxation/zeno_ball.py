@@ -232,10 +232,10 @@ def run(config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         curves = {f"Euler, c = {c:g}": (steps, errors), **others}
-        draw_errors(folder / "figures/errors.png", curves, (widths, flows))
+        draw_errors(folder, curves, (widths, flows))
         relaxed = relax(ball(c), 1e-3)
         shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
-        draw_ball(folder / "figures/ball.png", *entered(relaxed, shown, 0.0), last_bounce(c))
+        draw_ball(folder, *entered(relaxed, shown, 0.0), last_bounce(c))
 
     return Findings(summary, tables(config, summary), checks(summary), draw=draw)
 

@@ -26,7 +26,7 @@ from hybridctl.logs import Mapping as LogMapping
 from hybridctl.models import ModelSource, find_model
 from hybridctl.page.build import finish
 from hybridctl.plots import short_mode
-from hybridctl.report import RunFolder, assigned, build_configuration, progress, table
+from hybridctl.report import RunFolder, assigned, build_configuration, progress, say, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
@@ -84,7 +84,7 @@ def run(
         case = recorded(source, request, folder, console)
     record = case.log.record(case.model, case.settings.longest_gap)
     for warning in (*examine(case.log).warnings, *record.notes):
-        _say(console, f"warning: {warning}")
+        say(console, f"warning: {warning}")
     folder.write_configuration(case.settings, seed=case.settings.seed)
     names = FILTERS if request.compare else FILTERS[:1]
     judgements, failures = filtered(case, record, names, console)
@@ -92,7 +92,7 @@ def run(
     folder.write_json("summary.json", summary)
     print_tables(console, judgements)
     for message in failures.values():
-        _say(console, f"failed: {message}")
+        say(console, f"failed: {message}")
     with console.status("writing"):
         for judgement in judgements:
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
@@ -110,7 +110,7 @@ def recorded(source: ModelSource, request: Request, folder: RunFolder, console: 
     with console.status("recording"):
         log, truth = synthetic_log(model, settings)
     write(folder / "log.npz", model, log, truth)
-    _say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")
+    say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")
     return Case(model, settings, log, truth.run)
 
 
@@ -217,13 +217,13 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
         title = "Events" if len(events) <= _SHOWN else f"The first {_SHOWN} of {len(events)} events"
         console.print(table(title, ["time [s]", "guards", "mode after"], shown))
     for judgement in judgements:
-        _say(console, f"{judgement.name}: {judgement.verdict}")
+        say(console, f"{judgement.name}: {judgement.verdict}")
     if len(judgements) > 1:
-        _say(console, ranking({j.name: j.result.log_likelihood for j in judgements}))
+        say(console, ranking({j.name: j.result.log_likelihood for j in judgements}))
     for time, note in first.result.notes[:_NOTES]:
-        _say(console, f"note at {time:.4f} s: {note}")
+        say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:
-        _say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
+        say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
 
 
 def ranking(likelihoods: Mapping[str, float]) -> str:
@@ -237,7 +237,3 @@ def ranking(likelihoods: Mapping[str, float]) -> str:
         f"{_DECISIVE:g} from the best; more impacts between few samples, or many logs, do "
         "(`hybridctl simulate filter-study`)"
     )
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

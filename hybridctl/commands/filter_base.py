@@ -24,7 +24,7 @@ from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
 from hybridctl.page.build import finish
 from hybridctl.plots import TRACKING, Line, Panel, series
 from hybridctl.plots.filters import result_bands
-from hybridctl.report import RunFolder, build_configuration, table
+from hybridctl.report import RunFolder, build_configuration, say, table
 
 _OWN = ("settings", "channels")  # keys that a model of another kind does not have
 _SIGMAS = 2.0
@@ -81,7 +81,7 @@ def run(
     """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
     log = read_log(path, mapping or base.mapping, segment=segment)
     for warning in examine(log).warnings:
-        _say(console, f"warning: {warning}")
+        say(console, f"warning: {warning}")
     found = filter_base(log, base.model, base.path.parent)
     folder = RunFolder(f"filter-{base.path.stem}", out, overwrite=overwrite)
     folder.write_configuration(base.model, seed=None)
@@ -127,10 +127,10 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
     final = summary["final"]
     ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
     where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
-    _say(console, f"the root ends at {where} after {final['time']:.2f} s")
-    _say(console, judgement.verdict)
+    say(console, f"the root ends at {where} after {final['time']:.2f} s")
+    say(console, judgement.verdict)
     for flag in summary["flags"]:
-        _say(console, f"flag: {flag}")
+        say(console, f"flag: {flag}")
 
 
 def draw(folder: RunFolder, found: BaseRun) -> None:
@@ -155,7 +155,3 @@ def draw(folder: RunFolder, found: BaseRun) -> None:
     (folder / "figures").mkdir(exist_ok=True)
     title = "The root, with two standard deviations; shaded by feet in contact"
     series(folder / "figures/base.png", rows, title=title, bands=result_bands(found.result))
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

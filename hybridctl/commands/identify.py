@@ -24,9 +24,9 @@ from hybridctl.estimation.identify import (
     profile,
 )
 from hybridctl.estimation.record import Record
-from hybridctl.models import find_model
+from hybridctl.models import find_model, from_anywhere
 from hybridctl.page.build import finish
-from hybridctl.report import RunFolder, table
+from hybridctl.report import RunFolder, say, table
 from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 
@@ -88,7 +88,7 @@ def run(
     look: bool = False,
 ) -> dict[str, Any]:
     """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
-    make = ModelAt(request.model, request.assignments, request.parameters)
+    make = ModelAt(from_anywhere(request.model), request.assignments, request.parameters)
     start, settings = _start(make), make.settings()
     bounds = _bounds(request.bounds, request.parameters, start, type(settings))
     fitted = _records(request, make(start), request.logs, request.segments)
@@ -160,7 +160,7 @@ class _State:
         self.folder.write_json(STATE, content)
         values = ", ".join(f"{n} {v:.5g}" for n, v in zip(self.names, one.values, strict=True))
         line = f"{len(self.done)}: log-likelihood {one.log_likelihood:.2f} at {values}"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, line)
 
 
 def _start(make: ModelAt) -> Array:
@@ -276,7 +276,7 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
     line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
     if found.held_out is not None:
         line += f"; held out {found.held_out.log_likelihood:.2f}"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(console, line)
 
 
 def _number(value: float | None) -> str:

@@ -8,7 +8,7 @@ import json
 import click
 
 
-def asked(kind: type, experiment: str, **given: object) -> list[str]:
+def as_settings(kind: type, experiment: str, **given: object) -> list[str]:
     """The options that were given, as settings `key=value` of the configuration `kind`.
 
     Raises `click.UsageError` for one that is no setting of it.

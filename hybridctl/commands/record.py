@@ -20,6 +20,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
 from hybridctl.logs import Log, write_estimates, write_log
 from hybridctl.models import ModelSource
+from hybridctl.report import say
 from hybridctl.series import Series
 
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
@@ -79,10 +80,9 @@ def record(
     write(path, model, log, truth)
     counts = {name: len(series) for name, series in log.channels.items()}
     listed = ", ".join(f"{name} ({n})" for name, n in counts.items())
-    console.print(f"{path}: {listed}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{path}: {listed}")
     for event in truth.run.guard_events:
-        line = f"event at {event.time:.6f} s: {', '.join(event.guards)}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"event at {event.time:.6f} s: {', '.join(event.guards)}")
     return path
 
 

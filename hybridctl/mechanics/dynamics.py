@@ -174,7 +174,9 @@ class ContactDynamics:
         forces[closed], friction[closed] = phase.spread(now.forces)
         if len(phase.owner) > len(closed):
             slip[closed] = phase.spread(now.rows.rates)[1]
-        return ContactAcceleration(now.acceleration, forces, friction, slip, values.gaps, now)
+        return ContactAcceleration(
+            now.acceleration, forces, friction, slip, values.gaps.copy(), now
+        )
 
     def kept_values(self, q: Array, v: Array) -> Values:
         """Terms at (q, v) and zero input, in arrays that last."""

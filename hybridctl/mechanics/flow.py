@@ -45,7 +45,7 @@ class ContactFlow:
         return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :], value)
 
     def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
-        """What `contact_system` says: of all contacts, the energy, and places in the world."""
+        """What `contact_system` says: of all contacts, the energy, and places; arrays that last."""
         q, v = self._parts(x)
         dynamics = self.dynamics
         point = dynamics.acceleration(q, v, u, self.modes)

@@ -22,7 +22,7 @@ from hybridctl.page.fragments import (
 )
 from hybridctl.page.motion import MOTION
 from hybridctl.page.transcript import Transcript
-from hybridctl.report import CONFIGURATION, RunFolder
+from hybridctl.report import CONFIGURATION, RunFolder, say
 
 PAGE = "index.html"
 _SCRIPTS = ("arrays.js", "charts.js", "player.js")
@@ -65,8 +65,7 @@ def finish(
     """Leave the page of a run, say where its results are, and show the page if `look` asks."""
     entries = console.entries if isinstance(console, Transcript) else ()
     page = write_page(folder, entries, summary=summary, claim=claim or "")
-    where = f"results in {folder.path}"
-    console.print(where, markup=False, highlight=False, soft_wrap=True)
+    say(console, f"results in {folder.path}")
     if look:
         webbrowser.open(page.resolve().as_uri())
 

@@ -16,6 +16,8 @@ function plainLabel(text) {
 function Chart(holder, figure) {
   const columns = Math.max(...figure.rows.map((row) => row.length));
   const panels = [];
+  const across = figure.xlog ? Math.log10 : (x) => x;
+  const back = figure.xlog ? (x) => 10 ** x : (x) => x;
   const whole = wholeSpan();
   let span = whole;
 
@@ -41,8 +43,8 @@ function Chart(holder, figure) {
         if (x > high) high = x;
       }
     }
-    const pad = 0.02 * (high - low || 1);
-    return [low - pad, high + pad];
+    const pad = 0.02 * (across(high) - across(low) || 1);
+    return [back(across(low) - pad), back(across(high) + pad)];
   }
 
   function toolbar() {
@@ -70,7 +72,7 @@ function Chart(holder, figure) {
   }
 
   function zoom(next) {
-    if (!(next[1] - next[0] > 1e-9 * Math.max(1, Math.abs(next[0])))) return;
+    if (!(across(next[1]) - across(next[0]) > 1e-9 * Math.max(1, Math.abs(next[0])))) return;
     span = next;
     render();
   }
@@ -108,7 +110,8 @@ function Chart(holder, figure) {
       const [bottom, top] = ordinates(low, high);
       const scale = spec.log ? Math.log10 : (v) => v;
       const [s0, s1] = [scale(bottom), scale(top)];
-      const px = (x) => box.x0 + ((x - low) / (high - low)) * (box.x1 - box.x0);
+      const [a0, a1] = [across(low), across(high)];
+      const px = (x) => box.x0 + ((across(x) - a0) / (a1 - a0)) * (box.x1 - box.x0);
       const py = (y) => box.y0 + ((scale(y) - s0) / (s1 - s0)) * (box.y1 - box.y0);
       const parts = [
         `<defs><clipPath id="${clip}"><rect x="${box.x0}" y="${box.y1}" width="${box.x1 - box.x0}"
@@ -142,6 +145,10 @@ function Chart(holder, figure) {
       }
       if (!(least <= largest)) return spec.log ? [0.1, 10] : [-1, 1];
       if (spec.log) return least === largest ? [least / 3, largest * 3] : [least / 1.5, largest * 1.5];
+      if (largest - least < spec.least) {
+        const middle = (least + largest) / 2;
+        return [middle - spec.least / 2, middle + spec.least / 2];
+      }
       const pad = 0.06 * (largest - least) || 0.5 * Math.abs(largest) || 1;
       return [least - pad, largest + pad];
     }
@@ -160,7 +167,8 @@ function Chart(holder, figure) {
     }
 
     function axes(low, high, bottom, top, px, py, box) {
-      const horizontal = ticks(low, high, Math.max(2, (box.x1 - box.x0) / 80));
+      const most = Math.max(2, (box.x1 - box.x0) / 80);
+      const horizontal = figure.xlog ? decades(low, high, most) : ticks(low, high, most);
       const vertical = spec.log ? decades(bottom, top, 5) : ticks(bottom, top, 5);
       const parts = horizontal.map(
         ({ value, text }) => `<line x1="${px(value)}" x2="${px(value)}" y1="${box.y0}" y2="${box.y1}"
@@ -185,7 +193,7 @@ function Chart(holder, figure) {
     function curve(line, px, py) {
       let [path, pen] = ["", false];
       const dots = [];
-      const marked = /[.o]/.test(line.style.replace("-.", ""));
+      const marked = /[.os^vDx]/.test(line.style.replace("-.", ""));
       for (let i = 0; i < line.x.length; i++) {
         const drawn = Number.isFinite(line.y[i]) && !(spec.log && line.y[i] <= 0);
         if (drawn) {
@@ -209,7 +217,8 @@ function Chart(holder, figure) {
         const x = event.clientX - svg.getBoundingClientRect().left;
         return Math.min(Math.max(x, box.x0), box.x1);
       };
-      const time = (x) => low + ((x - box.x0) / (box.x1 - box.x0)) * (high - low);
+      const time = (x) =>
+        back(across(low) + ((x - box.x0) / (box.x1 - box.x0)) * (across(high) - across(low)));
       svg.addEventListener("pointerdown", (event) => {
         from = at(event);
         svg.setPointerCapture(event.pointerId);

@@ -12,6 +12,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from hybridctl.page.formula import formula_html
+
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png", ".gif": "image/gif"}
 _LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
 
@@ -41,7 +43,7 @@ def transcript_html(entries: Iterable[Table | str]) -> str:
 
 
 def prose_html(text: str) -> str:
-    """The docstring of an experiment: paragraphs, lists of lines with "- ", and formulas as set."""
+    """The docstring of an experiment: paragraphs, lists of lines with "- ", and formulas."""
     return "\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
 
 
@@ -80,7 +82,7 @@ def _plain(content: object) -> str:
 
 def _paragraph(part: str) -> str:
     if part.startswith(".. math::"):
-        return f"<pre>{escape(_unindented(part.removeprefix('.. math::')))}</pre>"
+        return f"<div>{_formula(part.removeprefix('.. math::'), block=True)}</div>"
     head, *items = re.split(r"(?:^|\n)- ", part)
     body = f"<p>{_inline(head)}</p>" if head.strip() else ""
     if items:
@@ -88,14 +90,25 @@ def _paragraph(part: str) -> str:
     return body
 
 
-def _unindented(formula: str) -> str:
-    return "\n".join(line.strip() for line in formula.splitlines() if line.strip())
+def _formula(tex: str, *, block: bool = False) -> str:
+    """A formula as a drawing; as it was written, where it cannot be read."""
+    try:
+        return formula_html(tex, block=block)
+    except Exception:  # the reader of TeX raises all kinds, and a page is to be had all the same
+        return f"<code>{escape(' '.join(tex.split()))}</code>"
 
 
 def _inline(text: str) -> str:
-    """Text with `code` and roles such as :math:`x` set as code."""
-    plain = escape(" ".join(text.split()))
-    return re.sub(r"(?::\w+:)?`+([^`]+)`+", r"<code>\1</code>", plain)
+    """Text with `code`, and formulas, which are :math:`x`."""
+    found = re.split(r"((?::\w+:)?`+[^`]+`+)", " ".join(text.split()))
+    return "".join(_marked(part) if "`" in part else escape(part) for part in found)
+
+
+def _marked(part: str) -> str:
+    """A piece between backquotes."""
+    role, _, content = part.partition("`")
+    content = content.strip("`")
+    return _formula(content) if role == ":math:" else f"<code>{escape(content)}</code>"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from hybridctl.plots.panels import Pose as Pose
 from hybridctl.plots.panels import animation as animation
 from hybridctl.plots.panels import canvas as canvas
 from hybridctl.plots.panels import grid as grid
+from hybridctl.plots.panels import power_law as power_law
 from hybridctl.plots.panels import save_figure as save_figure
 from hybridctl.plots.panels import series as series
 from hybridctl.plots.panels import snapshots as snapshots

@@ -41,12 +41,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share an axis; `log` for a logarithmic ordinate, `zero` for a line there."""
+    """Curves that share an axis; `log` for a logarithmic ordinate, `zero` for a line there.
+
+    least: what the ordinate spans at least, so that rounding does not look like motion.
+    """
 
     ylabel: str
     lines: Sequence[Line]
     log: bool = False
     zero: bool = False
+    least: float = 0.0
     legend: Literal["best", "lower left"] = "best"
 
 
@@ -77,6 +81,12 @@ def canvas(width: float, height: float) -> Figure:
     return figure
 
 
+def power_law(sizes: Array, values: Array, order: float) -> Line:
+    """Through the first of the values, a dotted line of that slope on logarithmic axes."""
+    along = values[0] * (sizes / sizes[0]) ** order
+    return Line(sizes, along, f"slope {order:g}", "black", ":", 1.0)
+
+
 def grid(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
     """Panels in rows, for `series`."""
     columns = min(columns, len(panels))
@@ -91,14 +101,17 @@ def series(
     bands: Sequence[Band] = (),
     span: tuple[float, float] | None = None,
     xlabel: str = "time [s]",
+    xlog: bool = False,
 ) -> Figure:
     """A grid of time series that share the time axis; `panels[row][column]`.
+
+    Or of anything else that shares an abscissa: xlabel names it, xlog makes it logarithmic.
 
     With a path it is saved, and beside the picture (see `save_figure`) the series as .json, for the
     page.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
-    figure = canvas(1.0 + 4.6 * columns, 1.0 + 1.75 * rows)
+    figure = canvas(1.0 + 4.6 * columns, 1.0 + max(1.75 * rows, 2.6))
     cells = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for r, row in enumerate(panels):
         for c in range(columns):
@@ -111,6 +124,8 @@ def series(
         visible = [cells[r][c] for r in range(rows) if c < len(panels[r])]
         visible[-1].set_xlabel(xlabel)
         visible[-1].tick_params(labelbottom=True)
+    if xlog:
+        cells[0][0].set_xscale("log")
     if span is not None:
         cells[0][0].set_xlim(span)
     figure.suptitle(title)
@@ -120,6 +135,7 @@ def series(
     record = {
         "title": title,
         "xlabel": xlabel,
+        "xlog": xlog,
         "span": span,
         "bands": [asdict(band) for band in bands],
         "rows": [[_panel_record(panel) for panel in row] for row in panels],
@@ -141,7 +157,8 @@ def _panel_record(panel: Panel) -> dict[str, Any]:
         }
         for line in panel.lines
     ]
-    return {"ylabel": panel.ylabel, "log": panel.log, "zero": panel.zero, "lines": lines}
+    entries = {name: getattr(panel, name) for name in ("ylabel", "log", "zero", "least")}
+    return {**entries, "lines": lines}
 
 
 def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool) -> None:
@@ -171,6 +188,10 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.axhline(0.0, color="black", lw=0.6)
     if panel.log:
         axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high - low < panel.least:
+        middle = 0.5 * (low + high)
+        axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
     axes.set_ylabel(panel.ylabel)
     axes.grid(alpha=0.3)
     if any(line.label for line in panel.lines):
@@ -262,9 +283,12 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it."""
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=_DPI)
+    layout = figure.get_layout_engine()
+    figure.set_layout_engine("none")  # that of the pixels stays, and is not found again
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with (
         atomic(Path(path).with_suffix(".svg")) as temporary,
         mpl.rc_context({"svg.hashsalt": "hybridctl"}),
     ):
         figure.savefig(temporary, metadata=plain)
+    figure.set_layout_engine(layout)

@@ -31,6 +31,7 @@ Path = str | os.PathLike[str] | None
 COLORS = {"open": BASELINE, "closed": TRACKING, "stick": TRACKING, "slip": REFERENCE}
 _SAMPLES = 1500  # over a run; every arc has at least two
 _CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
+_LEAST_GAP = 0.01  # mm, above what the tolerances of a run leave of gaps that are closed
 _WIDE = 0.12  # of the time axis; bands that are narrower have no name
 
 
@@ -99,7 +100,7 @@ def modes(
     rows = []
     for i, contact in chosen:
         gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
-        row = [Panel(f"{contact.name}\ngap [mm]", _coloured(gap, i))]
+        row = [Panel(f"{contact.name}\ngap [mm]", _coloured(gap, i), least=_LEAST_GAP)]
         if slides:
             speed = [
                 (arc, times, np.linalg.norm(values[:, i], axis=1))

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridctl.checks import count, did_you_mean
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.models import experiment_module
+from hybridctl.models import experiment_module, from_anywhere
 from hybridctl.report import build_configuration
 
 Settings = dict[str, Any]
@@ -65,7 +65,7 @@ def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> 
         settings = start
         for name, value in zip(axes, combination, strict=True):
             settings = _with(settings, name, value, experiment)
-        units.append(_unit(experiment, module, settings, list(axes)))
+        units.append(_unit(from_anywhere(experiment), module, settings, list(axes)))
     return tuple(units)
 
 

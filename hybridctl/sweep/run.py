@@ -16,7 +16,7 @@ from rich.console import Console
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.files import atomic
 from hybridctl.models import experiment_module
-from hybridctl.report import RunFolder, build_configuration, plain, table
+from hybridctl.report import RunFolder, build_configuration, plain, say, table
 from hybridctl.sweep.plan import Unit
 from hybridctl.workers import Crew
 
@@ -48,7 +48,7 @@ def run(
     units: Sequence[Unit],
     folder: RunFolder,
     workers: Crew,
-    say: Callable[[str], None],
+    tell: Callable[[str], None],
     *,
     job: Callable[[Unit], Row] = work,
 ) -> list[Row]:
@@ -61,14 +61,14 @@ def run(
     files = {unit.key: folder / f"units/{unit.key}.json" for unit in units}
     rows = {key: _read(path) for key, path in files.items() if path.is_file()}
     if rows:
-        say(f"{len(rows)} of {len(units)} units have results already")
+        tell(f"{len(rows)} of {len(units)} units have results already")
     for unit, future in workers.finished(job, [u for u in units if u.key not in rows]):
         row = _outcome(future)
         rows[unit.key] = row
         if row["status"] != LOST:
             folder.write_json(f"units/{unit.key}.json", row)
         note = f": {row['message']}" if row["message"] else ""
-        say(f"[{len(rows)}/{len(units)}] {unit.label}: {row['status']}{note}")
+        tell(f"[{len(rows)}/{len(units)}] {unit.label}: {row['status']}{note}")
     return [_row(unit, rows[unit.key]) for unit in units]
 
 
@@ -116,8 +116,7 @@ def print_outcome(console: Console, rows: Sequence[Row], tables: Sequence[Path])
     ended = Counter(row["status"] for row in rows)
     console.print(table("Units", ["status", "number"], sorted(ended.items())))
     for path in tables:
-        line = f"{len(rows)} rows in {path}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{len(rows)} rows in {path}")
 
 
 def _check_plan(units: Sequence[Unit], folder: RunFolder) -> None:

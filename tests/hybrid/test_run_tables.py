@@ -55,6 +55,20 @@ def test_outputs_have_both_limits_at_events(landing):
     )
 
 
+def test_outputs_along_arcs_are_those_at_each_time(landing):
+    """What a sample has is its own: also the gap of an open corner while the other one slides."""
+    for arc, times, found in landing.sampled_outputs(0.02):
+        for name, values in found.items():
+            alone = [arc_outputs(landing, arc, t)[name] for t in times.tolist()]
+            np.testing.assert_array_equal(values, alone)
+
+
+def arc_outputs(run, arc, t):
+    """Outputs of the mode of an arc at one time, copied."""
+    found = run.system.mode(arc.mode).outputs(t, *arc.state_and_input(t))
+    return {name: np.copy(value) for name, value in found.items()}
+
+
 def test_outputs_are_nan_where_the_mode_has_none(switching):
     found = switching.outputs("square", [0.5, 1.5])
     np.testing.assert_allclose(found, [[0.25], [np.nan]], atol=1e-9)
@@ -91,6 +105,9 @@ def test_dataframes_have_names_and_units(landing):
     assert "root_pitch rate [rad/s]" in table
     assert "normal_force.right [N]" in table
     assert "kinetic energy [J]" in table
+    inside = table.loc[[t for t in table.index if not landing.events[0].time <= t <= 0.2]]
+    gaps = landing.outputs("gap", inside.index.to_numpy())
+    np.testing.assert_allclose(inside[["gap.left [m]", "gap.right [m]"]], gaps, atol=1e-12)
     impact = landing.events[0].time
     both = table.loc[impact, "root_z rate [m/s]"].tolist()
     assert both == pytest.approx(

@@ -64,7 +64,8 @@ def folder(run, tmp_path_factory):
     console.quiet = True
     console.print(table("Impacts [1]", ["quantity [s]", "<value>"], [("first [s]", "0.25")]))
     console.print("no [bold]more[/bold] than that")
-    claim = "A ball stops.\n\nClosed forms, `code`:\n\n- one & a half;\n- two.\n\n.. math:: a < b"
+    parts = "Closed forms, `code`:", "- one & a half, :math:`x^2`;\n- two.", ".. math:: a < b"
+    claim = "\n\n".join(["A ball stops.", *parts])
     write_page(made, console.entries, summary="a ball & a slope", claim=claim)
     return made
 

@@ -15,10 +15,11 @@ class Reader(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.text, self.scripts, self.links = [], {}, [], []
+        self.open, self.text, self.labels, self.links = [], {}, [], []
 
     def handle_starttag(self, tag, attributes):
-        self.links += [(tag, v) for name, v in attributes if name in ("src", "href")]
+        self.links += [(tag, v) for name, v in attributes if name in ("src", "href", "xlink:href")]
+        self.labels += [(tag, v) for name, v in attributes if name == "aria-label"]
         if tag not in EMPTY:
             self.open.append(tag)
 
@@ -53,8 +54,9 @@ def test_the_elements_nest_and_the_page_says_what_the_run_was(page):
         "Files",
     ]
     assert text["code"] == ["code"]
-    assert "one & a half;" in text["li"]
-    assert text["pre"] == ["a < b"]
+    assert "one & a half, " in text["li"]
+    labels = [v for tag, v in read(page).labels if tag == "span"]
+    assert labels == ["x^2", "a < b"]
 
 
 def test_tables_and_lines_stand_there_as_the_console_shows_them(page):
@@ -71,6 +73,8 @@ def test_nothing_is_loaded_from_elsewhere(page, folder):
     for tag, target in links:
         if tag == "a":
             assert (folder / target).is_file()
+        elif tag == "use":
+            assert target.startswith("#")
         else:
             assert tag == "img"
             assert target.startswith("data:image/")
