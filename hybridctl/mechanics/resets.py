@@ -148,23 +148,28 @@ class _Impact:
 
         One whose gap closes at the same instant, but that moves, has an event of its own.
         """
-        if len(self.known) == len(terms.gaps):
-            return tuple(sorted(self.known))
-        near, rates = np.abs(terms.gaps) <= TOUCHING, terms.rates[: len(terms.gaps)]
-        resting = np.flatnonzero(near & (np.abs(rates) <= RESTING_SPEED)).tolist()
-        bouncing = self._bouncing(terms).difference(self.closed)
-        return tuple(sorted({*self.hit, *self.closed, *resting} - bouncing))
+        bouncing, count = self._bouncing(terms), len(terms.gaps)
+        each = enumerate(zip(terms.gaps.tolist(), terms.rates[:count].tolist(), strict=True))
+        return tuple(
+            i
+            for i, (gap, rate) in each
+            if i in self.closed or (i not in bouncing and (i in self.hit or _rests(gap, rate)))
+        )
 
     def _bouncing(self, terms: Values) -> set[int]:
         """Contacts that bounce off, but those that hit where all of these do."""
-        rates = terms.rates[: len(terms.gaps)]
-        bounces = (rates > SEPARATION_SPEED) & (self.dynamics.restitution > 0.0)
-        found = set(np.flatnonzero(bounces).tolist())
+        each = zip(self.dynamics.restitution.tolist(), terms.rates.tolist(), strict=False)
+        found = {i for i, (e, rate) in enumerate(each) if e > 0.0 and rate > SEPARATION_SPEED}
         return found if self.hit - found else found - self.hit
 
     def _parts(self, x: Array) -> tuple[Array, Array]:
         n = self.dynamics.robot.nq
         return x[:n], x[n:]
+
+
+def _rests(gap: float, rate: float) -> bool:
+    """Whether a contact is on its surface and hardly moves."""
+    return abs(gap) <= TOUCHING and abs(rate) <= RESTING_SPEED
 
 
 @dataclass(frozen=True)
