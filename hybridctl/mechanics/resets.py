@@ -96,13 +96,13 @@ class _Impact:
     def jump(self, t: float, x: Array, u: Array) -> Jump:
         q, v = self._parts(x)
         result = self._hit(q, v)
-        after, names = (
-            np.concatenate([q, result.velocity_after]),
-            closing_guards(self.dynamics.contacts),
-        )
-        hit = self.hit.difference(self._bouncing(result.terms))
-        took_part = tuple(names[i] for i in sorted(hit)) if hit != self.hit else None
-        return Jump(after, result.modes, result.impulses, result, guards=took_part or None)
+        after = np.concatenate([q, result.velocity_after])
+        hit = self.hit - self._bouncing(result.terms)
+        guards = None
+        if hit != self.hit:
+            names = closing_guards(self.dynamics.contacts)
+            guards = tuple(names[i] for i in sorted(hit))
+        return Jump(after, result.modes, result.impulses, result, guards)
 
     def settled(self, t: float, x: Array, u: Array) -> Jump:
         """The limit of bounces that accumulate: gaps that were left are closed."""
