@@ -26,7 +26,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.motion import Motion
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Surface
+from hybridctl.mechanics.surfaces import Surface, grouped
 from hybridctl.mechanics.tangents import TangentFrames, plane_of_motion
 
 _LOOKS = 3
@@ -102,12 +102,9 @@ class ContactSet:
         self._both = np.concatenate((self._a, self._b))
         self._support_a = np.array([robot.supporting(j) for j in joint_a])
         self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b])
-        surfaces = {id(contact.surface): contact.surface for contact in contacts}
-        self._surfaces: list[tuple[Surface, Array]] = [
-            (surface, np.array([c.surface is surface for c in contacts]))
-            for surface in surfaces.values()
-        ]
-        self._curved = any(surface.curved for surface in surfaces.values())
+        self._each = tuple(contact.surface for contact in contacts)
+        self._surfaces = grouped(self._each)
+        self._curved = any(surface.curved for surface in self._each)
         self._frames = self._tangent_frames(contacts)
         self.owner = np.array([*range(len(contacts)), *self._frames.owner], dtype=np.intp)
         self.tangents = tuple(
@@ -296,18 +293,17 @@ class ContactSet:
         if len(self._surfaces) == 1:
             return np.asarray(getattr(self._surfaces[0][0], what)(*arguments))
         parts = [
-            (mask, getattr(surface, what)(*(argument[mask] for argument in arguments)))
-            for surface, mask in self._surfaces
+            (places, getattr(surface, what)(*(argument[places] for argument in arguments)))
+            for surface, places in self._surfaces
         ]
         result = np.empty((len(self._a), *parts[0][1].shape[1:]))
-        for mask, part in parts:
-            result[mask] = part
+        for places, part in parts:
+            result[places] = part
         return result
 
     def places(self) -> tuple[Place, ...]:
         """The constants of all contacts, from which their motion follows."""
-        surfaces = {i: s for s, mask in self._surfaces for i in np.flatnonzero(mask).tolist()}
-        count = len(surfaces)
+        count = len(self._each)
         return tuple(
             Place(
                 self.joint_a[i],
@@ -316,7 +312,7 @@ class ContactSet:
                 self.joint_b[i],
                 self._local[count + i, :3, :3],
                 self._local[count + i, :3, 3],
-                surfaces[i],
+                self._each[i],
                 len(self.tangents[i]),
                 self._frames.axes[i],
             )

@@ -6,12 +6,13 @@ side. All functions take n points (n, 3) at once, in m.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, flag, number, vector
+from hybridctl.checks import Array, Indices, flag, number, vector
 from hybridctl.errors import InputError
 
 
@@ -57,20 +58,11 @@ class Surface(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Plane(ByValue):
-    """The plane through `point` whose `normal` points to the free side; normalised."""
+class _Flat:
+    """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
 
     point: Array
     unit_normal: Array
-
-    def __init__(self, point: object, normal: object) -> None:
-        n = vector("normal", normal, 3)  # type: ignore[arg-type]
-        length = float(np.linalg.norm(n))
-        if length == 0.0:
-            raise InputError("normal must not be zero")
-        object.__setattr__(self, "point", vector("point", point, 3))  # type: ignore[arg-type]
-        object.__setattr__(self, "unit_normal", vector("normal", n / length, 3))
 
     @property
     def curved(self) -> bool:
@@ -79,7 +71,7 @@ class Plane(ByValue):
 
     def distance(self, r: Array) -> Array:
         """n . (r - point)."""
-        return np.asarray((r - self.point) @ self.unit_normal)
+        return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
 
     def normal(self, r: Array) -> Array:
         """n."""
@@ -94,18 +86,12 @@ class Plane(ByValue):
         return np.zeros((len(r), 3, 3))
 
 
-@dataclass(frozen=True, eq=False)
-class Sphere(ByValue):
-    """A sphere touched from outside, or with `inside` a bowl touched from within."""
+class _Round:
+    """Spheres: one for all points, or one for each of n, with fields (n, 3), (n,) and (n,)."""
 
     center: Array
-    radius: float
-    inside: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "center", vector("center", self.center, 3))
-        object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
-        flag("inside", self.inside)
+    radius: float | Array
+    inside: bool | Array
 
     @property
     def curved(self) -> bool:
@@ -113,8 +99,8 @@ class Sphere(ByValue):
         return True
 
     @property
-    def _side(self) -> float:
-        return -1.0 if self.inside else 1.0
+    def _side(self) -> Array:
+        return np.where(self.inside, -1.0, 1.0)
 
     def distance(self, r: Array) -> Array:
         """|r - center| - radius, or its negative inside."""
@@ -123,7 +109,7 @@ class Sphere(ByValue):
     def normal(self, r: Array) -> Array:
         """The radial direction d."""
         e = r - self.center
-        return np.asarray(self._side * e / np.linalg.norm(e, axis=1)[:, None])
+        return np.asarray((self._side / np.linalg.norm(e, axis=1))[:, None] * e)
 
     def curvature(self, r: Array) -> Array:
         """(I - d d') / rho at distance rho from the center."""
@@ -131,7 +117,7 @@ class Sphere(ByValue):
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
         flat = np.eye(3) - d[:, :, None] * d[:, None, :]
-        return np.asarray(self._side * flat / rho[:, None, None])
+        return np.asarray((self._side / rho)[:, None, None] * flat)
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
         """-((d.s) (I - d d') + s_t d' + d s_t') / rho^2 with s_t the tangential part of s."""
@@ -143,4 +129,79 @@ class Sphere(ByValue):
         flat = np.eye(3) - d[:, :, None] * d[:, None, :]
         mixed = tangential[:, :, None] * d[:, None, :]
         total = radial[:, None, None] * flat + mixed + mixed.transpose(0, 2, 1)
-        return np.asarray(-self._side * total / (rho**2)[:, None, None])
+        return np.asarray(-(self._side / rho**2)[:, None, None] * total)
+
+
+@dataclass(frozen=True, eq=False)
+class Plane(_Flat, ByValue):
+    """The plane through `point` whose `normal` points to the free side; normalised."""
+
+    point: Array
+    unit_normal: Array
+
+    def __init__(self, point: object, normal: object) -> None:
+        n = vector("normal", normal, 3)  # type: ignore[arg-type]
+        length = float(np.linalg.norm(n))
+        if length == 0.0:
+            raise InputError("normal must not be zero")
+        object.__setattr__(self, "point", vector("point", point, 3))  # type: ignore[arg-type]
+        object.__setattr__(self, "unit_normal", vector("normal", n / length, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class Sphere(_Round, ByValue):
+    """A sphere touched from outside, or with `inside` a bowl touched from within."""
+
+    center: Array
+    radius: float
+    inside: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "center", vector("center", self.center, 3))
+        object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
+        flag("inside", self.inside)
+
+
+@dataclass(frozen=True)
+class _Planes(_Flat):
+    point: Array
+    unit_normal: Array
+
+
+@dataclass(frozen=True)
+class _Spheres(_Round):
+    center: Array
+    radius: Array
+    inside: Array
+
+
+def grouped(surfaces: Sequence[Surface]) -> list[tuple[Surface, Indices]]:
+    """The surfaces of n points as few that take several: each with the places of its points.
+
+    Planes become one, and so do spheres.
+    """
+    places: dict[object, list[int]] = {}
+    for i, surface in enumerate(surfaces):
+        kind = type(surface) if type(surface) in (Plane, Sphere) else id(surface)
+        places.setdefault(kind, []).append(i)
+    return [
+        (_joined([surfaces[i] for i in those]), np.array(those, dtype=np.intp))
+        for those in places.values()
+    ]
+
+
+def _joined(alike: Sequence[Surface]) -> Surface:
+    first = alike[0]
+    if all(other is first for other in alike):
+        return first
+    planes = [each for each in alike if isinstance(each, Plane)]
+    if planes:
+        return _Planes(
+            np.array([p.point for p in planes]), np.array([p.unit_normal for p in planes])
+        )
+    spheres = [each for each in alike if isinstance(each, Sphere)]
+    return _Spheres(
+        np.array([s.center for s in spheres]),
+        np.array([s.radius for s in spheres]),
+        np.array([s.inside for s in spheres]),
+    )
