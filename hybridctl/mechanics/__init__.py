@@ -8,7 +8,7 @@ from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.rotors import Rotor
 from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.mechanics.surfaces import Plane, Sphere
+from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import closed_contacts, contact_system
 from hybridctl.mechanics.timestepping import time_stepping
 
@@ -20,6 +20,7 @@ __all__ = [
     "RobotStateSpace",
     "Rotor",
     "Sphere",
+    "Terrain",
     "closed_contacts",
     "contact_system",
     "equilibrium",

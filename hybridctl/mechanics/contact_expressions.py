@@ -22,7 +22,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.expressions import Bodies, Expression, Motion, Spatial
 from hybridctl.mechanics.geometry import Place
-from hybridctl.mechanics.surfaces import Plane, Sphere, Surface
+from hybridctl.mechanics.surfaces import ExpressedSurface, Surface
 
 
 class Rows(NamedTuple):
@@ -126,15 +126,13 @@ class _Point:
         rate = self._across @ motion.accelerations[self._a].angular
         rate -= motion.accelerations[self._b].angular + ca.cross(of_b.angular, turned)
         arm = -self._radius * self.normal
-        along = velocity - self.normal * _dot(self.normal, velocity)
-        arm_rate = -self._radius * self._surface.curvature * along
+        arm_rate = -self._radius * (self._surface.curvature @ velocity)
         acceleration += ca.cross(back @ rate, arm) + ca.cross(spin, arm_rate)
         return velocity + ca.cross(spin, arm), acceleration
 
     def bend(self, velocity: Expression) -> Expression:
         """What the curvature of the surface adds to the acceleration of the gap."""
-        along = _dot(self.normal, velocity)
-        return self._surface.curvature * (_dot(velocity, velocity) - along * along)
+        return ca.bilin(self._surface.curvature, velocity, velocity)
 
     def row(self, columns: dict[int, list[Spatial]], direction: Expression) -> Expression:
         """The row (1, nv) of a direction (3, 1) in the frame of the surface."""
@@ -161,29 +159,29 @@ class _Point:
 
 
 class _SurfaceAt(NamedTuple):
-    """Signed distance, normal (3, 1), and the curvature, the same in all directions."""
+    """Signed distance, normal (3, 1), and curvature (3, 3)."""
 
     distance: Expression
     normal: Expression
     curvature: Expression
 
 
-def known_surface(surface: Surface) -> Plane | Sphere:
+def known_surface(surface: Surface) -> ExpressedSurface:
     """The surface; `InputError` for one of which no expression is known."""
-    if isinstance(surface, Plane | Sphere):
+    if isinstance(surface, ExpressedSurface):
         return surface
-    raise InputError(f"surface must be a Plane or a Sphere to be generated, got {surface!r}")
+    raise InputError(
+        f"surface must have a method `expression`, as a Plane has, to be generated, got {surface!r}"
+    )
 
 
-def _surface(surface: Plane | Sphere, r: Expression) -> _SurfaceAt:
+def _surface(surface: ExpressedSurface, r: Expression) -> _SurfaceAt:
     """A surface at the point r (3, 1) in its frame."""
-    if isinstance(surface, Plane):
-        normal = ca.DM(surface.unit_normal)
-        return _SurfaceAt(_dot(normal, r - ca.DM(surface.point)), normal, ca.DM(0.0))
-    side = -1.0 if surface.inside else 1.0
-    e = r - ca.DM(surface.center)
-    rho = ca.sqrt(_dot(e, e))
-    return _SurfaceAt(side * (rho - surface.radius), side * e / rho, side / rho)
+    at = ca.SX.sym("r", 3)
+    distance = surface.expression(at)
+    curvature, normal = ca.hessian(distance, at)
+    made = ca.Function("surface", [at], [distance, ca.densify(normal), curvature])
+    return _SurfaceAt(*made(r))
 
 
 def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:

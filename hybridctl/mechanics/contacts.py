@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridctl.checks import number, vector
 from hybridctl.errors import InputError
-from hybridctl.mechanics.surfaces import ByValue, Surface
+from hybridctl.mechanics.surfaces import ByValue, Surface, Terrain
 
 if TYPE_CHECKING:
     from hybridctl.mechanics.robot import Robot
@@ -50,8 +50,8 @@ class Contact(ByValue):
                 raise InputError(f"{what} of a contact must be a name, got {text!r}")
         if isinstance(self.surface, type) or not isinstance(self.surface, Surface):
             raise InputError(
-                f"surface of contact {self.name!r} must be a Surface, such as a Plane or a Sphere, "
-                f"got {self.surface!r}"
+                f"surface of contact {self.name!r} must be a Surface, such as a Plane, Sphere or "
+                f"Terrain, got {self.surface!r}"
             )
         if self.frame == self.body:
             raise InputError(
@@ -70,6 +70,11 @@ class Contact(ByValue):
             ),
             "radius": number("radius", self.radius, at_least=0.0),
         }
+        if checked["radius"] and isinstance(self.surface, Terrain):
+            raise InputError(
+                f"radius of contact {self.name!r} must be 0 on Terrain, whose function is a "
+                f"distance on the ground alone, got {self.radius!r}"
+            )
         for what, value in checked.items():
             object.__setattr__(self, what, value)
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.motion import Motion
@@ -131,6 +132,12 @@ class ContactSet:
             motion = robot.motion(q, np.zeros(robot.nv), self.joints)
             p, turn, r = self._place(motion.poses)
             normals.append(self._on_surfaces("normal", r))
+            for contact, n, at in zip(contacts, normals[-1], r, strict=True):
+                if not np.isfinite(n).all():
+                    raise InputError(
+                        f"the surface of contact {contact.name!r} must have a normal everywhere, "
+                        f"but it is not finite at {at.tolist()} m in its frame"
+                    )
             p = p - self._radius[:, None] * _times(turn, normals[-1])
             linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
             moves.append(turn.transpose(0, 2, 1) @ (self._sign[:, None, :] * linear))

@@ -1,19 +1,24 @@
 r"""Smooth surfaces that contact points can touch, as signed distances in their body's frame.
 
 A surface is the zero set of a function phi with :math:`|\nabla\phi| = 1`, positive on the free
-side. All functions take n points (n, 3) at once, in m.
+side. All functions take n points (n, 3) at once, in m. A surface that also has a method
+`expression(r)`, phi as a CasADi expression of the point (3, 1), can be generated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, Indices, flag, number, vector
+from hybridctl.checks import Array, Indices, flag, function, number, vector
 from hybridctl.errors import InputError
+
+Expression: TypeAlias = Any
 
 
 class ByValue:
@@ -55,6 +60,15 @@ class Surface(Protocol):
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
         """Derivative of the Hessian along `direction` (n, 3): (n, 3, 3)."""
+        ...
+
+
+@runtime_checkable
+class ExpressedSurface(Protocol):
+    """A surface that can be generated."""
+
+    def expression(self, r: Expression) -> Expression:
+        """phi (1, 1) of the point r (3, 1), CasADi expressions."""
         ...
 
 
@@ -147,6 +161,10 @@ class Plane(_Flat, ByValue):
         object.__setattr__(self, "point", vector("point", point, 3))  # type: ignore[arg-type]
         object.__setattr__(self, "unit_normal", vector("normal", n / length, 3))
 
+    def expression(self, r: Expression) -> Expression:
+        """phi of the point r (3, 1)."""
+        return ca.dot(ca.DM(self.unit_normal), r - ca.DM(self.point))
+
 
 @dataclass(frozen=True, eq=False)
 class Sphere(_Round, ByValue):
@@ -160,6 +178,92 @@ class Sphere(_Round, ByValue):
         object.__setattr__(self, "center", vector("center", self.center, 3))
         object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
         flag("inside", self.inside)
+
+    def expression(self, r: Expression) -> Expression:
+        """phi of the point r (3, 1)."""
+        e = r - ca.DM(self.center)
+        return float(self._side) * (ca.sqrt(ca.dot(e, e)) - self.radius)
+
+
+@dataclass(frozen=True, eq=False)
+class Terrain(ByValue):
+    r"""Smooth ground z = h(x, y) in the frame of its body, touched from above.
+
+    .. math:: \phi = (z - h) / \sqrt{1 + h_x^2 + h_y^2},
+
+    whose gradient on the ground is the unit normal; off it phi is a distance to first order. h is
+    kept `serialized`. Derivatives up to the fourth of h are needed: a height that is given in
+    pieces makes forces jump where they meet.
+    """
+
+    serialized: str
+
+    def __init__(self, height: Callable[[Expression, Expression], Expression]) -> None:
+        """height: h in m of CasADi expressions x and y in m, such as `lambda x, y: 0.1 * x * y`.
+
+        Raises `InputError` for what is no number or expression of x and y alone, or not finite at
+        (0, 0).
+        """
+        function("height", height)
+        x, y = ca.SX.sym("x"), ca.SX.sym("y")
+        try:
+            h = ca.Function("height", [x, y], [ca.densify(ca.SX(height(x, y)))])
+        except (RuntimeError, NotImplementedError) as error:
+            raise InputError(f"height must give an expression of x and y alone: {error}") from error
+        if h.numel_out() != 1:
+            raise InputError(f"height must give one number, got {h.size_out(0)}")
+        if not np.isfinite(float(h(0.0, 0.0))):
+            raise InputError(f"height must be finite, got {float(h(0.0, 0.0))} at (0, 0)")
+        object.__setattr__(self, "serialized", h.serialize())
+
+    def __repr__(self) -> str:
+        return f"Terrain({ca.Function.deserialize(self.serialized)})"
+
+    @property
+    def curved(self) -> bool:
+        """True."""
+        return True
+
+    def expression(self, r: Expression) -> Expression:
+        """phi of the point r (3, 1)."""
+        x, y = ca.SX.sym("x"), ca.SX.sym("y")
+        h = ca.Function.deserialize(self.serialized)(x, y)
+        phi = (r[2] - h) / ca.sqrt(1.0 + ca.sumsqr(ca.gradient(h, ca.vertcat(x, y))))
+        return ca.substitute(phi, ca.vertcat(x, y), r[:2])
+
+    def distance(self, r: Array) -> Array:
+        """phi (n,)."""
+        return self._at(0, r)
+
+    def normal(self, r: Array) -> Array:
+        """Gradient of phi (n, 3)."""
+        return self._at(1, r)
+
+    def curvature(self, r: Array) -> Array:
+        """Hessian of phi (n, 3, 3)."""
+        return self._at(2, r)
+
+    def curvature_along(self, r: Array, direction: Array) -> Array:
+        """Its derivative along `direction` (n, 3): (n, 3, 3)."""
+        return self._at(3, r, direction)
+
+    def _at(self, order: int, *points: Array) -> Array:
+        of_one = _derivatives(self)[order]
+        found = [np.asarray(of_one(*each)) for each in zip(*points, strict=True)]
+        shape = ((), (3,), (3, 3), (3, 3))[order]
+        return np.array(found).reshape(len(points[0]), *shape)
+
+
+@lru_cache
+def _derivatives(surface: Terrain) -> tuple[Any, Any, Any, Any]:
+    """phi, its gradient, its Hessian, all of r, and the derivative of that of r and s along s."""
+    r, s = ca.SX.sym("r", 3), ca.SX.sym("s", 3)
+    phi = surface.expression(r)
+    hessian, gradient = ca.hessian(phi, r)
+    along = ca.reshape(ca.jtimes(ca.vec(hessian), r, s), 3, 3)
+    results = ([r], [phi]), ([r], [gradient]), ([r], [hessian]), ([r, s], [along])
+    made = [ca.Function("terrain", of, [ca.densify(v) for v in what]) for of, what in results]
+    return made[0], made[1], made[2], made[3]
 
 
 @dataclass(frozen=True)
