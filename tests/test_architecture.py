@@ -41,6 +41,7 @@ HOME = {
         "whole_step.py",
         "mechanics/expressions.py",
         "mechanics/contact_expressions.py",
+        "mechanics/surfaces.py",
         "mechanics/generated.py",
         "mechanics/generated_mode.py",
         "mechanics/impact_expressions.py",

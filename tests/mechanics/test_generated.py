@@ -181,7 +181,7 @@ class _Hollow:
 
 
 def test_a_surface_without_an_expression_is_refused():
-    with pytest.raises(InputError, match="Plane or a Sphere"):
+    with pytest.raises(InputError, match="Plane, Sphere or Terrain"):
         Contact("c", "cube", _Hollow())
 
 

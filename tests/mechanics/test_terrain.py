@@ -153,7 +153,7 @@ def test_heights_that_are_none_are_refused(height, message):
 
 def test_a_height_that_is_not_known_everywhere_is_refused():
     dome = Terrain(lambda x, y: ca.sqrt(0.01 - x**2 - y**2))
-    with pytest.raises(InputError, match="surface of contact 'c' .* not finite at"):
+    with pytest.raises(InputError, match=r"surface of contact 'c' .* not finite at"):
         bead(dome, friction=0.3)
 
 
