@@ -139,8 +139,6 @@ class _Impact:
         One whose gap closes at the same instant, but that moves, has an event of its own; so has
         one that bounces off: of its speed the law of impact would take back a part.
         """
-        if len(self.known) == len(terms.gaps):
-            return tuple(sorted(self.known))
         near, rates = np.abs(terms.gaps) <= TOUCHING, terms.rates[: len(terms.gaps)]
         bounces = (rates > SEPARATION_SPEED) & (self.dynamics.restitution > 0.0)
         resting = near & (np.abs(rates) <= RESTING_SPEED) & ~bounces
