@@ -13,7 +13,7 @@ from hybridctl.batch.watch import Flags, Rows, Seen, Watch
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.events import NEWTON
-from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator
+from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
 from hybridctl.hybrid.mode import Mode
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -90,7 +90,10 @@ class Flight:
         if ground.tolerance_of_matrices is not None:
             self.matrix = np.tile(np.eye(ndx), (m, 1, 1))
         self._longest = np.full(m, ground.integrator.max_step)
-        self.length = np.where(np.isnan(lengths), _first_lengths(ground, t, x), lengths)
+        tolerances = ground.rtol, ground.integrator.atol
+        ahead = ground.t_end, tolerances, _EXPONENT
+        first = first_length(ground.rate, ground.rate(t, x), t, x, *ahead)
+        self.length = np.where(np.isnan(lengths), first, lengths)
         self._paced(np.arange(m))
         self._h, self._most = self._limited(np.arange(m)), np.full(m, GROW)
         on = np.arange(m)
@@ -260,23 +263,3 @@ def _scalars(t: Array, h: Array, rtol: float, atol: float) -> Array:
     rows = np.empty((len(t), 4))
     rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = t, h, rtol, atol
     return rows
-
-
-def _first_lengths(ground: Ground, t: Array, x: Array) -> Array:
-    """The lengths (m,) of first steps, as `hybrid.flow` has them."""
-    rate = ground.rate(t, x)
-    scale = (ground.integrator.atol + ground.rtol * np.abs(x)) * np.sqrt(x.shape[1])
-    with np.errstate(all="ignore"):  # what is not finite is odd
-        size, speed = _norms(x / scale), _norms(rate / scale)
-        probe = np.where((size >= 1e-5) & (speed >= 1e-5), 0.01 * size / speed, 1e-6)
-        probe = np.minimum(probe, ground.t_end - t)
-        later = ground.rate(t + probe, x + probe[:, None] * rate)
-        change = _norms((later - rate) / scale) / probe
-        still = (speed <= 1e-15) & (change <= 1e-15)
-        longest = (0.01 / np.maximum(speed, change)) ** -_EXPONENT
-        longest = np.where(still, np.maximum(1e-6, 1e-3 * probe), longest)
-    return np.asarray(np.minimum(100.0 * probe, longest))
-
-
-def _norms(rows: Rows) -> Array:
-    return np.asarray(np.sqrt((rows * rows).sum(axis=1)))

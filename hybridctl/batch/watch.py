@@ -22,7 +22,7 @@ from hybridctl.hybrid.events import (
     ITERATIONS,
     may_dip,
 )
-from hybridctl.hybrid.series import FRACTIONS, SLOPES, TO_SERIES
+from hybridctl.hybrid.series import FRACTIONS, TO_DERIVATIVES, value_and_slope
 from hybridctl.hybrid.tolerances import CREEP, OUTSIDE, SHORT, TAIL
 
 Rows: TypeAlias = NDArray[np.intp]
@@ -134,8 +134,7 @@ class _Pairs:
 
     def __init__(self, values: Array, tolerances: Array) -> None:
         self._values, self._tolerances = values, tolerances
-        self._series = values @ TO_SERIES.T
-        self._slopes = self._series @ SLOPES.T
+        self._series, self._slopes, self._bends = values @ TO_DERIVATIVES.transpose(0, 2, 1)
         self._error = np.abs(self._series[:, -3:]).sum(axis=1)
 
     def armed_at_once(self, floor: Array) -> Flags:
@@ -157,11 +156,11 @@ class _Pairs:
 
     def rooted(self, which: Rows, low: Array, high: Array) -> _Roots:
         """The roots of the series `which`, by Newton's iteration from the right, or halving."""
-        c, d = self._series[which].T, self._slopes[which].T
+        c = self._series[which].T
         left, right = 2.0 * low[which] - 1.0, 2.0 * high[which] - 1.0
         a, b, s = left, right, right
         for _ in range(ITERATIONS):
-            now, slope = _value(c, s), _value(d, s)
+            now, slope = value_and_slope(c, s)
             a, b = np.where(now > 0.0, s, a), np.where(now > 0.0, b, s)
             with np.errstate(divide="ignore", invalid="ignore"):
                 new = s - now / slope
@@ -170,7 +169,7 @@ class _Pairs:
             s = new
             if done:
                 break
-        slope = 2.0 * _value(d, s)
+        slope = 2.0 * slope
         with np.errstate(divide="ignore"):
             vague = np.abs(self._error[which] / slope)
         return _Roots(low[which], high[which], 0.5 * (s + 1.0), slope, vague)
@@ -183,7 +182,7 @@ class _Pairs:
 
     def _bends_one_way(self) -> Flags:
         """Whose series surely are monotone, or concave."""
-        first, second = self._slopes, self._slopes @ SLOPES.T
+        first, second = self._slopes, self._bends
         monotone = np.abs(first[:, 0]) >= np.abs(first[:, 1:]).sum(axis=1)
         return np.asarray(monotone | (second[:, 0] <= -np.abs(second[:, 1:]).sum(axis=1)))
 
@@ -209,11 +208,3 @@ class _Pairs:
         before = ~np.logical_or.accumulate(down, axis=1)
         low, high = np.where(found, fractions[k], 0.0), np.where(found, fractions[k + 1], 0.0)
         return low, high, np.asarray((armed & before & dips).any(axis=1))
-
-
-def _value(c: Array, s: Array) -> Array:
-    """Series with coefficients c (8, k) at s (k,), by Clenshaw's recurrence."""
-    after, later, double = np.zeros_like(s), np.zeros_like(s), 2.0 * s
-    for coefficient in c[:0:-1]:
-        after, later = coefficient + double * after - later, after
-    return np.asarray(c[0] + s * after - later)

@@ -9,7 +9,7 @@ field is faster than the steps that accuracy asks for, an implicit method goes o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -199,8 +199,9 @@ class Flow:
             formula = self._formula(method, rtol)
             formula.start(t, x)
             if first is None:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    first = _first_step(formula, self._motion, self._t_end, rtol, settings.atol)
+                rate, given, tolerances = self._motion.rate, formula.rate, (rtol, settings.atol)
+                ahead = self._t_end, tolerances, formula.exponent
+                first = float(first_length(rate, given, t, x, *ahead))
             return ExplicitStepper(formula, self._motion.mode, self._t_end, first)
         self._motion.checked_rate(t, x)
         return ImplicitStepper(method, self._motion, t, x, self._t_end, rtol, settings.atol, first)
@@ -268,18 +269,34 @@ def _why(h: float, error: float, paced: bool) -> str:
     return f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
 
 
-def _first_step(formula: Formula, motion: Motion, t_end: float, rtol: float, atol: float) -> float:
-    """The length of a first step from the size of the rate and of its change, HNW I, II.4."""
-    t, x, rate = formula.time, formula.state, formula.rate
-    direction = 1.0 if t_end > t else -1.0
-    scale = (atol + rtol * np.abs(x)) * math.sqrt(len(x))
-    size, speed = float(np.linalg.norm(x / scale)), float(np.linalg.norm(rate / scale))
-    probe = 0.01 * size / speed if size >= 1e-5 and speed >= 1e-5 else 1e-6
-    probe = min(probe, abs(t_end - t))
-    later = motion.rate(t + direction * probe, x + direction * probe * rate)
-    change = float(np.linalg.norm((later - rate) / scale)) / probe
-    if speed <= 1e-15 and change <= 1e-15:
-        longest = max(1e-6, 1e-3 * probe)
-    else:
-        longest = (0.01 / max(speed, change)) ** -formula.exponent
-    return min(100.0 * probe, longest)
+def first_length(
+    rate: Callable[..., Array],
+    given: Array,
+    t: Array | float,
+    x: Array,
+    t_end: float,
+    tolerances: tuple[float, float],
+    exponent: float,
+) -> Array:
+    """The length of a first step from (t, x) towards t_end, for one point or m of them in rows.
+
+    By the size of the rate, `given` there, and of its change, HNW I, II.4; what is not finite ahead
+    does not count. tolerances: rtol and atol. exponent: of the error of the formula.
+    """
+    rtol, atol = tolerances
+    scale = (atol + rtol * np.abs(x)) * math.sqrt(x.shape[-1])
+    with np.errstate(all="ignore"):
+        size, speed = _norms(x / scale), _norms(given / scale)
+        probe = np.where((size >= 1e-5) & (speed >= 1e-5), 0.01 * size / speed, 1e-6)
+        probe = np.minimum(probe, np.abs(t_end - t))
+        ahead = np.copysign(probe, t_end - t)
+        later = rate(t + ahead, x + ahead[..., None] * given)
+        change = _norms((later - given) / scale) / probe
+        still = (speed <= 1e-15) & (change <= 1e-15)
+        longest = (0.01 / np.fmax(speed, change)) ** -exponent
+        longest = np.where(still, np.maximum(1e-6, 1e-3 * probe), longest)
+    return np.asarray(np.fmin(100.0 * probe, longest))
+
+
+def _norms(rows: Array) -> Array:
+    return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))

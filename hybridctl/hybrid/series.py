@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
@@ -33,8 +34,12 @@ def basis(s: Array | float) -> Array:
     return np.asarray(np.cos(angle[..., None] * _ORDERS))
 
 
-def value_and_slope(c: Sequence[float], s: float) -> tuple[float, float]:
-    """The series with coefficients c and its derivative at s, by Clenshaw's recurrence."""
+@overload
+def value_and_slope(c: Sequence[float], s: float) -> tuple[float, float]: ...
+@overload
+def value_and_slope(c: Array, s: Array) -> tuple[Array, Array]: ...
+def value_and_slope(c: Any, s: Any) -> tuple[Any, Any]:
+    """Series with coefficients c (8, ...) and their derivatives at s (...), by Clenshaw."""
     after = later = turn = before = 0.0
     double = 2.0 * s
     for k in range(len(c) - 1, 0, -1):

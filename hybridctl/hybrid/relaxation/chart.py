@@ -20,12 +20,15 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, member
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardSet
-from hybridctl.hybrid.mode import Mode, Reset, ResetJacobian
+from hybridctl.hybrid.mode import Mode, ModeKey, Reset, ResetJacobian
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import VectorSpace
 
 _ITERATIONS = 20
+_SAMPLES = 12
 _CLOSE = 1e-13  # of the size of the state, or of 1: how far from its guard a projected point may be
 _FLAT = 1e-12  # of the largest entry, or of 1: by how much derivatives of an affine map may vary
 _RANK = 1e-9  # of the largest singular value: a smaller one is none
@@ -71,6 +74,33 @@ class Border:
                 break
             x = x - slope * (g / float(slope @ slope))
         return x
+
+
+def passage(system: HybridSystem, key: ModeKey, name: str) -> tuple[Border, Reset, Mode]:
+    """A guard of a mode, its reset, and the mode that this leads to.
+
+    Raises `SystemDefinitionError` where the reset names the target, and for modes on manifolds.
+    """
+    source, way = system.mode(key), system.outgoing(key)
+    index = way.guards.names.index(member(f"guard of mode {key!r}", name, way.guards.names))
+    edge = way.edge((name,))
+    if edge is None or edge.target is None:
+        raise SystemDefinitionError(
+            f"the transition of guard {name!r} of mode {key!r} leaves its target to the reset, so "
+            "that what lies behind this guard is not known"
+        )
+    target = system.mode(edge.target)
+    for mode in (source, target):
+        if not isinstance(mode.space, VectorSpace):
+            raise SystemDefinitionError(
+                f"mode {mode.key!r} has the space {mode.space!r}; guards are glued in vector spaces"
+            )
+    return Border(source, way.guards, index), edge.reset, target
+
+
+def random_samples(mode: Mode) -> Array:
+    """States (12, nx) of a mode, the same ones every time."""
+    return np.random.default_rng(0).normal(size=(_SAMPLES, mode.space.nx))
 
 
 class Local(NamedTuple):

@@ -10,13 +10,11 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.relaxation.chart import Border, on_guard
+from hybridctl.hybrid.relaxation.chart import on_guard, passage, random_samples
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import VectorSpace
 
 _AFFINE = 1e-10  # of the largest entry, or of 1: by how much an affine map may differ from its fit
 _ROUNDING = 1e-15  # of the largest entry, or of 1
-_SAMPLES, _SEED = 12, 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +53,12 @@ class Gate:
 
 def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[Gate]:
     """The glued guards of a mode."""
-    mode, way = system.mode(key), system.outgoing(key)
-    if not isinstance(mode.space, VectorSpace):
-        raise SystemDefinitionError(f"mode {key!r} has the space {mode.space!r}, not a vector one")
-    for index, name in enumerate(way.guards.names):
-        edge = way.edge((name,))
-        if edge is None or edge.target is None:
-            raise SystemDefinitionError(
-                f"the transition of guard {name!r} of mode {key!r} leaves its target to the reset"
-            )
-        samples = np.random.default_rng(_SEED).normal(size=(_SAMPLES, mode.space.nx))
-        border = Border(mode, way.guards, index)
-        points = list(on_guard(border, samples))
+    mode = system.mode(key)
+    for name in system.outgoing(key).guards.names:
+        border, reset, target = passage(system, key, name)
+        points = list(on_guard(border, random_samples(mode)))
         feet = np.array([x for _, x, _ in points])
-        images = np.array([edge.reset(t, x, u).state for t, x, u in points])
+        images = np.array([reset(t, x, u).state for t, x, u in points])
         rates = []
         for t, x, u in points:
             rate, slope = border.derivative(t, x, u)
@@ -81,7 +71,7 @@ def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[Gate]:
         image = _fit(s, images, f"the reset of guard {name!r} of mode {key!r}")
         speed = _fit(s, np.array(rates)[:, None], f"the rate of guard {name!r} of mode {key!r}")
         yield Gate(
-            key, edge.target, flat[0], flat[1:].T, image[0], image[1:].T, speed[1:, 0],
+            key, target.key, flat[0], flat[1:].T, image[0], image[1:].T, speed[1:, 0],
             -float(speed[0, 0]),
         )  # fmt: skip
 

@@ -10,13 +10,10 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.mode import Mode, ModeKey, Reset
-from hybridctl.hybrid.relaxation.chart import Border, chart, on_guard
+from hybridctl.hybrid.relaxation.chart import Border, chart, on_guard, passage, random_samples
 from hybridctl.hybrid.relaxation.strip import Strip
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import VectorSpace
 
-_SAMPLES = 12
-_SEED = 0
 _LANDS = 1e-9  # of the size of a state, or of 1: how far from a guard its image may be
 
 
@@ -48,32 +45,18 @@ class Strips:
             return self._known.setdefault((key, name), self._made(key, name))
 
     def _made(self, key: ModeKey, name: str) -> Strip:
-        source, way = self.system.mode(key), self.system.outgoing(key)
-        index = way.guards.names.index(member(f"guard of mode {key!r}", name, way.guards.names))
-        edge = way.edge((name,))
-        if edge is None or edge.target is None:
-            raise SystemDefinitionError(
-                f"the transition of guard {name!r} of mode {key!r} leaves its target to the reset; "
-                "behind such a guard no strip is defined"
-            )
-        target = self.system.mode(edge.target)
-        for mode in (source, target):
-            if not isinstance(mode.space, VectorSpace):
-                raise SystemDefinitionError(
-                    f"mode {mode.key!r} has the space {mode.space!r}; strips are defined in vector "
-                    "spaces"
-                )
+        guard, reset, target = passage(self.system, key, name)
+        source = guard.mode
         if source.nu != target.nu:
             raise SystemDefinitionError(
                 f"modes {key!r} and {target.key!r} have {source.nu} and {target.nu} inputs; a "
                 "strip between them needs the same"
             )
-        guard = Border(source, way.guards, index)
         samples = self.samples.get(key)
         if samples is None:
-            samples = np.random.default_rng(_SEED).normal(size=(_SAMPLES, source.space.nx))
-        border = self._border(guard, edge.reset, target, samples)
-        found, basis = chart(guard, edge.reset, border, target, samples)
+            samples = random_samples(source)
+        border = self._border(guard, reset, target, samples)
+        found, basis = chart(guard, reset, border, target, samples)
         strip = Strip(guard, target, border, found, basis, np.zeros(basis.shape[1]), self.epsilon)
         return replace(strip, push=_push(strip, samples))
 
