@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pinocchio as pin
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
-from hybridctl.experiments.rrr_door.tracking import Config, gains
+from hybridctl.experiments.rrr_door.tracking import Config, schedule
 from hybridctl.robots import rrr_door
 from rich.table import Table
 
@@ -92,7 +92,7 @@ def simulation_table(effort: dict[str, float]) -> Table:
     """
     plant, parameters, bare = rrr_door.system(), rrr_door.Parameters(), Bare()
     reference = build(plant, parameters, Design())
-    policy = ReferenceSpreading(reference, *gains(Config(), reference))
+    policy = ReferenceSpreading(reference, schedule(Config(), reference))
     x0 = reference.nominal(0.0) + np.array(Config().perturbation)
     counting = CountingPolicy(policy)
     steps = len(simulate(plant, OPEN, x0, (0.0, 0.9), counting).arcs[0].breaks)

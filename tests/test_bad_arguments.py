@@ -93,10 +93,6 @@ CASES = {
         lambda s: hc.ReferenceSpreading(s.reference, s.gains, limits="a"),
         "limits must be an array of numbers",
     ),
-    "hold": (
-        lambda s: hc.ReferenceSpreading(s.reference, s.gains, hold_feedback="no"),
-        "hold_feedback must be True or False, got 'no'",
-    ),
     "detection": (
         lambda s: hc.ReferenceSpreading(s.reference, s.gains, detection=0.01),
         "detection must be a Detection, got 0.01",

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.linalg import expm
 
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, InputError
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.sensitivity.gains import jump_gains
+from hybridctl.sensitivity.linearize import linearize
 
 if TYPE_CHECKING:
     from hybridctl.experiments.linearization.saltation import Config
@@ -164,7 +163,7 @@ class Result:
 def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick) -> Result:
     """Maps of one example, and simulations beside them."""
     run = simulate_from(example, config, example.start)
-    maps = maps_along(example, run)
+    maps = maps_along(example, run, config)
     errors = sweep(example, config, maps, rng)
     tick(0.3)
     half = example.spread * rng.normal(size=((config.samples + 1) // 2, len(example.start)))
@@ -198,26 +197,11 @@ def simulate_from(example: Example, config: Config, start: Array) -> HybridTraje
     )
 
 
-def maps_along(example: Example, run: HybridTrajectory) -> Maps:
+def maps_along(example: Example, run: HybridTrajectory, config: Config) -> Maps:
     """The first-order maps along a run."""
-    (event,) = run.events
-    gains = jump_gains(example.system, event)
-    before, after = (
-        affine_flow(example.system, mode, state, duration)
-        for mode, state, duration in (
-            (event.mode_before, event.state_before, event.time),
-            (event.mode_after, event.state_after, example.duration - event.time),
-        )
-    )
-    return Maps(run, event, before, gains.state, gains.reset_jacobian, after)
-
-
-def affine_flow(system: HybridSystem, mode: Any, state: Array, duration: float) -> Array:
-    """Derivative of the flow of an affine field: the exponential of its Jacobian."""
-    jacobian = system.mode(mode).jacobian
-    if jacobian is None:
-        raise InputError(f"mode {mode!r} must have a Jacobian")
-    return np.asarray(expm(duration * jacobian(0.0, state, np.zeros(0)).state), dtype=np.float64)
+    lin = linearize(example.system, run, rtol=config.rtol, atol=config.atol)
+    (event,), (before, after), jump = run.events, lin.transitions, lin.linear_jump(0)
+    return Maps(run, event, before, jump.state, jump.reset_jacobian, after)
 
 
 def sweep(

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.contact import build_manoeuvre
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, build
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN
 from hybridctl.robots import biped
-from hybridctl.robots.rrr_door import system
 
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ReferenceSpreading
@@ -93,23 +91,8 @@ def friction(tolerance: float, *, release: bool) -> Case:
     again where corner 2 is let go first, and the release would have no derivative.
     """
     config = rrr_door.Config(friction=True, release=release)
-    design = replace(config.design, corner_2_share=CORNER_2_SHARE)
-    parameters = replace(config.robot, friction=config.friction_coefficient)
-    plant = system(parameters)
-    reference = build_manoeuvre(
-        plant,
-        parameters,
-        design,
-        config.manoeuvre,
-        release=release,
-        phantom="pushing",
-        rtol=tolerance,
-        atol=tolerance,
-    )
-    ante, post = rrr_door.gains(config, reference)[0]
-    gains = [ante if arc.mode == OPEN else post for arc in reference.nominal.arcs]
-    between = {p.mode: gains[p.event] for p in reference.phantoms.values()}
-    policy = ReferenceSpreading(reference, gains, between)
+    config = replace(config, design=replace(config.design, corner_2_share=CORNER_2_SHARE))
+    plant, reference, policy = _door(config, tolerance)
     return _case(plant, reference.nominal, policy, tolerance)
 
 
@@ -130,9 +113,8 @@ def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Case:
 def _door(
     config: rrr_door.Config, tolerance: float
 ) -> tuple[HybridSystem, Reference, ReferenceSpreading]:
-    plant = system(config.robot)
-    reference = build(plant, config.robot, config.design, rtol=tolerance, atol=tolerance)
-    return plant, reference, ReferenceSpreading(reference, *rrr_door.gains(config, reference))
+    _, plant, reference = rrr_door.scene(config, tolerance=tolerance)
+    return plant, reference, ReferenceSpreading(reference, rrr_door.schedule(config, reference))
 
 
 def _case(

@@ -21,20 +21,18 @@ from hybridctl.experiments.rrr_door.reference import (
     in_joints,
     inverse_dynamics,
     on_the_door,
+    planned,
     quintic,
     slide_motion,
 )
 from hybridctl.robots.rrr_door import Parameters, contacts, robot
 
 from hybridctl.checks import Array, number
-from hybridctl.control.reference import Feedforward, Phase, Reference, extend
+from hybridctl.control.reference import Feedforward, Phase, Reference
 from hybridctl.errors import InfeasibleReferenceError
-from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.contact_states import SLIPS
 from hybridctl.mechanics.dynamics import ContactDynamics
 
@@ -70,8 +68,8 @@ class Manoeuvre:
 
 
 @dataclass(frozen=True)
-class ManoeuvrePolicy:
-    """Feedforward that is designed arc by arc from the state in which each arc begins."""
+class ManoeuvrePlan:
+    """Torques of the manoeuvre, planned from the state in which each arc begins."""
 
     dynamics: ContactDynamics
     parameters: Parameters
@@ -79,12 +77,7 @@ class ManoeuvrePolicy:
     manoeuvre: Manoeuvre
     release: bool
 
-    def law(self, history: History) -> InputLaw:
-        """Feedforward of the arc, as a function of time alone."""
-        torque = self.feedforward(history)
-        return lambda t, x: torque(t)
-
-    def feedforward(self, history: History) -> Feedforward:
+    def __call__(self, history: History) -> Feedforward:
         """The torques of the arc that begins with this history."""
         modes = contact_modes(history.mode)
         if not history.events:
@@ -167,8 +160,8 @@ def build_manoeuvre(
     *,
     release: bool,
     phantom: Phase,
-    rtol: float = 1e-10,
-    atol: float = 1e-10,
+    rtol: float = 1e-11,
+    atol: float = 1e-11,
     progress: Callable[[float], None] | None = None,
 ) -> Reference:
     """Simulate the manoeuvre, extend its arcs, and add the phantom arcs.
@@ -176,35 +169,6 @@ def build_manoeuvre(
     Raises `InfeasibleReferenceError` where it does not go from event to event as planned.
     """
     dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    policy = ManoeuvrePolicy(dynamics, parameters, design, manoeuvre, release)
-    q, v, _ = in_joints(parameters, approach_motion(design))(0.0)
-    nominal = simulate(
-        system,
-        OPEN,
-        np.concatenate([q, v]),
-        (0.0, manoeuvre.final_time),
-        policy,
-        rtol=rtol,
-        atol=atol,
-        progress=progress,
-    )
-    return extend(
-        system,
-        nominal,
-        before=design.extension,
-        after=design.extension,
-        feedforward=_feedforwards(policy, nominal),
-        phantom=phantom,
-        rtol=rtol,
-        atol=atol,
-    )
-
-
-def _feedforwards(policy: ManoeuvrePolicy, nominal: HybridTrajectory) -> list[Feedforward]:
-    """The torques of every arc, each designed from the state in which its arc begins."""
-    return [
-        policy.feedforward(
-            History(arc.mode, arc.start, arc(arc.start), nominal.events[: arc.index])
-        )
-        for arc in nominal.arcs
-    ]
+    plan = ManoeuvrePlan(dynamics, parameters, design, manoeuvre, release)
+    end = manoeuvre.final_time
+    return planned(system, parameters, design, plan, end, phantom, (rtol, atol), progress)

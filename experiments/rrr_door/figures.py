@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
 from hybridctl.robots.rrr_door import Parameters
 
@@ -39,10 +40,14 @@ EVENT_WINDOW = 0.06  # s, on either side of the events
 
 def draw_all(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
     """Save every figure of the experiment."""
-    draw_task_space(parameters, runs, folder)
+    if len(runs.reference.arcs) == 2:
+        draw_task_space(parameters, runs, folder)
     draw_states(runs, folder)
     draw_inputs(runs, folder)
     draw_forces(runs, folder)
+    for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
+        known = replace(run, system=runs.plant)
+        draw_contacts(folder / f"figures/{name}", f"Arm and door, {name}", known)
     draw_errors(runs, folder)
     draw_snapshots(parameters, runs, folder)
     write_scene(parameters, runs.plant, runs.reference.nominal, runs.tracking, folder)
@@ -210,9 +215,11 @@ def draw_errors(runs: Runs, folder: RunFolder) -> None:
 
 
 def draw_snapshots(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
-    """Arm and door of reference and tracking at six times (Fig. 5.9)."""
-    last = runs.tracking.events[-1].time if runs.tracking.events else 1.0
-    times = (0.0, 0.5, runs.reference.events[0].time, last, 1.5, FINAL_TIME)
+    """Arm and door of reference and tracking at start, events and end (Fig. 5.9)."""
+    planned = [event.time for event in runs.reference.events]
+    last, end = planned[-1], runs.reference.nominal.end
+    met = runs.tracking.events[-1].time if runs.tracking.events else last
+    times = sorted({0.0, 0.5 * planned[0], *planned, met, 0.5 * (last + end), end})
     snapshots(
         folder / "figures/snapshots.png",
         [(f"t = {t:.3f} s", _poses(parameters, runs, t)) for t in times],
@@ -241,7 +248,7 @@ def write_scene(
 
 def animate(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
     """Save an animation at a quarter of real time, and twenty times slower around the events."""
-    times = np.arange(0.0, FINAL_TIME, 0.02)
+    times = np.arange(0.0, runs.reference.nominal.end, 0.02)
     for event in (*runs.reference.events, *runs.tracking.events):
         times = np.union1d(times, event.time + np.arange(-8e-3, 8e-3, 1e-3))
     animation(

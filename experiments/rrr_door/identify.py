@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build, impact_state
-from hybridctl.experiments.rrr_door.tracking import PERTURBATION, Config, gains, least_force
+from hybridctl.experiments.rrr_door.tracking import PERTURBATION, Config, least_force, schedule
 from hybridctl.robots.rrr_door import Parameters, contacts, robot, system
 from rich.console import Console
 from scipy.optimize import differential_evolution, least_squares
@@ -114,7 +114,7 @@ def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> Outcome
     plant = system(parameters)
     reference = build(plant, parameters, design, rtol=1e-8, atol=1e-8)
     config = Config()
-    policy = ReferenceSpreading(reference, *gains(config, reference))
+    policy = ReferenceSpreading(reference, schedule(config, reference))
     x0 = reference.nominal(0.0) + np.array(PERTURBATION)
     run = simulate(plant, OPEN, x0, (0.0, 1.5), policy, rtol=rtol, atol=rtol, max_events=4)
     modes = [event.mode_after for event in run.events]

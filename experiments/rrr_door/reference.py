@@ -41,6 +41,7 @@ class JointState(NamedTuple):
 
 TaskMotion: TypeAlias = Callable[[float], tuple[Array, Array, Array]]
 JointMotion: TypeAlias = Callable[[float], JointState]
+Plan: TypeAlias = Callable[[History], Feedforward]
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,30 @@ class Design:
 
 
 @dataclass(frozen=True)
-class DesignedFeedforward:
-    """A policy that plays the ante-event feedforward, and designs the rest from the impact."""
+class ArcByArc:
+    """The policy of a feedforward that is planned for each arc from what has led to it."""
+
+    plan: Plan
+
+    def law(self, history: History) -> InputLaw:
+        """Feedforward of the arc, as a function of time alone."""
+        torque = self.plan(history)
+        return lambda t, x: torque(t)
+
+
+@dataclass(frozen=True)
+class ImpactPlan:
+    """Torques up to the impact, and from there on with both corners on the door."""
 
     dynamics: ContactDynamics
     parameters: Parameters
     design: Design
-    ante: Feedforward
 
-    def law(self, history: History) -> InputLaw:
-        """Feedforward of the arc, as a function of time alone."""
+    def __call__(self, history: History) -> Feedforward:
+        """The torques of the arc that begins with this history."""
         if not history.events:
-            return lambda t, x: self.ante(t)
-        post = self.post(history)
-        return lambda t, x: post(t)
-
-    def post(self, history: History) -> Feedforward:
-        """Feedforward with both corners on the door, from the post-impact state on."""
+            motion = in_joints(self.parameters, approach_motion(self.design))
+            return inverse_dynamics(self.dynamics, motion, None)
         if history.mode != CLOSED or len(history.events) > 1:
             raise InfeasibleReferenceError(
                 f"the reference must go from {OPEN} to {CLOSED} at once and stay there, but at "
@@ -126,25 +134,50 @@ def build(
     stay on it with both corners.
     """
     dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    approach = in_joints(parameters, approach_motion(design))
-    policy = DesignedFeedforward(
-        dynamics, parameters, design, inverse_dynamics(dynamics, approach, None)
+    plan = ImpactPlan(dynamics, parameters, design)
+    reference = planned(
+        system, parameters, design, plan, FINAL_TIME, phantom, (rtol, atol), progress
     )
-    q, v, _ = approach(0.0)
-    span = (0.0, FINAL_TIME)
-    nominal = simulate(system, OPEN, np.concatenate([q, v]), span, policy, rtol=rtol, atol=atol)
-    if len(nominal.events) != 1:
+    if len(reference.events) != 1:
         raise InfeasibleReferenceError(
-            f"the reference must hit the door exactly once, but has {len(nominal.events)} events"
+            f"the reference must hit the door exactly once, but has {len(reference.events)} events"
         )
-    first = nominal.arcs[1]
-    post = policy.post(History(first.mode, first.start, first(first.start), nominal.events))
+    return reference
+
+
+def planned(
+    system: HybridSystem,
+    parameters: Parameters,
+    design: Design,
+    plan: Plan,
+    end: float,
+    phantom: Phase,
+    tolerances: tuple[float, float],
+    progress: Callable[[float], None] | None,
+) -> Reference:
+    """What a plan leads to until `end` s, with its arcs extended and its phantom arcs."""
+    q, v, _ = in_joints(parameters, approach_motion(design))(0.0)
+    rtol, atol = tolerances
+    nominal = simulate(
+        system,
+        OPEN,
+        np.concatenate([q, v]),
+        (0.0, end),
+        ArcByArc(plan),
+        rtol=rtol,
+        atol=atol,
+        progress=progress,
+    )
+    begun = [
+        History(arc.mode, arc.start, arc(arc.start), nominal.events[: arc.index])
+        for arc in nominal.arcs
+    ]
     return extend(
         system,
         nominal,
         before=design.extension,
         after=design.extension,
-        feedforward=[policy.ante, post],
+        feedforward=[plan(history) for history in begun],
         phantom=phantom,
         rtol=rtol,
         atol=atol,

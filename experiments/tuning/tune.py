@@ -231,8 +231,7 @@ def prepare(config: Config) -> Study:
     sets = tuple(0 if "open" in contact_modes(arc.mode) else 1 for arc in reference.arcs)
     phantoms = {key: sets[key[0]] for key in reference.phantoms}
     structure = EntryGains.diagonal(SHAPE, sets, phantoms)
-    (ante, post), _ = rrr_door.gains(door, reference)
-    start = structure.parameters([ante, post], least=LEAST)
+    start = structure.parameters(rrr_door.matrices(door), least=LEAST)
     return Study(config, plant, reference, structure, start, differentiable(plant, reference))
 
 

@@ -18,6 +18,8 @@ from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 
+_SAME_STATE = 1e-6  # of states that two orders of resets lead to
+
 
 @dataclass(frozen=True)
 class Margin:
@@ -65,7 +67,6 @@ def feasibility(
     *,
     period: float = 1e-3,
     guard_tolerance: float = 1e-8,
-    state_tolerance: float = 1e-6,
 ) -> Feasibility:
     """Check a reference; guards are sampled every `period` seconds along the nominal arcs."""
     nominal = instance("reference", reference, Reference).nominal
@@ -82,7 +83,7 @@ def feasibility(
             for name, rate in e.guard_rates.items()
             if not rate < 0.0
         ]
-        if e.associativity > state_tolerance:
+        if e.associativity > _SAME_STATE:
             failures.append(
                 f"event {e.index}: the order of resets changes the state by {e.associativity:.3g}"
             )

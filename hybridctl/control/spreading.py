@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, flag, instance
+from hybridctl.checks import Array, instance
 from hybridctl.control.detection import Detection
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
@@ -74,7 +74,7 @@ class ReferenceSpreading:
     gains: a `GainSchedule`, or one matrix K (nu, ndx) per arc of the reference.
     phantom_gains: K by mode for the phantom arcs, beside matrices. A phantom arc without a gain
     holds its feedback off, so that only the feedforward acts until the simultaneous event is
-    complete. hold_feedback: no feedback on any phantom arc, whatever the gains.
+    complete.
     limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
     is cut there. That is a kink, which the error control of the integrator resolves.
     detection: how late the controller knows of an event, and whether; by default it knows at once.
@@ -90,13 +90,11 @@ class ReferenceSpreading:
         phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
         *,
         limits: ArrayLike | None = None,
-        hold_feedback: bool = False,
         detection: Detection | None = None,
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains, phantom_gains)
         self.limits = checked_limits(reference, limits)
-        self.hold_feedback = flag("hold_feedback", hold_feedback)
         known_at_once = Detection() if detection is None else detection
         self.detection = instance("detection", known_at_once, Detection)
 
@@ -104,8 +102,6 @@ class ReferenceSpreading:
         """K(t) at a position; None where the feedback is off."""
         if not position.fired:
             return self.gains.arcs[position.macro]
-        if self.hold_feedback:
-            return None
         return self.gains.phantoms.get((position.macro, position.fired))
 
     def law(self, history: History) -> InputLaw:

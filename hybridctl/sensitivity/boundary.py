@@ -13,7 +13,8 @@ entered, and before it where it is not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from hybridctl.hybrid.mode import ResetBorder
 from hybridctl.hybrid.system import HybridSystem
@@ -47,14 +48,10 @@ def boundary_jump(
         (frozenset({0}), 1): done,
         (frozenset({1}), 0): negative,
     }
-    return PiecewiseLinearJump((guard, border.name), _Jumps(jumps))
+    return PiecewiseLinearJump((guard, border.name), partial(_known, jumps))
 
 
-@dataclass(frozen=True, eq=False)
-class _Jumps:
-    """Jumps by the guards that have fired and the one that does."""
-
-    known: Mapping[tuple[frozenset[int], int], JumpGains]
-
-    def __call__(self, fired: frozenset[int], j: int) -> JumpGains:
-        return self.known[fired, j]
+def _known(
+    jumps: Mapping[tuple[frozenset[int], int], JumpGains], fired: frozenset[int], j: int
+) -> JumpGains:
+    return jumps[fired, j]

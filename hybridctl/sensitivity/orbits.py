@@ -19,13 +19,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array, number
 from hybridctl.errors import GrazingError, InputError
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
-from hybridctl.sensitivity.gains import guard_derivative
+from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
 from hybridctl.sensitivity.variation import along
 
@@ -160,36 +159,6 @@ def _held(lin: Linearization) -> Array:
     return held.jacobian(arc(arc.start))
 
 
-def poincare_jacobian(
-    lin: Linearization, section: str | ArrayLike, *, tolerance: float = 1e-6
-) -> Array:
-    """The Jacobian (ndx-1, ndx-1) of the return map of a section of an autonomous orbit.
-
-    section: the name of a guard, whose surface the states just before its first event lie on; or
-    the normal (ndx,) of a section through the initial state. Coordinates are those of an
-    orthonormal basis of the section's tangent space. Raises `InputError` where the trajectory is
-    not periodic, is piecewise linear, depends on time, or has no event of that guard;
-    `GrazingError` where the flow does not cross the section.
-    """
-    whole = monodromy(lin, tolerance=tolerance)
-    start = lin.trajectory.start
-    first = velocity(lin, lin.trajectory.arcs[0], start)
-    if not _carries(whole, first):
-        raise InputError(
-            "trajectory must be an orbit of an autonomous system: its monodromy matrix changes "
-            f"the field {first.tolist()} to {(whole @ first).tolist()}"
-        )
-    if not isinstance(section, str):
-        return _across(whole, first, vector("section", section, len(first)))
-    at = _first_event(lin.trajectory, section)
-    event, arc = lin.trajectory.events[at], lin.trajectory.arcs[at]
-    before = lin.arcs[at].end @ product(lin, 0, at)
-    after = product(lin, at + 1, len(lin.arcs) - 1) @ lin.linear_jump(at).state
-    mode, x, u = lin.system.mode(arc.mode), event.state_before, event.input_before
-    normal = guard_derivative(lin.system, mode, section, event.time, x, u).state
-    return _across(before @ lin.arcs[-1].end @ after, velocity(lin, arc, arc.end), normal)
-
-
 def lyapunov_exponents(
     lin: Linearization, *, settle: float = 0.0, interval: float = np.inf
 ) -> Array:
@@ -256,22 +225,6 @@ def projection(f: Array, normal: Array) -> Array:
     if not abs(rate) > _TANGENT * float(np.abs(normal) @ np.abs(f)):
         raise GrazingError(f"the flow does not cross the section: n . f = {rate:.3g}")
     return np.eye(len(f)) - np.outer(f, normal) / rate
-
-
-def _across(matrix: Array, f: Array, normal: Array) -> Array:
-    """The projected matrix in an orthonormal basis of the section."""
-    basis = null_space(normal[None])
-    return np.asarray(basis.T @ projection(f, normal) @ matrix @ basis)
-
-
-def _first_event(trajectory: HybridTrajectory, guard: str) -> int:
-    for event in trajectory.events:
-        if event.guards == (guard,):
-            return event.index
-    raise InputError(
-        f"section must be a guard that fires alone on the orbit, got {guard!r}, expected one of "
-        f"{sorted({e.guards[0] for e in trajectory.events if len(e.guards) == 1})}"
-    )
 
 
 def _parts(arc: Arc, begin: float, interval: float) -> Iterator[Arc]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -69,7 +70,7 @@ class ParameterSensitivity:
         n = len(self.names)
         padded = [_padded_gain(f"gains[{k}]", gain, n) for k, gain in enumerate(gains)]
 
-        phantom = None if phantom_gains is None else _PaddedPhantom(phantom_gains, n)
+        phantom = None if phantom_gains is None else partial(_padded_phantom, phantom_gains, n)
         return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
 
     def _changes(self, dp: Mapping[str, float] | ArrayLike) -> Array:
@@ -115,25 +116,12 @@ def _padded(name: str, gain: ArrayLike, n: int) -> Array:
 
 
 def _padded_gain(name: str, gain: Gain | ArrayLike, n: int) -> Gain | Array:
-    if callable(gain):
-        return _PaddedGain(name, gain, n)
-    return _padded(name, gain, n)
+    return partial(_padded_at, name, gain, n) if callable(gain) else _padded(name, gain, n)
 
 
-@dataclass(frozen=True, eq=False)
-class _PaddedGain:
-    name: str
-    gain: Gain
-    n: int
-
-    def __call__(self, t: float) -> Array:
-        return _padded(f"{self.name}({t})", self.gain(t), self.n)
+def _padded_at(name: str, gain: Gain, n: int, t: float) -> Array:
+    return _padded(f"{name}({t})", gain(t), n)
 
 
-@dataclass(frozen=True, eq=False)
-class _PaddedPhantom:
-    gains: PhantomGains
-    n: int
-
-    def __call__(self, k: int, fired: frozenset[int]) -> Array:
-        return _padded(f"phantom_gains({k}, {sorted(fired)})", self.gains(k, fired), self.n)
+def _padded_phantom(gains: PhantomGains, n: int, k: int, fired: frozenset[int]) -> Array:
+    return _padded(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), n)

@@ -8,7 +8,7 @@ state is what the resets of the guards that have fired make of the ante-event st
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any, Literal
@@ -86,7 +86,11 @@ def jump_under(
         return jump
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
-    return jump.fed_back(gain) if isinstance(jump, JumpGains) else jump.fed_back(_Same(gain))
+    return (
+        jump.fed_back(gain)
+        if isinstance(jump, JumpGains)
+        else jump.fed_back(partial(_one_gain, gain))
+    )
 
 
 def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:
@@ -107,29 +111,22 @@ def _held_law(system: HybridSystem, event: Event, phantom_input: PhantomInput) -
     pushing = phantom_input == "pushing"
     value = event.input_before if pushing else event.input_after
     rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
-    return _HeldLaw(system, value, rate)
+    return partial(_one_input, system, value, rate)
 
 
-@dataclass(frozen=True, eq=False)
-class _HeldLaw:
-    """One input in all phantom modes."""
+def _one_input(
+    system: HybridSystem,
+    value: Array,
+    rate: Array,
+    fired: tuple[Event, ...],
+    mode: ModeKey,
+    state: Array,
+) -> DifferentiableLaw:
+    return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
 
-    system: HybridSystem
-    value: Array
-    rate: Array
 
-    def __call__(self, fired: tuple[Event, ...], mode: ModeKey, state: Array) -> DifferentiableLaw:
-        return DifferentiableLaw.held(self.value, self.rate, self.system.mode(mode).space.ndx)
-
-
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """One gain in all phantom modes."""
-
-    gain: Array
-
-    def __call__(self, fired: frozenset[int]) -> Array:
-        return self.gain
+def _one_gain(gain: Array, fired: frozenset[int]) -> Array:
+    return gain
 
 
 def _single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:

@@ -169,14 +169,12 @@ def test_at_the_door_all_arrive_and_only_spreading_stays_small(at_the_door):
     """From the perturbed start of the thesis; the split impact takes 16 ms."""
     plant, reference = at_the_door
     config = rrr_door.Config()
-    gains, between = rrr_door.gains(config, reference), None
-    if isinstance(gains, tuple):
-        gains, between = gains
+    gains = rrr_door.schedule(config, reference)
     start = reference.nominal(0.0) + np.array(config.perturbation)
     peaks, finals = {}, {}
     for name, policy in {
-        "spreading": hc.ReferenceSpreading(reference, gains, between),
-        "late": hc.ReferenceSpreading(reference, gains, between, detection=Detection(delay=5e-3)),
+        "spreading": hc.ReferenceSpreading(reference, gains),
+        "late": hc.ReferenceSpreading(reference, gains, detection=Detection(delay=5e-3)),
         "conventional": ClockTracking(reference, gains),
         "nearest": NearestTracking(reference, gains, window=0.1),
         "invariant": ImpactInvariantTracking(plant, reference, gains, window=0.08),

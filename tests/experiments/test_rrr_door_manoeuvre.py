@@ -56,7 +56,7 @@ def test_tracking_reaches_the_same_mode_without_the_peak_of_the_conventional_err
 def test_contacts_push_and_friction_stays_in_its_cone(summary):
     case, result, _ = summary
     for run in ("reference", "tracking"):
-        assert result[run]["least_normal_force"] >= -1e-6
+        assert result[run]["least_force"] >= -1e-6
         assert result[run]["largest_friction_ratio"] <= (0.2 if case[0] else 0.0) + 1e-6
 
 

@@ -62,7 +62,7 @@ def test_the_gains_plug_into_simulate(result, tmp_path):
     done = runner.invoke(cli, [*call, str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["tracking"]["rms_spread_error"] < 0.08  # 0.087 with the published gains
+    assert summary["tracking"]["rms_error"] < 0.08  # 0.087 with the published gains
     wrong = runner.invoke(cli, [*call, str(tmp_path / "release"), "--release"])
     assert isinstance(wrong.exception, InputError)
     assert "do not fit this reference" in str(wrong.exception)

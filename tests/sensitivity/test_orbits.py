@@ -14,7 +14,7 @@ from hybridctl.sensitivity.orbits import (
     floquet_multipliers,
     lyapunov_exponents,
     monodromy,
-    poincare_jacobian,
+    projection,
 )
 from hybridctl.sensitivity.return_map import Section, periodic_orbit
 
@@ -164,16 +164,22 @@ def test_the_field_is_an_eigenvector_of_the_monodromy_matrix():
     np.testing.assert_allclose(monodromy(orbit.linearization) @ f, f, rtol=1e-9)
 
 
-@pytest.mark.parametrize("section", ["spoke", [1.0, 0.0], [1.0, 0.3], [0.2, 1.0]])
-def test_all_sections_have_the_same_return_map(section):
-    found = poincare_jacobian(wheel_orbit().linearization, section)
-    assert found == pytest.approx(np.array([[np.cos(2.0 * ALPHA) ** 2]]), abs=1e-9)
+def upright_rate():
+    """The rate of the wheel on its orbit as a spoke stands upright."""
+    return np.sqrt(wheel_start()[1] ** 2 - 2.0 * G * (1.0 - np.cos(SLOPE - ALPHA)))
+
+
+@pytest.mark.parametrize("normal", [[1.0, 0.0], [1.0, 0.3], [1.0, -0.1]])
+def test_all_sections_have_the_same_return_map(normal):
+    start = [0.0, upright_rate()]
+    orbit = periodic_orbit(wheel(), "roll", start, Section("roll", start, normal), horizon=6.0)
+    found = np.linalg.eigvals(orbit.return_jacobian)
+    assert moduli(found) == pytest.approx([np.cos(2.0 * ALPHA) ** 2, 0.0], abs=1e-8)
 
 
 def test_a_section_within_an_arc():
     """From upright to upright, and two turns at once."""
-    section = Section("roll", [0.0, 0.0], [1.0, 0.0])
-    upright = np.sqrt(wheel_start()[1] ** 2 - 2.0 * G * (1.0 - np.cos(SLOPE - ALPHA)))
+    section, upright = Section("roll", [0.0, 0.0], [1.0, 0.0]), upright_rate()
     for turns in (1, 2):
         orbit = periodic_orbit(
             wheel(), "roll", [0.0, 0.9 * upright], section, horizon=6.0, crossings=turns
@@ -231,8 +237,8 @@ def test_an_oscillator_with_a_clock_has_its_closed_form():
     assert found.along_flow == 0
     np.testing.assert_allclose(np.sort_complex(found.others), np.sort_complex(expected), atol=1e-9)
     np.testing.assert_allclose(
-        np.sort_complex(np.linalg.eigvals(poincare_jacobian(orbit.linearization, "tick"))),
-        np.sort_complex(expected),
+        np.sort_complex(np.linalg.eigvals(orbit.return_jacobian)),
+        np.sort_complex(np.append(expected, 0.0)),
         atol=1e-9,
     )
 
@@ -287,24 +293,12 @@ def test_what_is_not_periodic_is_refused_with_how_far_it_is_off():
     lin = linearized(wheel(), "roll", wheel_start(), 0.1)
     with pytest.raises(InputError, match=r"must be periodic.* differs .* by 0\.\d+"):
         lin.floquet_multipliers()
-    with pytest.raises(InputError, match="must be periodic"):
-        poincare_jacobian(lin, "spoke")
     assert floquet_multipliers(lin, tolerance=1.0).values.shape == (2,)
 
 
-def test_bad_sections_are_refused():
-    lin = wheel_orbit().linearization
-    with pytest.raises(InputError, match="expected one of \\['spoke'\\]"):
-        poincare_jacobian(lin, "spokes")
-    with pytest.raises(InputError, match="section must have shape"):
-        poincare_jacobian(lin, [1.0])
-    x = lin.trajectory.arcs[0](0.0)
+def test_a_section_along_the_flow_is_refused():
     with pytest.raises(GrazingError, match="does not cross"):
-        poincare_jacobian(lin, [-G * np.sin(x[0]), x[1]])
-    x0, _ = table_orbit(0.04)
-    forced = linearized(table_ball(0.04), "air", x0, PERIOD)
-    with pytest.raises(InputError, match="autonomous"):
-        poincare_jacobian(forced, [1.0, 0.0])
+        projection(np.array([1.0, 2.0]), np.array([-2.0, 1.0]))
 
 
 @pytest.mark.parametrize(
@@ -318,6 +312,7 @@ def test_bad_sections_are_refused():
         (-1.0, {}, "section must be greater"),
         (Section("roll", [0.0, 0.0], [1.0, 0.0]), {"horizon": 1.0}, "x0 must lie on the section"),
         (Section("stand", [0.0, 0.0], [1.0, 0.0]), {"horizon": 1.0}, "section.mode"),
+        (Section("roll", [0.0, 0.0], [1.0]), {"horizon": 1.0}, "section.normal must have shape"),
     ],
 )
 def test_bad_arguments_are_refused(section, options, match):

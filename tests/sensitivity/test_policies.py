@@ -129,8 +129,8 @@ def spread_door(phantom="pushing", **settings):
     config = rrr_door.Config()
     plant = door(Parameters())
     reference = build(plant, Parameters(), Design(), phantom=phantom, rtol=1e-11, atol=1e-11)
-    gains, between = rrr_door.gains(config, reference)
-    return plant, reference, ReferenceSpreading(reference, gains, between, **settings), config
+    gains = rrr_door.schedule(config, reference)
+    return plant, reference, ReferenceSpreading(reference, gains, **settings), config
 
 
 def test_the_split_impact_of_the_door():

@@ -119,7 +119,6 @@ def ilqr(
     *,
     tolerance: float = 1e-6,
     max_iterations: int = 100,
-    regularization: float = 0.0,
     rtol: float = 1e-9,
     atol: float = 1e-9,
     linearizer: Linearizer = linearize,
@@ -130,10 +129,9 @@ def ilqr(
 
     times (N+1,) s, increasing: the grid; inputs (N+1, nu): the first guess at these times. All
     modes have the same inputs. tolerance: it has converged where the slope (see
-    `Iteration`) is below it, relative to 1 + |J|. regularization: the first mu, which grows where
-    no step lowers the cost, and falls where one does. rtol, atol: of the simulation. linearizer:
-    gives the first-order map of a motion. curvature: whether second derivatives at events are
-    estimated; without, it is plain iterative LQR. progress: called with each iteration.
+    `Iteration`) is below it, relative to 1 + |J|. rtol, atol: of the simulation. linearizer: gives
+    the first-order map of a motion. curvature: whether second derivatives at events are estimated;
+    without, it is plain iterative LQR. progress: called with each iteration.
 
     At simultaneous events the mean of the pieces of the piecewise-linear map is used.
 
@@ -144,7 +142,7 @@ def ilqr(
     guess = _guess(plant, inputs)
     tolerance = number("tolerance", tolerance, above=0.0)
     limit = count("max_iterations", max_iterations, at_least=0)
-    mu = number("regularization", regularization, at_least=0.0)
+    mu = 0.0  # grows where no step lowers the cost, and falls where one does
     now = expand(plant, open_loop(plant, guess), cost, linearizer)
     done = list[Iteration]()
     while True:

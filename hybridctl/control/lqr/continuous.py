@@ -110,7 +110,6 @@ def hybrid_lqr(
     lead: float | None = None,
     rtol: float = 1e-10,
     atol: float = 1e-12,
-    gain_tolerance: float = 1e-8,
 ) -> LqrResult:
     """The optimal feedback along a trajectory.
 
@@ -121,17 +120,14 @@ def hybrid_lqr(
     of the event. lead: time in s before isolated events whose guard or reset sees the input, in
     which the gain goes over to one that is made for the instant, see `events`; None for the
     gain of the arc up to the event. rtol, atol: of the integration, atol relative to the largest
-    weight on states. gain_tolerance: of the interpolated gains, relative to the largest entry of
-    their arc.
+    weight on states; interpolated gains are within 1e-8 of the largest entry of their arc.
 
     The weight on inputs in phantom modes is that of the arc before the event, and their input
     that of just before it. Raises `InputError` for bad weights and for a linearization that has
     feedback already, `SimulationError` where guard or reset see the input and no value function
     is consistent with its gain.
     """
-    riccati = riccati_equation(
-        lin, state_weight, input_weight, final_weight, rtol, atol, gain_tolerance
-    )
+    riccati = riccati_equation(lin, state_weight, input_weight, final_weight, rtol, atol)
     final = semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
     return solved(riccati, final, AtEvents(simultaneous, covariance, lead))
 
@@ -143,7 +139,6 @@ def riccati_equation(
     final_weight: ArrayLike,
     rtol: float,
     atol: float,
-    gain_tolerance: float,
 ) -> Riccati:
     """The Riccati equation of a trajectory; the arguments are those of `hybrid_lqr`.
 
@@ -161,7 +156,7 @@ def riccati_equation(
         max(*largest, float(np.abs(array("final_weight", final_weight)).max(initial=0.0))) or 1.0
     )
     rtol, atol = number("rtol", rtol, above=0.0), scale * number("atol", atol, above=0.0)
-    return Riccati(lin, q, r, rtol, atol, number("gain_tolerance", gain_tolerance, above=0.0))
+    return Riccati(lin, q, r, rtol, atol)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.propagation import Propagation
 from hybridctl.sensitivity.symmetry import Symmetry, carried
 
-_GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
+_SWEEPS = 500
 _COSTLESS = 1e-9  # of the largest entry of C: what rounding leaves of a direction without cost
 
 
@@ -96,7 +96,6 @@ def periodic_lqr(
     lead: float | None = None,
     symmetry: Symmetry | None = None,
     tolerance: float = 1e-8,
-    max_sweeps: int = 500,
     rtol: float = 1e-10,
     atol: float = 1e-12,
 ) -> PeriodicLqr:
@@ -112,14 +111,13 @@ def periodic_lqr(
     where the input cannot hold an unstable direction, or the weights do not see one.
     """
     number("tolerance", tolerance, above=0.0)
-    count("max_sweeps", max_sweeps)
     if lin.is_linear:
         monodromy(lin, symmetry=symmetry)
     n = lin.trajectory.arcs[0].space.ndx
 
     rule = AtEvents(simultaneous, covariance, lead)
     nothing = np.zeros((n, n))
-    riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol, _GAINS)
+    riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol)
 
     def sweep(v: Array) -> LqrResult:
         return solved(riccati, _seen_at_the_end(v, symmetry), rule)
@@ -128,7 +126,7 @@ def periodic_lqr(
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
         v = _fixed_point(result, symmetry)
-    for _ in range(max_sweeps):
+    for _ in range(_SWEEPS):
         result = sweep(v)
         off = float(np.abs(result.values[0].start - v).max())
         v = result.values[0].start
@@ -138,7 +136,7 @@ def periodic_lqr(
         if off <= tolerance * size:
             return PeriodicLqr(result, off / size if size else 0.0, symmetry)
     raise SimulationError(
-        f"the Riccati equation has found no periodic solution in {max_sweeps} sweeps: it still "
+        f"the Riccati equation has found no periodic solution in {_SWEEPS} sweeps: it still "
         f"changes by {off:.3g} of {size:.3g} in one period"
     )
 

@@ -31,6 +31,7 @@ _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 _ROUNDING = 1e-14  # of the largest entry of V
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
 _MOST_KNOTS = 64  # in one panel
+_GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
 _BETWEEN = (0.25, 0.5, 0.75)  # knots: where cubics are compared
 
 Between = Callable[[Array], Propagation]
@@ -97,8 +98,7 @@ class _Panel(NamedTuple):
 class Riccati:
     """The equation on the arcs of a linearization, with weights and settings.
 
-    rtol, atol: of V. gain_tolerance: of the interpolated gain, of its largest entry. Propagations
-    are kept, so that other final values cost little.
+    rtol, atol: of V. Propagations are kept, so that other final values cost little.
     """
 
     lin: Linearization
@@ -106,7 +106,6 @@ class Riccati:
     input_weight: WeightAt
     rtol: float
     atol: float
-    gain_tolerance: float
     _kept: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
 
     def gain(self, k: int, t: float | Array, value: Array) -> Array:
@@ -177,9 +176,7 @@ class Riccati:
         off, size = _tail(panel.values), np.abs(panel.values).max(axis=0)
         allowed = self.atol + self.rtol * size + _ROUNDING * size.max(initial=0.0)
         largest = float(np.abs(panel.gains).max(initial=0.0))
-        return bool(
-            (off <= allowed).all() and (_tail(panel.gains) <= self.gain_tolerance * largest).all()
-        )
+        return bool((off <= allowed).all() and (_tail(panel.gains) <= _GAINS * largest).all())
 
     def _between(self, k: int, instant: Instant | None, times: Array) -> Propagation:
         """The propagations (m, ...) of arc k between times (m + 1,), with the gain applied."""
@@ -201,7 +198,7 @@ class Riccati:
     def _curve(self, panels: list[_Panel]) -> GainCurve:
         """K between as many knots as its tolerance wants."""
         largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
-        curves = [_curve(p.times, p.gains, self.gain_tolerance * largest) for p in panels]
+        curves = [_curve(p.times, p.gains, _GAINS * largest) for p in panels]
         kept = [*([part[:-1] for part in curve] for curve in curves[:-1]), curves[-1]]
         return GainCurve(*(np.concatenate(part) for part in zip(*kept, strict=True)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ class Journal:
 
     configuration: what the results depend on; a file of another one raises `InputError`. A line
     is written whole or, by a process that is killed, in part: what follows the last whole line
-    is dropped. nan is stored as null and read as nan.
+    is dropped.
     """
 
     def __init__(self, path: str | os.PathLike[str], configuration: Mapping[str, Any]) -> None:
@@ -40,9 +39,8 @@ class Journal:
 
     def put(self, key: str, values: tuple[Any, ...]) -> None:
         """Store values under a key."""
-        plain = [None if isinstance(v, float) and math.isnan(v) else v for v in values]
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps([key, plain, [v is None for v in values]]) + "\n")
+            file.write(json.dumps([key, values]) + "\n")
         self._known[key] = values
 
     def _read(self) -> None:
@@ -52,11 +50,8 @@ class Journal:
             header, *lines = whole.decode().splitlines()
             stored = json.loads(header)
             for line in lines:
-                key, plain, missing = json.loads(line)
-                self._known[key] = tuple(
-                    math.nan if v is None and not none else v
-                    for v, none in zip(plain, missing, strict=True)
-                )
+                key, values = json.loads(line)
+                self._known[key] = tuple(values)
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path} is not a record of a run: {error}") from error
         if stored != json.loads(self._header):
