@@ -228,9 +228,8 @@ def cases(config: Config) -> list[Case]:
 
 def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> CubeSettings:
     """The settings of a case before a search."""
-    salted = outcomes.get(Case("salted", True))
-    borrows = case.name in BORROWED and salted is not None
-    settings = salted.settings if borrows and salted is not None else config.settings
+    lender = outcomes.get(Case("salted", True)) if case.name in BORROWED else None
+    settings = config.settings if lender is None else lender.settings
     return settings if case.noisy else replace(settings, **dict.fromkeys(EVENTS, 0.0))
 
 
@@ -286,7 +285,7 @@ def summarized(config: Config, data: Data, outcomes: Mapping[Case, Outcome]) -> 
             {
                 **record(case, found.scores),
                 "levels": levels_of(found.settings),
-                "fit": None if found.fit is None else asdict(found.fit),
+                "fit": None if found.fit is None else found.fit.record(),
             }
             for case, found in outcomes.items()
         ],

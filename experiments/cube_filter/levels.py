@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.cube_filter.score import filtered
@@ -42,6 +43,10 @@ class Fit:
     log_likelihood: float
     evaluations: int
     converged: bool
+
+    def record(self) -> dict[str, Any]:
+        """As it stands in summary.json, beside the levels."""
+        return {name: value for name, value in vars(self).items() if name != "settings"}
 
 
 def levels_of(settings: CubeSettings) -> dict[str, float]:

@@ -9,6 +9,11 @@ solved by Magnus' expansion of order six on three Gauss points (Blanes, Casas, O
 section 5): exact where A and Q are constant, whatever the length. A panel has to be halved where
 the expansion is not accurate: its error is of order h^7, its distance e to the expansion of order
 four of order h^5, so that e^(7/5) stands for it.
+
+This serves arcs of any simulation, noise that is a function of the state, and modes whose contacts
+slide: their friction is stiff, and one panel holds where the error of a compiled step with its
+noise (`WholeStep.transition`) is far too large. Elsewhere `predict` takes that step: 9 instead of
+46 us for a ball, 19 instead of 51 for a block.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from hybridctl.sensitivity.variation import coefficients
 
 Strategy = Literal["saltation", "reset_jacobian", "no_jump"]
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian", "no_jump")
+Rates = dict[str, tuple[float, Array]]
 _POINTS = 1024
 _SEED = 0
 
@@ -82,7 +83,7 @@ def _baseline(
         matrix = np.eye(len(p))
     result = _linear(matrix, p)
     noisy = noise is not None and any(noise.of(guard) for guard in event.guards)
-    if not noisy or event.accumulation is not None or _vague(system, event, p) is not None:
+    if not noisy or event.accumulation is not None or _vague(_rates(system, event), p) is not None:
         return result
     added = _salted(system, event, np.zeros_like(p), noise).covariance
     return result._replace(covariance=result.covariance + added)
@@ -136,20 +137,23 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
 def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
     if event.accumulation is not None:
         return _rested(system, event, p)
-    vague = _vague(system, event, p)
+    rates = _rates(system, event)
+    vague = _vague(rates, p)
     if vague is not None:
         note = f"the rate of {vague!r} is less certain than its sign"
         return _linear(reset_jacobian(system, event), p, note)
     variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
     try:
-        return _through(system, event, p, variances)
+        return _through(system, event, p, rates, variances)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
         return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
 
 
-def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> Jumped:
+def _through(
+    system: HybridSystem, event: Event, p: Array, rates: Rates, variances: Array
+) -> Jumped:
     """By the saltation matrix G and k k^T s / gdot^2, or as the moments of a piecewise-linear map.
 
     k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
@@ -162,7 +166,7 @@ def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> 
             found = _linear(jump.state, p)
             if not noisy:
                 return found
-            ((rate, _),) = _rates(system, event)
+            ((rate, _),) = rates.values()
             shift = jump.field_change / rate
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
@@ -174,19 +178,16 @@ def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> 
     return Jumped(shift[:n], after[:n, :n], None)
 
 
-def _vague(system: HybridSystem, event: Event, p: Array) -> str | None:
+def _vague(rates: Rates, p: Array) -> str | None:
     """A guard whose rate is smaller than its own deviation, if there is one.
 
     The time of its event is then no first-order function of the deviation.
     """
-    for guard, (rate, row) in zip(event.guards, _rates(system, event), strict=True):
-        if rate**2 < row @ p @ row:
-            return guard
-    return None
+    return next((g for g, (rate, row) in rates.items() if rate**2 < row @ p @ row), None)
 
 
-def _rates(system: HybridSystem, event: Event) -> list[tuple[float, Array]]:
-    """Rates of the guards at an event, with their gradients (ndx,).
+def _rates(system: HybridSystem, event: Event) -> Rates:
+    """Rates of the guards of an event, with their gradients (ndx,).
 
     The gradient is that of the guard along the flow; the curvature of the guard is left out.
     """
@@ -194,9 +195,9 @@ def _rates(system: HybridSystem, event: Event) -> list[tuple[float, Array]]:
     t, x, u = event.time, event.state_before, event.input_before
     a = coefficients(before, t, x, u).state
     flow = before.field(t, x, u)
-    found = []
+    found = {}
     for guard in event.guards:
         g = guard_derivative(system, before, guard, t, x, u)
         rate = g.time + g.state @ flow + g.input @ event.input_rate
-        found.append((float(rate), np.asarray(g.state @ a)))
+        found[guard] = float(rate), np.asarray(g.state @ a)
     return found

@@ -58,7 +58,7 @@ class Runs(Protocol):
 MakeFilter = Callable[[Array], Runs]
 
 
-class Score(NamedTuple):
+class _Scored(NamedTuple):
     """One record: log-likelihood, NIS and dimension of each accepted value, how many were not."""
 
     log_likelihood: float
@@ -249,14 +249,14 @@ def evaluate(
     )
 
 
-def _score(make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate) -> Score:
+def _score(make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate) -> _Scored:
     try:
         result = make_filter(levels).run(record, initial)
     except (SimulationError, np.linalg.LinAlgError):
-        return Score(-np.inf, (), (), 0)
+        return _Scored(-np.inf, (), (), 0)
     taken = [i for i in result.innovations if i.accepted]
     total = float(log_likelihoods(result, record).sum())
-    return Score(
+    return _Scored(
         total if np.isfinite(total) else -np.inf,
         tuple(i.nis for i in taken),
         tuple(i.dimension for i in taken),

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from hybridctl.checks import Array, vector
 from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDefinitionError
 from hybridctl.estimation.estimate import constrained
-from hybridctl.estimation.jumps import Jumped, Strategy, jumped
+from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import (
@@ -55,11 +55,6 @@ class Model:
     atol: float = 1e-9
     max_events: int = 20
     zeno_horizon: float = 1e-3
-
-    def jumped(self, event: Event, p: Array) -> Jumped:
-        """A covariance taken through an event, with the noise of the event."""
-        noise = self.reset_noise, self.guard_noise
-        return jumped(self.system, event, p, self.strategy, *noise)
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The values of the guards of a mode."""

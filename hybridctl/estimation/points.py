@@ -66,7 +66,7 @@ def silent(model: Model) -> Model:
 def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Path:
     """A state x (nx,) from one time to another, through as many events as there are until then.
 
-    One that is outside its mode is admitted and predicted as the mean of a salted filter is,
+    One that is outside its mode is reconciled and predicted as the mean of a salted filter is,
     without a covariance; so is one whose simulation cannot go on. model: a silent one.
     """
     if (model.guards(mode, start, x, law(start, x)) >= -GUARD_TOLERANCE).all():
@@ -76,9 +76,9 @@ def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law
         except SimulationError:
             pass
     n = model.system.mode(mode).space.ndx
-    admitted = reconcile(model, Estimate(mode, start, x, np.zeros((n, n))), law)
-    found = predict(model, admitted.estimate, end, law)
-    return Path(found.estimate.mode, found.estimate.mean, (*admitted.events, *found.events))
+    reconciled = reconcile(model, Estimate(mode, start, x, np.zeros((n, n))), law)
+    found = predict(model, reconciled.estimate, end, law)
+    return Path(found.estimate.mode, found.estimate.mean, (*reconciled.events, *found.events))
 
 
 def followed(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:

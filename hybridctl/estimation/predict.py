@@ -20,6 +20,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.arcs import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, nearest_semidefinite, retracted
+from hybridctl.estimation.jumps import jumped
 from hybridctl.estimation.model import GUARD_TOLERANCE, Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
@@ -281,7 +282,8 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) ->
 
 def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Prediction:
     """The estimate just after an event, with covariance p (ndx, ndx) just before it."""
-    jump = model.jumped(event, p)
+    noise = model.reset_noise, model.guard_noise
+    jump = jumped(model.system, event, p, model.strategy, *noise)
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         space = model.system.mode(event.mode_after).space

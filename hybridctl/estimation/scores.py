@@ -319,14 +319,14 @@ def _corrected(
     if not own.accepted:
         return estimate, tangent, own, by_r, by_s
 
-    def admitted(one: SaltedKalmanFilter, e: Estimate) -> Branch:
+    def reconciled(one: SaltedKalmanFilter, e: Estimate) -> Branch:
         return Branch.of(reconcile(one.model, e, one.model.law(e.mode, u)))
 
     inside = reconcile(middle.model, after.estimate, middle.model.law(estimate.mode, u))
     if inside.notes:
         moved = _stood_in(inside, moved)
     elif inside.estimate is not after.estimate:
-        moved = filters.differences(admitted, after.estimate, moved, Branch.of(inside))
+        moved = filters.differences(reconciled, after.estimate, moved, Branch.of(inside))
     return inside.estimate, moved, own, by_r, by_s
 
 

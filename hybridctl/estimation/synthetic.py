@@ -95,8 +95,9 @@ def synthetic(model: FilterModel, settings: FilterSettings) -> tuple[Record, Tru
     normal forces of the contacts, in their order, where the settings have a `force` that is true,
     with its `force_noise` in N.
     """
-    kicks, rng = (np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(2))
-    truth = simulate_truth(model, settings, kicks)
+    streams = np.random.SeedSequence(settings.seed).spawn(2)
+    process, rng = map(np.random.default_rng, streams)
+    truth = simulate_truth(model, settings, process)
     channels = {}
     for sensor in model.sensors:
         channels[sensor.name] = Series(truth.times, _measured(model, settings, truth, sensor, rng))
@@ -216,7 +217,7 @@ def _with_reset_noise(
             if noisy is None:
                 mode, x, t = run.final_mode, run.final_state, float(stop)
                 break
-            mode, x, t = noisy.mode_after, _kicked(model, noisy, rng), noisy.time
+            mode, x, t = noisy.mode_after, _perturbed(model, noisy, rng), noisy.time
             events.append(replace(noisy, state_after=x))
     return _numbered(arcs, events)
 
@@ -258,7 +259,7 @@ def _simulated(
     )
 
 
-def _kicked(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
+def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
     """The state after an event, with noise under which it stays in its mode."""
     covariance = reset_covariance(model.system, model.reset_noise, event)
     if covariance is None:
@@ -271,8 +272,8 @@ def _kicked(model: FilterModel, event: Event, rng: np.random.Generator) -> Array
     if guards.jacobian is None:
         raise SystemDefinitionError(f"the guards of mode {mode.key!r} have no Jacobian")
     for _ in range(_DRAWS):
-        kick = rng.multivariate_normal(np.zeros(len(covariance)), covariance, method="eigh")
-        x = mode.space.integrate(event.state_after, kick)
+        added = rng.multivariate_normal(np.zeros(len(covariance)), covariance, method="eigh")
+        x = mode.space.integrate(event.state_after, added)
         rates = guards.jacobian(t, x, u).state @ mode.field(t, x, u)
         if not ((guards.values(t, x, u) < _ON_SURFACE) & (rates < 0.0)).any():
             return x

@@ -182,7 +182,8 @@ class _Phantoms:
         """Raise `AmbiguousEventError` where two orders lead to different states or modes.
 
         Each set of guards has to be reached alike from all sets with one guard less, which are
-        n 2^(n-1) resets; more than twelve guards are refused.
+        n 2^(n-1) resets; more than twelve guards are refused. Sides are those with the last guard
+        fired last, but for the one after all.
         """
         names, t = self._event.guards, self._event.time
         if len(names) > _MOST_GUARDS:
@@ -192,7 +193,7 @@ class _Phantoms:
             )
         for size in range(1, len(self._all) + 1):
             for fired in combinations(sorted(self._all), size):
-                for last in fired:
+                for last in fired if size == len(self._all) else fired[:-1]:
                     self._compare(frozenset(fired), last)
 
     def _compare(self, fired: frozenset[int], last: int) -> None:

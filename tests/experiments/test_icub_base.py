@@ -33,10 +33,15 @@ def config():
     return icub_base.quick(icub_base.Config(data=str(FOLDER)))
 
 
+@pytest.fixture(scope="module")
+def outcome(recording, config):
+    """What the filter of the settings finds."""
+    return filtered("filter", config.settings, recording)
+
+
 @recorded
-def test_the_walk_is_estimated_as_well_as_it_says(recording, config):
+def test_the_walk_is_estimated_as_well_as_it_says(outcome):
     """Bounds are those asked for; the covariance is honest within what creeping feet allow."""
-    outcome = filtered("filter", config.settings, recording)
     walk = outcome.result.events[0].time
     found = judged(outcome.errors, walk)
     assert outcome.touchdowns == {"left": 3, "right": 3}
@@ -69,12 +74,10 @@ def test_noise_found_without_truth_serves_as_well(recording, config):
 
 
 @recorded
-def test_the_mode_is_worth_a_factor_of_ten(recording, config):
-    with_modes = filtered("filter", config.settings, recording)
+def test_the_mode_is_worth_a_factor_of_ten(recording, config, outcome):
     without = filtered("no switches", config.settings, recording, signals=False)
     ratio = (
-        judged(without.errors, 5.8)["position_rmse"]
-        / judged(with_modes.errors, 5.8)["position_rmse"]
+        judged(without.errors, 5.8)["position_rmse"] / judged(outcome.errors, 5.8)["position_rmse"]
     )
     assert ratio > 10.0
 
