@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybridctl.experiments.contacts import slope
 from rich.console import Console
 
 import hybridctl
@@ -24,12 +23,6 @@ def ended(monkeypatch, capsys, *arguments):
     with pytest.raises(SystemExit) as caught:
         cli.main()
     return caught.value.code, capsys.readouterr().err
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """Runs of `slope` draw nothing, which takes the most time of them."""
-    monkeypatch.setattr(slope, "draw_all", lambda *arguments: None)
 
 
 def left(folder):
@@ -76,7 +69,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_file(name, tmp_path, monkeypat
 
 
 def test_a_trajectory_that_cannot_be_written_leaves_the_one_before(
-    plain, tmp_path, monkeypatch, capsys
+    undrawn, tmp_path, monkeypatch, capsys
 ):
     path = tmp_path / "run"
     code, _ = ended(monkeypatch, capsys, *SLOPE, path)
