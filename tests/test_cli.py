@@ -128,6 +128,18 @@ def test_the_version_comes_with_those_of_the_libraries(monkeypatch, capsys):
     assert {line.split()[0] for line in lines} >= {"python", "pin", "casadi", "scipy"}
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_after_the_line_that_the_documentation_gives(shell, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hybridctl"])
+    monkeypatch.setenv("_HYBRIDCTL_COMPLETE", f"{shell}_source")
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 0
+    assert "_hybridctl_completion" in capsys.readouterr().out
+    page = Path(__file__).parent.parent / "docs/command_line.md"
+    assert f"_HYBRIDCTL_COMPLETE={shell}_source" in page.read_text()
+
+
 def test_warnings_of_the_library_are_told_and_lower_levels_on_request(monkeypatch, caplog, capsys):
     logger = logging.getLogger("hybridctl.viewer.shapes")
     for level, told in ((("--log-level", "info"), True), ((), False)):
