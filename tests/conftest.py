@@ -7,6 +7,7 @@ functions are kept in a directory of this run, which its processes share, not in
 import os
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -18,3 +19,24 @@ def pytest_configure(config):
         directory = TemporaryDirectory(prefix="hybridctl-")
         config.add_cleanup(directory.cleanup)
         os.environ["HYBRIDCTL_CACHE"] = directory.name
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """An executor of two processes that have nothing but what is sent to them.
+
+    They are there for all tests, as each of them imports for some seconds.
+    """
+    from hybridctl.workers import crew
+
+    with crew(2) as two:
+        yield two.pool
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Runs draw no figures, which take the most time of short ones."""
+    from hybridctl.report import RunFolder
+
+    never = property(lambda folder: False, lambda folder, wanted: None)
+    monkeypatch.setattr(RunFolder, "draws", never, raising=False)

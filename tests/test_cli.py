@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybridctl.experiments.contacts import slope
 from rich.console import Console
 
 import hybridctl
@@ -24,12 +23,6 @@ def ended(monkeypatch, capsys, *arguments):
     with pytest.raises(SystemExit) as caught:
         cli.main()
     return caught.value.code, capsys.readouterr().err
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """Runs of `slope` draw nothing, which takes the most time of them."""
-    monkeypatch.setattr(slope, "draw_all", lambda *arguments: None)
 
 
 def left(folder):
@@ -76,7 +69,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_file(name, tmp_path, monkeypat
 
 
 def test_a_trajectory_that_cannot_be_written_leaves_the_one_before(
-    plain, tmp_path, monkeypatch, capsys
+    undrawn, tmp_path, monkeypatch, capsys
 ):
     path = tmp_path / "run"
     code, _ = ended(monkeypatch, capsys, *SLOPE, path)
@@ -133,6 +126,18 @@ def test_the_version_comes_with_those_of_the_libraries(monkeypatch, capsys):
     assert lines[0] == f"hybridctl {hybridctl.__version__}"
     assert f"  numpy {np.__version__}" in lines
     assert {line.split()[0] for line in lines} >= {"python", "pin", "casadi", "scipy"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_after_the_line_that_the_documentation_gives(shell, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hybridctl"])
+    monkeypatch.setenv("_HYBRIDCTL_COMPLETE", f"{shell}_source")
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 0
+    assert "_hybridctl_completion" in capsys.readouterr().out
+    page = Path(__file__).parent.parent / "docs/command_line.md"
+    assert f"_HYBRIDCTL_COMPLETE={shell}_source" in page.read_text()
 
 
 def test_warnings_of_the_library_are_told_and_lower_levels_on_request(monkeypatch, caplog, capsys):

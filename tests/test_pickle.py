@@ -10,7 +10,6 @@ import hybridctl as hc
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.policy import DisturbedPolicy
-from hybridctl.workers import crew
 
 TIMES = (0.0, 0.8)
 START = [1.0, 0.0]
@@ -96,18 +95,16 @@ def lqr(linearized):
     return hc.hybrid_lqr(linearized, Q, R, Q)
 
 
-def test_systems_simulate_alike_in_a_pool_of_fresh_processes(system, nominal):
-    with crew(2) as two:
-        futures = [two.pool.submit(hc.simulate, system, "air", START, TIMES) for _ in range(2)]
-        for future in futures:
-            assert_same_run(future.result(), nominal)
+def test_systems_simulate_alike_in_fresh_processes(processes, system, nominal):
+    futures = [processes.submit(hc.simulate, system, "air", START, TIMES) for _ in range(2)]
+    for future in futures:
+        assert_same_run(future.result(), nominal)
 
 
-def test_errors_of_a_run_come_back_from_a_pool(system):
-    with crew(2) as two:
-        future = two.pool.submit(hc.simulate, system, "air", START, (0.0, 5.0), max_events=1)
-        with pytest.raises(hc.errors.EventLimitError, match="max_events = 1"):
-            future.result()
+def test_errors_of_a_run_come_back_from_other_processes(processes, system):
+    future = processes.submit(hc.simulate, system, "air", START, (0.0, 5.0), max_events=1)
+    with pytest.raises(hc.errors.EventLimitError, match="max_events = 1"):
+        future.result()
 
 
 @pytest.mark.parametrize("make", [ball, listed_ball, lambda: parametric_ball()[0]])

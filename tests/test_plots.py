@@ -1,5 +1,8 @@
 """Public figures of runs and of filters: what they draw is what the run says."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hybridctl.robots import ball, block
@@ -104,3 +107,12 @@ def test_bands_are_those_of_the_part_that_is_shown():
         (1.05, 1.08, "both"),
     ]
     assert [band.label for band in plots.mode_bands(spans, (1.5, 2.0))] == ["both"]
+
+
+def test_figures_have_colours_that_all_can_tell_apart():
+    """Those of Okabe and Ito, grey, and two paler ones for the second of a pair."""
+    known = {plots.BLUE, plots.VERMILION, plots.ORANGE, plots.GREEN, plots.SKY, plots.BASELINE}
+    known |= {"#85a9d0", "#e29a90"}
+    for path in (Path(__file__).parent.parent / "experiments").rglob("*.py"):
+        assert set(re.findall(r"#[0-9a-f]{6}", path.read_text())) <= known, path
+        assert not re.search(r'color="(red|green|purple|C\d|tab:\w+)"', path.read_text()), path

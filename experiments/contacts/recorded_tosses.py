@@ -7,8 +7,6 @@ velocity half a sample earlier.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,21 +18,14 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, array, count, number
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.logs import read_raw
+from hybridctl.logs.raw import RawTable
 from hybridctl.mechanics import ContactDynamics
 
 CLEARANCE = 5e-3  # m, above which the lowest corner is clearly in the air
 COLUMNS = {"position": 3, "quat_wxyz": 4, "velocity": 3, "omega_body": 3}
 SCALARS = ("rate_hz", "half_width_m", "mass_kg", "inertia_kgm2")
 UNIT = 1e-3  # how far from one the norm of a recorded quaternion may be
-BROKEN = (
-    EOFError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 @dataclass(frozen=True)
@@ -56,8 +47,9 @@ class Toss:
 def load_toss(path: str, index: int) -> Toss:
     """Read one toss.
 
-    Raises `FileFormatError` for a file that cannot be read or holds something else, and
-    `InputError` for a toss that is not in it or has no flight before its first bounce.
+    Raises `FileFormatError` for a file that is damaged or holds something else, and `InputError`
+    for one that is not there, and for a toss that is not in it or has no flight before its first
+    bounce.
     """
     content = read_tosses(path)
     tosses = len(content["offset"]) - 1
@@ -95,28 +87,25 @@ def last_row_in_the_air(poses: Array, half_width: float, index: int) -> int:
 def read_tosses(path: str) -> dict[str, Array]:
     """All arrays of the file, of the right shapes; `FileFormatError` if they are not there."""
     shapes = {"offset": (None,), **{n: (None, k) for n, k in COLUMNS.items()}}
+    fields = read_raw(path).tables.get("", RawTable("", {})).fields
     try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as data:
-            numbers = {name: _numbers(data, name) for name in (*shapes, *SCALARS)}
+        numbers = {name: _numbers(fields, name) for name in (*shapes, *SCALARS)}
         content = {name: array(name, numbers[name], shape) for name, shape in shapes.items()}
         for name in SCALARS:
             content[name] = np.array(number(name, numbers[name], above=0.0))
         _check_rows(content)
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror or error}") from error
-    except BROKEN as error:
+    except InputError as error:
         raise FileFormatError(f"{path} does not hold recorded tosses: {error}") from error
     return content
 
 
-def _numbers(data: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+def _numbers(fields: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     """An array of the file; `InputError` if it is not there or holds something else."""
-    if name not in data:
+    if name not in fields:
         raise InputError(f"it has no array {name!r}")
-    found = data[name]
-    if found.dtype.kind not in "iuf":
-        raise InputError(f"{name} must hold real numbers, got {found.dtype}")
-    return found
+    if fields[name].dtype.kind not in "iuf":
+        raise InputError(f"{name} must hold real numbers, got {fields[name].dtype}")
+    return fields[name]
 
 
 def _check_rows(content: Mapping[str, Array]) -> None:

@@ -15,16 +15,26 @@ from hybridctl.checks import Array
 from hybridctl.estimation.legged.system import STICK
 from hybridctl.estimation.result import FilterResult
 from hybridctl.files import atomic
-from hybridctl.plots import BANDS, BASELINE, REFERENCE, TRACKING, Band, Line, Panel, series
+from hybridctl.plots import (
+    BANDS,
+    BASELINE,
+    GREEN,
+    ORANGE,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Line,
+    Panel,
+    series,
+)
 
 if TYPE_CHECKING:
     from hybridctl.experiments.legged.icub_base import Outcome
 
-GREEN, PURPLE = "#1e8449", "#8e44ad"
 COLORS = {
     "filter": TRACKING,
     "smoother": GREEN,
-    "odometry": PURPLE,
+    "odometry": ORANGE,
     "no mode switches": BASELINE,
     "right": TRACKING,
     "left": GREEN,

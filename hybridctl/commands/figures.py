@@ -92,6 +92,6 @@ def _innovations(
                 Line(t, limit, label, BASELINE, "--", 0.8),
                 Line(t, -limit, None, BASELINE, "--", 0.8),
             ]
-            panels.append(Panel(f"{name} [sigma]", lines, zero=True))
+            panels.append(Panel(f"{name}\n[sigma]", lines, zero=True))
     title = f"{model.name}: innovations over their deviations"
     series(folder / "figures/innovations.png", grid(panels), title=title, bands=bands)

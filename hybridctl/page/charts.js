@@ -8,6 +8,11 @@ for (const holder of document.querySelectorAll(".chart")) {
   new Chart(holder, JSON.parse(holder.querySelector("script").textContent));
 }
 
+/** The pattern of a line's style, whatever its markers are. */
+function dashesOf(style) {
+  return DASHES[Object.keys(DASHES).find((pattern) => style.includes(pattern))] ?? "";
+}
+
 /** Text of a label whose powers are set between dollar signs. */
 function plainLabel(text) {
   return text.replace(/\$([^$]*)\$/g, (_, inside) => POWERS[inside] ?? inside.replace(/\\/g, ""));
@@ -95,7 +100,7 @@ function Chart(holder, figure) {
     const clip = `clip${document.querySelectorAll("clipPath").length}-${Math.random().toString(36).slice(2)}`;
 
     function entry(line) {
-      const dash = DASHES[line.style] ?? "";
+      const dash = dashesOf(line.style);
       const item = element("span");
       item.innerHTML = `<svg viewBox="0 0 26 8"><line x1="1" y1="4" x2="25" y2="4" stroke="${line.color}"
         stroke-width="2" stroke-dasharray="${dash}"/></svg>`;
@@ -204,7 +209,7 @@ function Chart(holder, figure) {
         pen = drawn;
       }
       const joined = /-|:/.test(line.style);
-      const dash = DASHES[line.style] ?? "";
+      const dash = dashesOf(line.style);
       const stroke = `<path d="${path}" fill="none" stroke="${line.color}" stroke-width="${line.width}"
         stroke-dasharray="${dash}" stroke-linejoin="round"/>`;
       return (joined ? stroke : "") + dots.join("");

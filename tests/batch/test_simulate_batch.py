@@ -1,7 +1,6 @@
 """A batch against its members, simulated and linearized one by one, and against closed forms."""
 
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 
 import casadi as ca
 import numpy as np
@@ -292,21 +291,19 @@ def test_a_member_that_grazes_has_a_state_but_no_matrix():
     assert batch.modes == ("rest", "rest")
 
 
-@pytest.mark.parametrize("kind", [None, ThreadPoolExecutor, ProcessPoolExecutor])
-def test_systems_of_functions_are_simulated_member_by_member(kind):
-    if kind is ProcessPoolExecutor:
-        system, options = ball(), {"mp_context": get_context("spawn")}
-    else:
-        system, options = ball_of_functions(), {}
-    x0 = heights(4)
-    if kind is None:
-        batch = hc.simulate_batch(system, "air", x0, (0.0, 2.0))
-    else:
-        with kind(2, **options) as executor:
-            batch = hc.simulate_batch(
-                system, "air", x0, (0.0, 2.0), executor=executor, method="RK45"
-            )
-    method = "DOP853" if kind is None else "RK45"
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("kind", ["here", "threads", "processes"])
+def test_systems_of_functions_are_simulated_member_by_member(kind, request):
+    system = ball() if kind == "processes" else ball_of_functions()
+    x0, options, method = heights(4), {}, "DOP853"
+    if kind != "here":
+        method, options = "RK45", {"executor": request.getfixturevalue(kind), "method": "RK45"}
+    batch = hc.simulate_batch(system, "air", x0, (0.0, 2.0), **options)
     for state, x in zip(batch.states, x0, strict=True):
         run = hc.simulate(system, "air", x, (0.0, 2.0), method=method)
         assert state == pytest.approx(run.final_state, rel=1e-12)

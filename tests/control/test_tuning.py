@@ -17,7 +17,6 @@ from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains, LqrWeights
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.workers import crew
 
 STRUCTURE = EntryGains.diagonal((1, 2), (0, 1))
 START = STRUCTURE.parameters([[[1.0, 1.0]], [[1.0, 1.0]]])
@@ -90,11 +89,11 @@ def test_tuning_reduces_the_error_within_the_limit(reference_tuning):
     assert best.objective <= sorted(c.objective for c in within)[1]
 
 
-def test_two_processes_and_threads_give_the_same_answer(reference_tuning):
-    with crew(2) as two, ThreadPoolExecutor(3) as threads:
+def test_two_processes_and_threads_give_the_same_answer(processes, reference_tuning):
+    with ThreadPoolExecutor(3) as threads:
         gains = reference_tuning.gains
         here = Ensemble(Trial(), range(5))(gains)
-        for executor in (two.pool, threads):
+        for executor in (processes, threads):
             there = Ensemble(Trial(), range(5), executor)(gains)
             np.testing.assert_array_equal(here.errors, there.errors)
             np.testing.assert_array_equal(here.peaks, there.peaks)

@@ -1,7 +1,6 @@
 """Noise levels by maximum likelihood: what made the records is found again."""
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -113,16 +112,13 @@ def test_the_result_does_not_depend_on_the_executor():
     assert alone.log_likelihood == shared.log_likelihood
 
 
-def test_other_processes_give_the_same_numbers():
-    """Those that are spawned, which read all from pickles, import for some seconds."""
+def test_other_processes_give_the_same_numbers(processes):
     records, walk = still_records(4), Estimate("flow", 0.0, np.array([2.0]), np.eye(1))
     alone = evaluate(walk_filter, [0.3, 0.1], records, [walk])
-    spawn = multiprocessing.get_context("spawn")
     options = {"max_evaluations": 20, "standard_errors": True}
     fit = fit_noise(still_filter, records, [KNOWN], [1.0], **options)
-    with ProcessPoolExecutor(2, spawn) as pool:
-        shared = evaluate(walk_filter, [0.3, 0.1], records, [walk], executor=pool)
-        same = fit_noise(still_filter, records, [KNOWN], [1.0], executor=pool, **options)
+    shared = evaluate(walk_filter, [0.3, 0.1], records, [walk], executor=processes)
+    same = fit_noise(still_filter, records, [KNOWN], [1.0], executor=processes, **options)
     np.testing.assert_array_equal(shared.log_likelihoods, alone.log_likelihoods)
     assert shared.nis == alone.nis
     np.testing.assert_array_equal(same.levels, fit.levels)

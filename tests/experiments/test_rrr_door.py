@@ -183,7 +183,7 @@ def test_wrong_settings_are_named():
         load_configuration(rrr_door.Config, None, ["phantom_feedback=of"])
 
 
-def test_the_command_line_lists_simulates_and_refuses(tmp_path):
+def test_the_command_line_lists_simulates_and_refuses(undrawn, tmp_path):
     runner = CliRunner()
     assert "rrr-door" in runner.invoke(cli, ["list"]).output
     shown = runner.invoke(cli, ["simulate", "rrr-door", "--settings", "--set", "scale=0.5"])

@@ -55,7 +55,7 @@ def test_a_finished_folder_is_read_and_not_run_again(result, monkeypatch):
         tune.run(tune.quick(tune.Config(workers=1, seed=2)), folder, Console(quiet=True))
 
 
-def test_the_gains_plug_into_simulate(result, tmp_path):
+def test_the_gains_plug_into_simulate(result, undrawn, tmp_path):
     gains = str(result[0] / "gains.npz")
     call = ["simulate", "rrr-door", "--quick", "--gains", gains, "--out"]
     runner = CliRunner()

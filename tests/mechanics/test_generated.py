@@ -1,8 +1,7 @@
 """Generated terms against Pinocchio's, on random robots; their derivatives; threads and files."""
 
-import multiprocessing
 import pickle
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,13 +160,12 @@ def _mass(terms: GeneratedTerms, *at) -> np.ndarray:
     return terms.values(*at).mass.copy()
 
 
-def test_terms_go_to_spawned_processes():
+def test_terms_go_to_fresh_processes(processes):
     p = point_of(3)
     at = p.q, p.v, p.u
     expected = _mass(p.terms, *at)
     np.testing.assert_array_equal(_mass(pickle.loads(pickle.dumps(p.terms)), *at), expected)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        np.testing.assert_array_equal(pool.submit(_mass, p.terms, *at).result(), expected)
+    np.testing.assert_array_equal(processes.submit(_mass, p.terms, *at).result(), expected)
 
 
 class _Hollow:

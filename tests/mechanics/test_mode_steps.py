@@ -1,7 +1,6 @@
 """Compiled steps of contact modes against those of the generic stepper."""
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -225,9 +224,7 @@ def test_threads_share_a_system():
         np.testing.assert_array_equal(end, ends[0])
 
 
-def test_processes_get_a_system():
+def test_fresh_processes_get_a_system(processes):
     system = rrr_door.system()
     expected = _run(system)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        np.testing.assert_array_equal(pool.submit(_run, system).result(), expected)
+    np.testing.assert_array_equal(processes.submit(_run, system).result(), expected)

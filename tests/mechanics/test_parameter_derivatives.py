@@ -69,6 +69,11 @@ def pair(dp, points=None):
     return robot, contacts
 
 
+def changed_system(z, points=None, **options):
+    """By Pinocchio's calls, which need not be generated anew for each robot."""
+    return contact_system(*pair(SOME @ z, points), terms="pinocchio", **options)
+
+
 def changed_model(change):
     """Mass, center and central inertia of bodies, changed along the axes of a link of each."""
     model = MODEL.copy()
@@ -145,7 +150,7 @@ def test_field_and_guards(points, modes):
     ends = [name != "sliding jams" for name in names]
 
     def outcome(z):
-        changed = contact_system(*pair(SOME @ z, points))
+        changed = changed_system(z, points)
         values = changed.outgoing(modes).guards.values(0.0, x, u)[ends]
         return np.concatenate((changed.mode(modes).field(0.0, x, u), values))
 
@@ -161,7 +166,7 @@ def test_options_of_the_system_are_those_of_the_derivatives(stabilization):
     x, u = moving(robot, contacts, modes)
 
     def outcome(z):
-        changed = contact_system(*pair(SOME @ z), stabilization=stabilization)
+        changed = changed_system(z, stabilization=stabilization)
         return changed.mode(modes).field(0.0, x, u)
 
     assert_derivative(outcome, d.field(modes, 0.0, x, u) @ SOME)
@@ -178,7 +183,7 @@ def test_impacts(hit, seed):
     x = np.concatenate((q, v))
 
     def outcome(z):
-        reset = contact_system(*pair(SOME @ z)).outgoing(modes).edge(fired).reset
+        reset = changed_system(z).outgoing(modes).edge(fired).reset
         return reset(0.0, x, u).state[len(q) :]
 
     expected = d.reset(modes, fired, 0.0, x, u) @ SOME

@@ -14,7 +14,7 @@ from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.sharing import friction_weights
 from mechanics.models import PAIR
-from mechanics.test_parameter_derivatives import NAMES, NONE, SOME, pair
+from mechanics.test_parameter_derivatives import NAMES, NONE, SOME, changed_system, pair
 from mechanics.test_redundant import EXACT, FACES, FOOT, HALF, MASS, P, rows_of, standing, touching
 
 # points of no common plane
@@ -206,7 +206,7 @@ def test_derivatives_by_parameters(modes, turn):
     u = np.full(robot.nu, 0.05)
 
     def outcome(z):
-        changed = contact_system(*pair(SOME @ z, STUDS))
+        changed = changed_system(z, STUDS)
         values = changed.outgoing(modes).guards.values(0.0, x, u)
         return np.concatenate((changed.mode(modes).field(0.0, x, u), values[goes_on]))
 
