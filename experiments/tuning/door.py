@@ -140,7 +140,7 @@ def _scene(door: rrr_door.Config) -> tuple[Parameters, Reference]:
     return parameters, reference
 
 
-@lru_cache(maxsize=160)
+@lru_cache(maxsize=512)
 def _plant(parameters: Parameters) -> HybridSystem:
     """Built once in each process, for all candidates that meet this member."""
     plant: HybridSystem = system(parameters)

@@ -55,6 +55,9 @@ class _Tracking:
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """Of u = b - K x, b (k, nu) and K (k, nu, nx)."""
+        if len(times) == 1:
+            offset, gain = self._affine(float(times[0]))
+            return offset[None], gain[None]
         u = self.arc.input(times)
         if self.gain is None:
             return u, np.zeros((*u.shape, self.arc.space.nx))

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
-from scipy.integrate import OdeSolver
+from scipy.integrate import OdeSolver, Radau
+from scipy.linalg import lapack
 from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
@@ -45,6 +47,7 @@ class ImplicitStepper:
         self._motion = motion
         self._asked: tuple[float, Array] = (t, x)
         self._make = partial(
+            _begun,
             method,
             self._rate,
             t_bound=t_end,
@@ -101,6 +104,24 @@ class ImplicitStepper:
     def ended(self, step: Step, t: float) -> Step:
         """The step as it is, with its polynomial reaching beyond t."""
         return step
+
+
+def _begun(method: Callable[..., OdeSolver], *at: Any, **settings: Any) -> OdeSolver:
+    """The solver, which divides by its small matrices without scipy's checks of them."""
+    solver = method(*at, **settings)
+    if isinstance(solver, Radau):
+        solver.lu, solver.solve_lu = _factored, _divided
+    return solver
+
+
+def _factored(matrix: Any) -> tuple[Any, Any]:
+    factors, pivots, _ = (lapack.zgetrf if np.iscomplexobj(matrix) else lapack.dgetrf)(matrix)
+    return factors, pivots
+
+
+def _divided(factored: tuple[Any, Any], right: Any) -> Any:
+    divide = lapack.zgetrs if np.iscomplexobj(factored[0]) else lapack.dgetrs
+    return divide(*factored, right)[0]
 
 
 def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:

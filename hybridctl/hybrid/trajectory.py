@@ -24,7 +24,7 @@ from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import Space
+from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
 
 Side = Literal["left", "right"]
@@ -154,7 +154,9 @@ class Arc:
         k_all = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
         s_all = 2.0 * (times - self.breaks[k_all]) / self.lengths[k_all] - 1.0
         values = np.einsum("nk,nkx->nx", basis(s_all), series[k_all])
-        return values if space is None else np.array([space.normalize(x) for x in values])
+        if space is None or isinstance(space, VectorSpace):
+            return np.asarray(values)
+        return np.array([space.normalize(x) for x in values])
 
 
 def arc_from_steps(

@@ -80,7 +80,7 @@ class GeneratedMode:
     @cached_property
     def _equations(self) -> ModeEquations:
         d = self._dynamics
-        return ModeEquations.of(d.robot, d.contacts, self._modes, d.stabilization)
+        return ModeEquations.of(d.robot, d.all, d.contacts, self._modes, d.stabilization)
 
     @cached_property
     def _expressions(self) -> tuple[ModeField, Expression]:

@@ -83,10 +83,16 @@ class ModeEquations(NamedTuple):
 
     @staticmethod
     def of(
-        robot: Robot, contacts: Sequence[Contact], modes: Modes, stabilization: float
+        robot: Robot,
+        members: ContactSet,
+        contacts: Sequence[Contact],
+        modes: Modes,
+        stabilization: float,
     ) -> ModeEquations:
-        """Those of a robot; residuals decay at `stabilization` 1/s."""
-        members = ContactSet(robot, contacts)
+        """Those of a robot, members being the set of its contacts.
+
+        Residuals decay at `stabilization` 1/s.
+        """
         constants = Constants.of(robot, members, friction_of(contacts))
         tangents = tangents_of(members)
         part = Part(tangents, constants.friction, modes)
@@ -113,7 +119,8 @@ def mode_field(
 
     Raises `InputError` for a surface for which no expression is known.
     """
-    return field_of(ModeEquations.of(robot, contacts, modes, stabilization))
+    members = ContactSet(robot, contacts)
+    return field_of(ModeEquations.of(robot, members, contacts, modes, stabilization))
 
 
 def field_of(equations: ModeEquations) -> ModeField:
@@ -280,6 +287,8 @@ def _independent(samples: list[Array], symmetric: bool) -> _Independent:
         choices.append(_Independent(columns if symmetric else _pivots(g[:, columns].T), columns))
     rank = max(len(choice.rows) for choice in choices)
     full = [choice for choice in choices if len(choice.rows) == rank]
+    if rank == len(samples[0]):
+        return full[0]
     return max(full, key=lambda choice: min(_condition(choice.block(g)) for g in samples))
 
 

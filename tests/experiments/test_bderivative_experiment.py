@@ -59,6 +59,8 @@ def test_the_folder_is_complete(result):
     stored = json.loads((folder / "summary.json").read_text())
     assert stored.keys() == summary.keys() == {"linear", "bent", "turning"}
     assert json.loads((folder / "config.json").read_text())["experiment"] == "bderivative"
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     assert {path.stem for path in (folder / "figures").iterdir()} == {"balls", "errors"}
     assert all(path.stat().st_size > 5000 for path in (folder / "figures").iterdir())
 

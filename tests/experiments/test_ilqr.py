@@ -1,5 +1,7 @@
 """Iterative LQR finds its events on the ball, the block and the door."""
 
+import json
+
 import pytest
 from hybridctl.experiments.optimal import ilqr
 from rich.console import Console
@@ -44,6 +46,8 @@ def test_block_and_door_are_improved_through_their_contacts(results):
 
 def test_everything_is_written(results):
     folder = results[0].path
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     for name in ("config.json", "summary.json", "block.npz", "door.npz"):
         assert (folder / name).stat().st_size > 0
     for name in ("ball", "convergence", "block", "door"):

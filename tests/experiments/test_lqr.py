@@ -55,6 +55,8 @@ def test_the_experiment_leaves_a_complete_folder(cheap, tmp_path):
     for name in ("reset", "no"):
         assert summary["door"][name]["mean_ratio"] > 1.2
     assert (folder / "figures/costs.png").stat().st_size > 20000
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_closed_contacts_do_not_drift(result):
 
 def test_the_folder_holds_configuration_data_and_figures(result):
     folder, summary = result
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     config = json.loads((folder / "config.json").read_text())
     assert config["versions"]["pin"]
     assert build_configuration(rrr_door.Config, config["configuration"]) == CONFIG

@@ -62,6 +62,8 @@ def test_contacts_push_and_friction_stays_in_its_cone(summary):
 
 def test_the_folder_is_complete(summary):
     _, _, folder = summary
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     names = {path.name for path in folder.path.rglob("*") if path.is_file()}
     assert {"config.json", "summary.json", "tracking.npz", "errors.png", "snapshots.png"} <= names
     assert {"tracking_forces.png", "tracking_modes.png", "tracking_energy.png"} <= names

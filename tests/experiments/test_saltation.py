@@ -102,6 +102,8 @@ def test_the_folder_is_complete(results):
     assert json.loads((folder / "summary.json").read_text()).keys() == summary.keys()
     configuration = json.loads((folder / "config.json").read_text())
     assert configuration["seed"] == saltation.Config().seed
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     for name, example in saltation.examples(saltation.Config()).items():
         again = HybridTrajectory.load(folder / f"{name}.npz", example.system)
         assert again.events[0].time == summary[name]["event_time"]

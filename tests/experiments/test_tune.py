@@ -38,6 +38,8 @@ def test_the_summary_has_what_it_should_and_the_error_falls(result):
     assert set(stored["perturbations"]) >= {"position", "mass", "friction", "delay"}
     assert stored["after"]["mean_error"] < 0.9 * stored["before"]["mean_error"]
     assert stored["after"]["peak_input"] <= stored["before"]["peak_input"]
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     for figure in ("trade_off", "distribution"):
         assert (folder / f"figures/{figure}.png").stat().st_size > 10_000
 

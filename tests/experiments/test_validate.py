@@ -103,6 +103,8 @@ def test_the_folder_is_complete(result):
     stored = json.loads((folder / "summary.json").read_text())
     assert stored.keys() == summary.keys()
     assert stored["slopes"] == summary["slopes"]
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert all(check["holds"] for check in checks)
     assert json.loads((folder / "config.json").read_text())["seed"] == 1
     assert (folder / "figures/validation.png").stat().st_size > 20000
 

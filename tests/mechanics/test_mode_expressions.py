@@ -9,6 +9,7 @@ import pytest
 from hybridctl.robots import block, cube
 
 from hybridctl.mechanics import ContactDynamics, contact_system
+from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.mode_expressions import ModeEquations, mode_derivatives, mode_field
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 from mechanics.random_robots import random_robot
@@ -88,19 +89,23 @@ def test_redundant_contacts_share_loads_alike(model, mode):
 def test_all_that_a_mode_is_made_of_is_in_its_key_or_its_numbers():
     robot, contacts = block.robot(), block.contacts()
     modes = ("stick", "open")
-    first = ModeEquations.of(robot, contacts, modes, 0.0)
+
+    def equations(robot, contacts, *more):
+        return ModeEquations.of(robot, ContactSet(robot, contacts), contacts, *more)
+
+    first = equations(robot, contacts, modes, 0.0)
     others = [
-        ModeEquations.of(block.robot(actuated=True), contacts, modes, 0.0),
-        ModeEquations.of(robot, contacts, ("stick", "stick"), 0.0),
-        ModeEquations.of(robot, contacts, modes, 20.0),
+        equations(block.robot(actuated=True), contacts, modes, 0.0),
+        equations(robot, contacts, ("stick", "stick"), 0.0),
+        equations(robot, contacts, modes, 20.0),
     ]
     keys = [first.key(), first.key("step"), *(other.key() for other in others)]
     assert len(set(keys)) == len(keys)
-    again = ModeEquations.of(block.robot(), block.contacts(), modes, 0.0)
+    again = equations(block.robot(), block.contacts(), modes, 0.0)
     assert again.key() == first.key()
     np.testing.assert_array_equal(again.constants.numbers, first.constants.numbers)
     rougher = [replace(contact, friction=0.9, static_friction=None) for contact in contacts]
-    changed = ModeEquations.of(robot, rougher, modes, 0.0)
+    changed = equations(robot, rougher, modes, 0.0)
     assert changed.key() == first.key()
     assert (changed.constants.numbers != first.constants.numbers).sum() == 2 * len(contacts)
 
