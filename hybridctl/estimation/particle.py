@@ -150,7 +150,7 @@ class ParticleFilter:
             atol=atol,
         ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
-        self.signals = {signal.channel: signal for signal in signals}
+        self.signals = self.rules.signals
         self.particles = count("particles", particles)
         self.seed = count("seed", seed, at_least=0)
         self.propagate = propagate
