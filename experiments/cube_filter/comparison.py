@@ -44,7 +44,7 @@ from hybridctl.checks import member
 from hybridctl.errors import InputError
 from hybridctl.estimation.filters import STRATEGIES
 from hybridctl.estimation.record import Record
-from hybridctl.experiment import Findings, experiment
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import Tick, progress
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
 from hybridctl.workers import crew
@@ -174,21 +174,18 @@ def run(config: Config, console: Console) -> Findings:
             outcomes[case] = Outcome(settings, fit, found)
     scores = {case: found.scores for case, found in outcomes.items()}
     summary = summarized(config, data, outcomes)
-    files = {f"rows/{_file(case)}.csv": rows_text(found) for case, found in scores.items()}
+    files = {f"rows/{case.file}.csv": rows_text(found) for case, found in scores.items()}
     if config.evaluations:
         files["search.csv"] = "\n".join(trace) + "\n"
     return Findings(
         summary,
         printed(summary),
+        [Check("tosses lost by an error", sum(f["lost"] for f in summary["filters"]), most=0)],
         texts=files,
         draw=lambda folder: figures.draw(
             folder / "figures/cube_filter.png", {case.label: s for case, s in scores.items()}
         ),
     )
-
-
-def _file(case: Case) -> str:
-    return case.label.replace(", ", "-").replace(" ", "-")
 
 
 def prepare(config: Config) -> Data:
@@ -242,7 +239,7 @@ def watch(
 
     def evaluated(value: float, settings: CubeSettings) -> None:
         levels = levels_of(settings)
-        trace.append(",".join((_file(case), *(f"{v:.6g}" for v in (value, *levels.values())))))
+        trace.append(",".join((case.file, *(f"{v:.6g}" for v in (value, *levels.values())))))
         if value > max(values, default=-float("inf")):
             at = " ".join(f"{name} {levels[name]:.3g}" for name in free)
             console.print(f"{case.label}: {value:.3f} at {at}")

@@ -73,7 +73,8 @@ class Tossed:
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a toss."""
-        return filtered(self.name, self.settings, record)[0]
+        result: FilterResult = filtered(self.name, self.settings, record)[0]
+        return result
 
 
 def search(

@@ -48,6 +48,11 @@ class Case(NamedTuple):
         """As it stands in tables."""
         return f"{self.name}, {'with' if self.noisy else 'without'} event noise"
 
+    @property
+    def file(self) -> str:
+        """As it stands in names of files."""
+        return self.label.replace(", ", "-").replace(" ", "-")
+
     def searched(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the levels that this filter depends on."""
         return tuple(name for name in names if self.noisy or name not in EVENTS)

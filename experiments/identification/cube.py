@@ -38,7 +38,7 @@ from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import InputError
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.surface import Surface, Top, fitted
-from hybridctl.experiment import Findings, experiment
+from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Count, Positive, check_settings
 
@@ -163,9 +163,11 @@ def identified(journal: Journal, config: Config, console: Console) -> Findings:
         ],
         "held_out": judge(config, values, top, whole, rest),
     }
+    gain = float(summary["held_out"][-1]["gain"])
     return Findings(
         summary,
         printed(summary),
+        [Check("log-likelihood of other tosses over that of what is published", gain, least=0.0)],
         draw=lambda folder: figures.draw(folder / "figures", surface, top),
     )
 

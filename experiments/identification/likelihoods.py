@@ -80,7 +80,7 @@ class Table:
 def flight(model: FilterModel, settings: CubeSettings, record: Record) -> Estimate:
     """The last estimate of a toss before the first event of its filter."""
     result, _ = filtered("salted", settings, record)
-    found = result.initial
+    found: Estimate = result.initial
     for step in result.steps:
         if step.events or step.estimate.mode != model.open:
             break

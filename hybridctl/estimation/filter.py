@@ -83,11 +83,12 @@ class SaltedKalmanFilter:
         rtol: float | None = None,
         atol: float | None = None,
     ) -> None:
-        measurements = by_name(measurement, signals)
-        fine = flow_tolerance(list(measurements.values()))
+        self.measurements = by_name(measurement, signals)
+        self.signals = {signal.channel: signal for signal in signals}
+        fine = flow_tolerance(list(self.measurements.values()))
         if reset_noise is not None and not isinstance(reset_noise, EventNoise):
             reset_noise = as_noise("reset_noise", reset_noise)
-        model = Model(
+        self.model = Model(
             instance("system", system, HybridSystem),
             as_noise("process_noise", process_noise),
             reset_noise,
@@ -97,34 +98,19 @@ class SaltedKalmanFilter:
             fine if rtol is None else number("rtol", rtol, above=0.0),
             fine if atol is None else number("atol", atol, above=0.0),
         )
-        check_guards(model, signals)
+        check_guards(self.model, signals)
         if beginning is not None:
             ndx = system.mode(beginning.mode).space.ndx
             semidefinite("beginning", beginning.covariance, ndx)
         self.rules = Rules(
-            model,
+            self.model,
             self.moments,
-            measurements,
-            {signal.channel: signal for signal in signals},
+            self.measurements,
+            self.signals,
             count("hypotheses", hypotheses),
             None if patience is None else count("patience", patience),
             beginning,
         )
-
-    @property
-    def model(self) -> Model:
-        """The system with its noise."""
-        return self.rules.model
-
-    @property
-    def measurements(self) -> Mapping[str, AnyMeasurement]:
-        """The measurements by the name of their channel."""
-        return self.rules.measurements
-
-    @property
-    def signals(self) -> Mapping[str, ContactSignal]:
-        """The contact signals by the name of their channel."""
-        return self.rules.signals
 
     def start(self, initial: Estimate) -> FilterState:
         """The state in which a run from an estimate begins."""

@@ -150,7 +150,7 @@ class ParticleFilter:
             atol=atol,
         ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
-        self.signals = {signal.channel: signal for signal in signals}
+        self.signals = self.rules.signals
         self.particles = count("particles", particles)
         self.seed = count("seed", seed, at_least=0)
         self.propagate = propagate
@@ -172,21 +172,21 @@ class ParticleFilter:
         """
         estimate = checked(self.model.system, initial)
         rng = np.random.default_rng(self.seed)
-        particles, counted = self._drawn(estimate, rng), list[Event]()
+        now, counted = self._drawn(estimate, rng), list[Event]()
 
         def advance(state: FilterState, record: Record, sample: Sample) -> FilterState:
-            nonlocal particles, counted
+            nonlocal now, counted
             inputs = state.inputs
-            for t in (*record.input_changes(particles.time, sample.time).tolist(), sample.time):
-                u = record.input(particles.time)
+            for t in (*record.input_changes(now.time, sample.time).tolist(), sample.time):
+                u = record.input(now.time)
                 inputs = (*inputs, Piece(t, u))
-                particles = self._predicted(particles, t, u, rng)
-            before = self._summary(particles)
-            particles, innovation = self._weighed(record, particles, before, sample)
-            after = self._summary(particles)
-            if particles.effective < self.resample * self.particles:
-                particles = self._resampled(particles, rng)
-            typical = particles.typical_events
+                now = self._predicted(now, t, u, rng)
+            before = self._summary(now)
+            now, innovation = self._weighed(record, now, before, sample)
+            after = self._summary(now)
+            if now.effective < self.resample * self.particles:
+                now = self._resampled(now, rng)
+            typical = now.typical_events
             n = len(typical)
             undone = counted[n].time if n < len(counted) else None
             new, counted = typical[len(counted) :], [*counted[:n], *typical[len(counted) :]]
@@ -206,7 +206,7 @@ class ParticleFilter:
                 record.input(sample.time),
             )
             if found.reopened:
-                particles, counted = self._drawn(found.estimate, rng), []
+                now, counted = self._drawn(found.estimate, rng), []
             return found
 
         channels = [*self.measurements, *self.signals]
@@ -219,62 +219,62 @@ class ParticleFilter:
         return ParticleSet(e.time, (e.mode,) * n, tuple(states), weights, ((),) * n)
 
     def _predicted(
-        self, particles: ParticleSet, end: float, u: Array | None, rng: np.random.Generator
+        self, now: ParticleSet, end: float, u: Array | None, rng: np.random.Generator
     ) -> ParticleSet:
-        if not end > particles.time:
-            return particles
+        if not end > now.time:
+            return now
         if u is None:
-            u = np.zeros(self.model.system.mode(particles.modes[0]).nu)
+            u = np.zeros(self.model.system.mode(now.modes[0]).nu)
         move = self._one_by_one if self.propagate is None else self._at_once
-        return move(particles, end, u, rng)
+        return move(now, end, u, rng)
 
     def _at_once(
-        self, particles: ParticleSet, end: float, u: Array, rng: np.random.Generator
+        self, now: ParticleSet, end: float, u: Array, rng: np.random.Generator
     ) -> ParticleSet:
         assert self.propagate is not None
-        given = particles.modes, np.array(particles.states), particles.time, end, u, rng
+        given = now.modes, np.array(now.states), now.time, end, u, rng
         modes, states, *known = self.propagate(*given)
         if len(modes) != self.particles or len(states) != self.particles:
             raise InputError(
                 f"propagate must return {self.particles} modes and states, got {len(modes)} and "
                 f"{len(states)}"
             )
-        events = list(particles.events)
+        events = list(now.events)
         for found in known:
             for k, new in found.items():
                 events[k] = (*events[k], *new)
         return replace(
-            particles, time=end, modes=tuple(modes), states=tuple(states), events=tuple(events)
+            now, time=end, modes=tuple(modes), states=tuple(states), events=tuple(events)
         )
 
     def _one_by_one(
-        self, particles: ParticleSet, end: float, u: Array, rng: np.random.Generator
+        self, now: ParticleSet, end: float, u: Array, rng: np.random.Generator
     ) -> ParticleSet:
         def law(t: float, x: Array) -> Array:
             return u
 
         quiet = silent(self.model)
-        starts = list(zip(particles.modes, particles.states, strict=True))
-        paths = [carried(quiet, mode, x, particles.time, end, law) for mode, x in starts]
+        starts = list(zip(now.modes, now.states, strict=True))
+        paths = [carried(quiet, mode, x, now.time, end, law) for mode, x in starts]
         groups: dict[tuple[ModeKey, ...], list[int]] = {}
         for k, path in enumerate(paths):
-            groups.setdefault((particles.modes[k], *path.kind), []).append(k)
+            groups.setdefault((now.modes[k], *path.kind), []).append(k)
         states = [path.state for path in paths]
         for rows in groups.values():
             mode, x = starts[rows[0]]
-            p = self._gathered(mode, x, particles.time, end, law)
+            p = self._gathered(mode, x, now.time, end, law)
             noise = _normal(rng, p, len(rows))
             after = self.model.system.mode(paths[rows[0]].mode)
             moved = integrated(after, np.array([states[k] for k in rows]), noise)
             for k, state in zip(rows, moved, strict=True):
                 states[k] = state
         return replace(
-            particles,
+            now,
             time=end,
             modes=tuple(path.mode for path in paths),
             states=tuple(states),
             events=tuple(
-                (*past, *path.events) for past, path in zip(particles.events, paths, strict=True)
+                (*past, *path.events) for past, path in zip(now.events, paths, strict=True)
             ),
         )
 
@@ -285,42 +285,39 @@ class ParticleFilter:
         return predict(self.model, certain, end, law).estimate.covariance
 
     def _weighed(
-        self, record: Record, particles: ParticleSet, predicted: Estimate, sample: Sample
+        self, record: Record, now: ParticleSet, predicted: Estimate, sample: Sample
     ) -> tuple[ParticleSet, Innovation | None]:
         """The particles with new weights, those of before where the value is rejected."""
         value = np.atleast_1d(np.asarray(sample.value, dtype=np.float64))
         if sample.channel in self.signals:
-            mistaken = self._contradicts(self.signals[sample.channel], particles, float(value[0]))
-            return _reweighted(particles, np.log(_MISTAKEN) * mistaken)[0], None
+            mistaken = self._contradicts(self.signals[sample.channel], now, float(value[0]))
+            return _reweighted(now, np.log(_MISTAKEN) * mistaken)[0], None
         measurement = explicit(self.measurements[sample.channel])
         given = present(measurement, value)
         if given is None:
-            return particles, None
+            return now, None
         u = record.input(sample.time)
         rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
-        residuals = self._residuals(particles, measurement, value, u)[:, rows]
+        residuals = self._residuals(now, measurement, value, u)[:, rows]
         noise = measurement.covariance[np.ix_(rows, rows)]
-        weights = particles.weights
+        weights = now.weights
         r = weights @ residuals
         spread = residuals - r
         s = spread.T @ (weights[:, None] * spread) + noise
         innovation, _ = judged(measurement, predicted, r, s)
-        after, log_likelihood = _reweighted(particles, _log_normal(residuals, noise))
+        after, log_likelihood = _reweighted(now, _log_normal(residuals, noise))
         innovation = innovation._replace(log_likelihood=log_likelihood)
-        return (after if innovation.accepted else particles), innovation
+        return (after if innovation.accepted else now), innovation
 
     def _residuals(
-        self, particles: ParticleSet, measurement: Measurement, value: Array, u: Array | None
+        self, now: ParticleSet, measurement: Measurement, value: Array, u: Array | None
     ) -> Array:
-        found = np.empty((len(particles.states), measurement.dimension))
-        for key in dict.fromkeys(particles.modes):
-            mode, rows = self.model.system.mode(key), particles.members(key)
+        found = np.empty((len(now.states), measurement.dimension))
+        for key in dict.fromkeys(now.modes):
+            mode, rows = self.model.system.mode(key), now.members(key)
             held = np.zeros(mode.nu) if u is None else u
             seen = np.array(
-                [
-                    observed(measurement, mode, particles.time, particles.states[k], held)
-                    for k in rows
-                ]
+                [observed(measurement, mode, now.time, now.states[k], held) for k in rows]
             )
             plain = measurement.residual is None
             if plain and seen.shape[1:] == value.shape == (measurement.dimension,):
@@ -329,7 +326,7 @@ class ParticleFilter:
                 found[rows] = [residual(measurement, z, value) for z in seen]
         return found
 
-    def _contradicts(self, signal: ContactSignal, particles: ParticleSet, value: float) -> Array:
+    def _contradicts(self, signal: ContactSignal, now: ParticleSet, value: float) -> Array:
         """1 for each particle that would have to change its mode, else 0."""
         if value >= signal.on:
             guard = signal.closes
@@ -338,15 +335,13 @@ class ParticleFilter:
         else:
             return np.zeros(self.particles)
         names = self.model.system.outgoing
-        return np.array([float(guard in names(key).guards.names) for key in particles.modes])
+        return np.array([float(guard in names(key).guards.names) for key in now.modes])
 
-    def _resampled(self, particles: ParticleSet, rng: np.random.Generator) -> ParticleSet:
+    def _resampled(self, now: ParticleSet, rng: np.random.Generator) -> ParticleSet:
         """Equal weights, each particle as often as its weight says, and the kernel."""
         n, b = self.particles, self.smoothing
         ticks = (rng.random() + np.arange(n)) / n
-        drawn = particles.chosen(
-            np.minimum(np.cumsum(particles.weights).searchsorted(ticks), n - 1)
-        )
+        drawn = now.chosen(np.minimum(np.cumsum(now.weights).searchsorted(ticks), n - 1))
         if b == 0.0:
             return drawn
         states = list(drawn.states)
@@ -362,27 +357,25 @@ class ParticleFilter:
                 states[k] = state
         return replace(drawn, states=tuple(states))
 
-    def _summary(self, particles: ParticleSet) -> Estimate:
+    def _summary(self, now: ParticleSet) -> Estimate:
         shares: dict[ModeKey, float] = {}
-        weights = particles.weights
-        for key, w in zip(particles.modes, weights.tolist(), strict=True):
+        weights = now.weights
+        for key, w in zip(now.modes, weights.tolist(), strict=True):
             shares[key] = shares.get(key, 0.0) + w
         mode = max(shares, key=lambda key: shares[key])
-        rows = particles.members(mode)
-        states, w = np.array([particles.states[k] for k in rows]), weights[rows] / shares[mode]
+        rows = now.members(mode)
+        states, w = np.array([now.states[k] for k in rows]), weights[rows] / shares[mode]
         held = self.model.system.mode(mode)
         mean, ways = center(held.space, states, w, states[w.argmax()])
         mean = constrained(held, mean)
-        return Estimate(
-            mode, particles.time, mean, nearest_semidefinite(ways.T @ (w[:, None] * ways))
-        )
+        return Estimate(mode, now.time, mean, nearest_semidefinite(ways.T @ (w[:, None] * ways)))
 
 
-def _reweighted(particles: ParticleSet, log_likelihoods: Array) -> tuple[ParticleSet, float]:
+def _reweighted(now: ParticleSet, log_likelihoods: Array) -> tuple[ParticleSet, float]:
     """The weights after a value, and the log-likelihood of it in the mixture."""
-    joint = particles.log_weights + log_likelihoods
+    joint = now.log_weights + log_likelihoods
     total = float(logsumexp(joint))
-    return replace(particles, log_weights=joint - total), total
+    return replace(now, log_weights=joint - total), total
 
 
 def _log_normal(residuals: Array, covariance: Array) -> Array:
