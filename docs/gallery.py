@@ -15,6 +15,7 @@ from PIL import Image
 from hybridctl import plugins
 
 HERE = Path(__file__).parent
+PAGE = HERE / "gallery.md"
 WIDTH = 900  # pixels
 FIGURES = {  # of each experiment, in the order of the page; "" for the one that is kept by hand
     "slope": "motion",
@@ -38,9 +39,9 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
 }
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
-    "door-optimal": "60 unseen runs, all controllers tuned alike, on the published reference. On the "
-    "optimal one, which hits harder, spreading has a mean error of 0.024, conventional tracking "
-    "0.068, and impact-invariant tracking 0.018."
+    "door-optimal": """60 unseen runs, all controllers tuned alike, on the published reference.
+On the optimal one, which hits harder, spreading has a mean error of 0.024, conventional tracking
+0.068, and impact-invariant tracking 0.018."""
 }
 
 
@@ -48,7 +49,7 @@ def main(names: list[str]) -> None:
     """Draw the experiments named, or all, and write the page."""
     for name in names or [name for name, figure in FIGURES.items() if figure]:
         draw(name)
-    write_page()
+    PAGE.write_text(page())
 
 
 def draw(name: str) -> None:
@@ -67,8 +68,8 @@ def draw(name: str) -> None:
         picture.save(target, optimize=True)
 
 
-def write_page() -> None:
-    """Write gallery.md: of each experiment its summary, its command and its figure."""
+def page() -> str:
+    """The text of gallery.md: of each experiment its summary and its figure."""
     parts = [HEAD]
     for name in FIGURES:
         summary = plugins.load("experiments", name).SUMMARY
@@ -76,7 +77,7 @@ def write_page() -> None:
         image = f"\n![{name}]({picture})\n" if (HERE / picture).is_file() else ""
         note = f"\n{NOTES[name]}\n" if name in NOTES else ""
         parts.append(f"## {name}\n\n{summary}\n{image}{note}")
-    (HERE / "gallery.md").write_text("\n".join(parts))
+    return "\n".join(parts)
 
 
 HEAD = """# Gallery
