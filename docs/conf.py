@@ -1,5 +1,7 @@
 """Sphinx: MyST pages, executed notebooks, the API from docstrings."""
 
+import re
+
 from docutils import nodes
 
 from hybridctl import __version__
@@ -41,6 +43,23 @@ def bars_are_absolute_values(app, what, name, obj, options, lines):
     ]
 
 
+def properties_are_described(app, what, name, obj, options, lines):
+    """What stands before a colon in the docstring of a property is no type, as napoleon has it."""
+    for k, line in enumerate(lines):
+        if what == "property" and line.startswith(":type: "):
+            lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
+            del lines[k]
+            break
+
+
+def aliases_by_name(app, what, name, obj, options, signature, returned):
+    """In signatures `Array` is called so."""
+    if signature is None and returned is None:
+        return None
+    both = (signature, returned)
+    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in both)
+
+
 def write_formula(translator, node):
     """A formula as a drawing, within a line or below it: the site needs no network."""
     block = isinstance(node, nodes.math_block)
@@ -53,4 +72,6 @@ def setup(app):
     """Connect what is above."""
     both = (write_formula, None)
     app.add_html_math_renderer("drawn", inline_renderers=both, block_renderers=both)
+    app.connect("autodoc-process-docstring", properties_are_described, priority=600)
     app.connect("autodoc-process-docstring", bars_are_absolute_values)
+    app.connect("autodoc-process-signature", aliases_by_name)

@@ -406,11 +406,7 @@ def filter_log(
 @click.option("--max-evaluations", type=int, default=60, show_default=True)
 @_WORKERS
 @_DASK
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for the results; that of an interrupted run is completed.",
-)
+@_OUT
 @_OVERWRITE
 @_SET
 @_OPEN

@@ -1,5 +1,6 @@
 """What the documentation shows runs: the blocks of each page in one go, and the notebooks."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hybridctl import plugins
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
@@ -50,3 +53,11 @@ def test_notebooks_execute(name, tmp_path):
     nbclient.NotebookClient(notebook, timeout=300, resources=where).execute()
     printed = [cell.outputs for cell in notebook.cells if cell.cell_type == "code" and cell.outputs]
     assert len(printed) >= 3
+
+
+def test_the_gallery_has_every_experiment(monkeypatch):
+    """Its page is the one that is made of them, and all but those of recordings have figures."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    gallery = importlib.import_module("gallery")
+    assert gallery.PAGE.read_text() == gallery.page()
+    assert set(gallery.FIGURES) == set(plugins.names("experiments")) - {"cube-identify"}

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from hybridctl.experiments.legged.recording import Truth
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
 from hybridctl.estimation.legged.system import STICK
 from hybridctl.estimation.result import FilterResult
-from hybridctl.files import atomic
 from hybridctl.plots import (
     BANDS,
     BASELINE,
@@ -25,6 +22,8 @@ from hybridctl.plots import (
     Band,
     Line,
     Panel,
+    canvas,
+    save_figure,
     series,
 )
 
@@ -61,8 +60,7 @@ def draw(
 
 def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
     """The root from above."""
-    figure = Figure(figsize=(8.0, 3.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(8.0, 3.0)
     axes = figure.subplots()
     seen = np.where(truth.good[:, None], truth.position, np.nan)
     axes.plot(seen[:, 0], seen[:, 1], color="black", lw=2.4, label="motion capture")
@@ -77,8 +75,7 @@ def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
     axes.set_aspect("equal")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     figure.suptitle("The root from above")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
 
 
 def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> None:
