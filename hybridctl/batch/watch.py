@@ -156,7 +156,7 @@ class _Pairs:
 
     def rooted(self, which: Rows, low: Array, high: Array) -> _Roots:
         """The roots of the series `which`, by Newton's iteration from the right, or halving."""
-        c = self._series[which].T
+        c = list(self._series[which].T)
         left, right = 2.0 * low[which] - 1.0, 2.0 * high[which] - 1.0
         a, b, s = left, right, right
         for _ in range(ITERATIONS):

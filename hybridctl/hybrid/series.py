@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TypeVar
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
 
 from hybridctl.checks import Array
+
+Number = TypeVar("Number", float, Array)
 
 DEGREE = 7
 _ORDERS = np.arange(DEGREE + 1)
@@ -34,13 +36,12 @@ def basis(s: Array | float) -> Array:
     return np.asarray(np.cos(angle[..., None] * _ORDERS))
 
 
-@overload
-def value_and_slope(c: Sequence[float], s: float) -> tuple[float, float]: ...
-@overload
-def value_and_slope(c: Array, s: Array) -> tuple[Array, Array]: ...
-def value_and_slope(c: Any, s: Any) -> tuple[Any, Any]:
-    """Series with coefficients c (8, ...) and their derivatives at s (...), by Clenshaw."""
-    after = later = turn = before = 0.0
+def value_and_slope(c: Sequence[Number], s: Number) -> tuple[Number, Number]:
+    """The series with coefficients c and its derivative at s, by Clenshaw's recurrence.
+
+    For one series, or for k of them with coefficients (k,), each at its own s (k,).
+    """
+    after = later = turn = before = 0.0 * s
     double = 2.0 * s
     for k in range(len(c) - 1, 0, -1):
         turn, before = 2.0 * after + double * turn - before, turn
