@@ -4,12 +4,14 @@ Gains are those of a mass on a spring: joint i of the arm has :math:`K_p = \omeg
 :math:`K_v = 2 \zeta \omega m_i`, m_i being its entry of the mass matrix at the impact, with one
 pair of frequency and damping before the impact and one after it. These four numbers are sought for
 the least mean plus 95th percentile of the error, with a limit of the peak input that is the same
-for all. The error is that of `tuning.ensemble.outcome`: against the arc of the state's own event
-count, from the end of the impact on, whatever error is fed back.
+for all; then each controller takes the best that was found for any of them. The error is that of
+`tuning.ensemble.outcome`: against the arc of the state's own event count, from the end of the
+impact on, whatever error is fed back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +84,11 @@ class StageTrial:
     perturbations: Perturbations
     seed: int
 
+    @property
+    def structure(self) -> SpringGains:
+        """The gains that are looked for."""
+        return SpringGains.of(self.stage.plant, self.stage.reference)
+
     def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
         """Simulate a member; which controller is used is the trial's own choice."""
         drawn = draw(self.perturbations, rrr_door.Parameters(), self.seed, member)
@@ -132,6 +139,11 @@ class Budget:
     peak_input: float
     start: tuple[float, float, float, float]
 
+    @property
+    def members(self) -> range:
+        """Of the ensemble that tunes."""
+        return range(self.judged, self.judged + self.training)
+
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
@@ -153,17 +165,27 @@ class Tuned:
         }
 
 
-def tuned(trial: StageTrial, b: Budget, executor: Executor | None) -> Tuned:
-    """The controller of a trial, tuned and judged."""
-    structure = SpringGains.of(trial.stage.plant, trial.stage.reference)
+def searched(trial: StageTrial, b: Budget, executor: Executor | None) -> Array:
+    """The parameters (4,) at which the search for the controller of a trial ends."""
     found = tune(
-        structure,
+        trial.structure,
         np.log(b.start),
-        ensemble=Ensemble(trial, range(b.judged, b.judged + b.training), executor),
+        ensemble=Ensemble(trial, b.members, executor),
         peak_input=b.peak_input,
         evaluations=b.evaluations,
         step=_STEP,
         bounds=_BOUNDS,
     )
-    judged = Ensemble(trial, range(b.judged), executor)(found.gains)
-    return Tuned(trial.name, np.exp(found.best.parameters), found.gains, judged)
+    return found.best.parameters
+
+
+def tuned(trial: StageTrial, pool: Sequence[Array], b: Budget, executor: Executor | None) -> Tuned:
+    """The controller of a trial with the best parameters of a pool, judged on unseen members."""
+
+    def rank(parameters: Array) -> tuple[bool, float]:
+        found = Ensemble(trial, b.members, executor)(trial.structure.schedule(parameters))
+        return found.peak_input > b.peak_input, found.mean_error + found.p95_error
+
+    best = min(pool, key=rank)
+    gains = trial.structure.schedule(best)
+    return Tuned(trial.name, np.exp(best), gains, Ensemble(trial, range(b.judged), executor)(gains))

@@ -245,7 +245,7 @@ def compared(
         steps=min(_BRIEF, config.steps),
         seed=config.seed + 1,
     )
-    contest = Contest.of(gait, feedbacks, brief, whole, config.torque, config.extension)
+    contest = Contest(gait, feedbacks, brief, whole, config.torque, config.extension)
     return in_order(workers, contest, NAMES, tick)
 
 

@@ -113,6 +113,7 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
         axes.set_title(kind.title, fontsize=9)
         axes.set_xticks(places, names, fontsize=7)
         axes.grid(alpha=0.3, axis="y")
+        axes.set_axisbelow(True)
     figure.suptitle("What controllers survive, tuned with the same budget (hatched: unstable)")
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=130)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Late, Walk, over_a_step, pushed, scattered, walk
 from hybridctl.robots import five_link
 
+from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
@@ -64,10 +64,6 @@ class Trials:
     steps: int
     seed: int
 
-    def walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> list[Walk]:
-        """The trials of a kind and size, in all its directions."""
-        return [self._walked(gait, policy, kind, sign * size) for sign in KINDS[kind].signs]
-
     def started(self, gait: Gait, policy: Policy) -> list[Walk]:
         """From random starts."""
         random = np.random.default_rng(self.seed)
@@ -76,20 +72,17 @@ class Trials:
             for _ in range(self.starts)
         ]
 
-    def score(self, gait: Gait, policy: Policy) -> int:
-        """Steps walked in all trials together."""
-        walks = self.started(gait, policy)
-        for kind, sizes in self.sizes.items():
-            for size in sizes:
-                walks += self.walked(gait, policy, kind, size)
-        return sum(each.steps for each in walks)
-
-    def survived(self, gait: Gait, policy: Policy, kind: str) -> list[bool]:
-        """Whether all steps are walked, for each size of a kind."""
-        return [
-            all(each.steps >= self.steps for each in self.walked(gait, policy, kind, size))
-            for size in self.sizes[kind]
-        ]
+    def walked(self, gait: Gait, policy: Policy) -> dict[str, Array]:
+        """Steps (sizes, directions) walked in the trials of each kind."""
+        return {
+            kind: np.array(
+                [
+                    [self._walked(gait, policy, kind, sign * size).steps for sign in signs]
+                    for size in self.sizes[kind]
+                ]
+            )
+            for kind, signs in ((kind, KINDS[kind].signs) for kind in self.sizes)
+        }
 
     def _walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> Walk:
         if kind == "push":
@@ -172,52 +165,51 @@ def designs(gait: Gait, tried: Sequence[Weights]) -> Designs:
 class Contest:
     """What controllers have in common: what they try, and the trials of tuning and of judgement.
 
-    torque: the greatest, N m. short, long: what is tracked in brief and in whole trials.
+    torque: the greatest, N m. extension: of the reference past touchdowns, s.
     """
 
+    gait: Gait
     designs: Designs
-    short: Tracks
-    long: Tracks
     brief: Trials
     whole: Trials
     torque: float
-
-    @staticmethod
-    def of(
-        gait: Gait, designs: Designs, brief: Trials, whole: Trials, torque: float, extension: float
-    ) -> Contest:
-        """On a gait, extended by `extension` s past its touchdowns."""
-        _, lqr = next(iter(chain(*designs.values())))
-        short, long = (
-            Tracks.of(gait, lqr, steps, extension)
-            for steps in (brief.steps, max(whole.steps, _MEASURED))
-        )
-        return Contest(designs, short, long, brief, whole, torque)
+    extension: float
 
     def __call__(self, name: str) -> Survived:
         """A controller with the weights that walk most steps in brief trials, in whole ones.
 
         Raises `SimulationError` where no weights have a feedback.
         """
-        gait, tried = self.long.gait, self.designs["reset" if name == "reset" else "saltation"]
+        tried = self.designs["reset" if name == "reset" else "saltation"]
         if not tried:
             raise SimulationError(f"no weights have a feedback for {name}")
-        scores = [
-            self.brief.score(gait, self.short.policy(name, lqr, self.torque)) for _, lqr in tried
-        ]
+        scores = []
+        for _, lqr in tried:
+            policy = self._policy(name, lqr, self.brief.steps)
+            steps = [each.steps for each in self.brief.started(self.gait, policy)]
+            for row in self.brief.walked(self.gait, policy).values():
+                steps += row.ravel().tolist()
+            scores.append(sum(steps))
         best = int(np.argmax(scores))
         weights, lqr = tried[best]
-        policy, whole = self.long.policy(name, lqr, self.torque), self.whole
-        passed = {kind: whole.survived(gait, policy, kind) for kind in whole.sizes}
+        policy = self._policy(name, lqr, max(self.whole.steps, _MEASURED))
+        passed = {
+            kind: (row >= self.whole.steps).all(axis=1)
+            for kind, row in self.whole.walked(self.gait, policy).items()
+        }
+        first = {kind: _first_failed(row) for kind, row in passed.items()}
         return Survived(
             name,
             weights,
             scores[best],
-            {kind: largest(whole.sizes[kind], row) for kind, row in passed.items()},
-            {kind: sum(row[_first_failed(row) :]) for kind, row in passed.items()},
-            tuple(each.steps for each in whole.started(gait, policy)),
-            contraction(gait, policy, whole.seed),
+            {kind: (0.0, *self.whole.sizes[kind])[k] for kind, k in first.items()},
+            {kind: int(passed[kind][k:].sum()) for kind, k in first.items()},
+            tuple(each.steps for each in self.whole.started(self.gait, policy)),
+            contraction(self.gait, policy, self.whole.seed),
         )
+
+    def _policy(self, name: str, lqr: PeriodicLqr, steps: int) -> Policy:
+        return Tracks.of(self.gait, lqr, steps, self.extension).policy(name, lqr, self.torque)
 
 
 def contraction(gait: Gait, policy: Policy, seed: int) -> float:
@@ -233,11 +225,6 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
 
 
-def largest(sizes: Sequence[float], passed: Sequence[bool]) -> float:
-    """The last size before the first that failed, 0 where the first did."""
-    first = _first_failed(passed)
-    return float(sizes[first - 1]) if first else 0.0
-
-
-def _first_failed(passed: Sequence[bool]) -> int:
-    return list(passed).index(False) if False in passed else len(passed)
+def _first_failed(passed: Array) -> int:
+    """Its place, the number of all where none did."""
+    return len(passed) if passed.all() else int(passed.argmin())

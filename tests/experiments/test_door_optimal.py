@@ -92,7 +92,7 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path):
     assert stored.keys() == summary.keys()
     assert set(stored["controllers"]["optimal"]) == set(CONTROLLERS)
     assert stored["references"]["plain"]["margin"] > 3.0
-    assert (folder / "figures/optimal.png").stat().st_size > 10000
+    assert (folder / "figures/comparison.png").stat().st_size > 10000
 
 
 @pytest.mark.parametrize(
