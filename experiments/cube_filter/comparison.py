@@ -20,7 +20,6 @@ from hybridctl.experiments.cube_filter import figures
 from hybridctl.experiments.cube_filter.levels import LEVELS, Fit, levels_of, search
 from hybridctl.experiments.cube_filter.score import (
     BORROWED,
-    EVENTS,
     FILTERS,
     SEVERAL,
     SLOW,
@@ -227,7 +226,9 @@ def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> CubeS
     """The settings of a case before a search."""
     lender = outcomes.get(Case("salted", True)) if case.name in BORROWED else None
     settings = config.settings if lender is None else lender.settings
-    return settings if case.noisy else replace(settings, **dict.fromkeys(EVENTS, 0.0))
+    if case.noisy:
+        return settings
+    return replace(settings, reset_noise=0.0, reset_torque=0.0, guard_noise=0.0)
 
 
 def watch(

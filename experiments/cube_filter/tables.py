@@ -61,7 +61,7 @@ def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
         "notes": sum(s.notes for s in done),
         "seconds_per_step": sum(s.seconds for s in done) / len(nis),
         **misfit([(s, np.ones(len(s.nis), dtype=bool)) for s in done]),
-        **_named("after_impacts", misfit([(s, s.near) for s in done])),
+        **_named("after_impacts", misfit([(s, s.near.astype(bool)) for s in done])),
     }
 
 

@@ -28,7 +28,7 @@ from hybridctl.plots import (
 )
 
 if TYPE_CHECKING:
-    from hybridctl.experiments.legged.icub_base import Outcome
+    from hybridctl.experiments.legged.score import Outcome
 
 COLORS = {
     "filter": TRACKING,

@@ -13,6 +13,7 @@ from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Late, Walk, over_a_step, pushed, scattered, walk
 from hybridctl.robots import five_link
+from numpy.typing import NDArray
 
 from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -194,7 +195,7 @@ class Contest:
         weights, lqr = tried[best]
         policy = self._policy(name, lqr, max(self.whole.steps, _MEASURED))
         passed = {
-            kind: (row >= self.whole.steps).all(axis=1)
+            kind: np.asarray((row >= self.whole.steps).all(axis=1), dtype=np.bool_)
             for kind, row in self.whole.walked(self.gait, policy).items()
         }
         first = {kind: _first_failed(row) for kind, row in passed.items()}
@@ -225,6 +226,6 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
 
 
-def _first_failed(passed: Array) -> int:
+def _first_failed(passed: NDArray[np.bool_]) -> int:
     """Its place, the number of all where none did."""
     return len(passed) if passed.all() else int(passed.argmin())
