@@ -3,7 +3,7 @@
 The claims: a reference like the published one, but found by optimisation, presses several times as
 hard whichever corner touches first; it closes on simulation to 1e-6. Tracked on it from perturbed
 starts, with gains tuned by the same means, budget and limit of the peak input, reference spreading
-has the least mean error; impact-invariant tracking comes next, tracking by the clock after that.
+has the least mean error, and impact-invariant tracking the next.
 """
 
 from __future__ import annotations

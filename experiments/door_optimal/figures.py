@@ -47,13 +47,14 @@ def draw_comparison(
         for each, place, mean in zip(row, places, means, strict=True):
             lost = sum(each.statistics.failures.values())
             if lost:
-                right.annotate(f"{lost} lost", (mean, place), (0, 5), textcoords="offset points")
+                right.text(mean, place + 0.1, f"{lost} lost", ha="right")
     names = [each.name for each in results[shown]]
     right.set_yticks(np.arange(len(names))[::-1], names)
+    right.set_ylim(-1.3, len(names) - 0.5)  # with room for the legend
     right.set_xscale("log")
     right.set_xlabel("error after the impact: mean, line to 95 % [rad, rad/s]")
     right.set_title(f"Unseen runs, tuned alike with peak input {peak_input:g} N m", fontsize=10)
-    right.legend(fontsize=8)
+    right.legend(fontsize=8, loc="lower right")
     right.grid(alpha=0.3, axis="x")
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=130)

@@ -13,7 +13,6 @@ from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Late, Walk, over_a_step, pushed, scattered, walk
 from hybridctl.robots import five_link
-from numpy.typing import NDArray
 
 from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -194,8 +193,8 @@ class Contest:
         best = int(np.argmax(scores))
         weights, lqr = tried[best]
         policy = self._policy(name, lqr, max(self.whole.steps, _MEASURED))
-        passed = {
-            kind: np.asarray((row >= self.whole.steps).all(axis=1), dtype=np.bool_)
+        passed: dict[str, list[bool]] = {
+            kind: (row.min(axis=1) >= self.whole.steps).tolist()
             for kind, row in self.whole.walked(self.gait, policy).items()
         }
         first = {kind: _first_failed(row) for kind, row in passed.items()}
@@ -204,7 +203,7 @@ class Contest:
             weights,
             scores[best],
             {kind: (0.0, *self.whole.sizes[kind])[k] for kind, k in first.items()},
-            {kind: int(passed[kind][k:].sum()) for kind, k in first.items()},
+            {kind: sum(passed[kind][k:]) for kind, k in first.items()},
             tuple(each.steps for each in self.whole.started(self.gait, policy)),
             contraction(self.gait, policy, self.whole.seed),
         )
@@ -226,6 +225,6 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
 
 
-def _first_failed(passed: NDArray[np.bool_]) -> int:
+def _first_failed(passed: list[bool]) -> int:
     """Its place, the number of all where none did."""
-    return len(passed) if passed.all() else int(passed.argmin())
+    return len(passed) if all(passed) else passed.index(False)
