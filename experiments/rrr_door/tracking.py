@@ -185,8 +185,9 @@ def scene(
 
 def simulate_all(config: Config, begin: Any) -> tuple[Parameters, Runs]:
     """The reference, and the run from the perturbed start with either error."""
+    from_file = tuned(config)  # before the work: it may not be there
     parameters, plant, reference = scene(config, begin("reference"))
-    feedback = schedule(config, reference)
+    feedback = schedule(config, reference, from_file)
     nominal = reference.nominal
 
     def tracked(policy: Policy, title: str) -> HybridTrajectory:
@@ -373,14 +374,21 @@ def matrices(config: Config) -> tuple[Array, Array]:
     return ante, _gain(config.position_gains_post, config.velocity_gains_post)
 
 
-def schedule(config: Config, reference: Reference) -> GainSchedule:
-    """The gains of all arcs: from the file, or the settings' own, by whether a corner is open.
+def tuned(config: Config) -> GainSchedule | None:
+    """The gains of the settings' file, None where there is none."""
+    return None if config.gains is None else GainSchedule.load(config.gains)
+
+
+def schedule(
+    config: Config, reference: Reference, from_file: GainSchedule | None = None
+) -> GainSchedule:
+    """The gains of all arcs: of a file, or the settings' own, by whether a corner is open.
 
     Raises `InputError` for a file whose gains do not fit the reference.
     """
-    if config.gains is not None:
+    if from_file is not None:
         try:
-            return scheduled(reference, GainSchedule.load(config.gains))
+            return scheduled(reference, from_file)
         except InputError as error:
             raise InputError(
                 f"the gains in {config.gains} do not fit this reference: {error}; those of another "

@@ -158,6 +158,8 @@ class _Impact:
 
     def _bouncing(self, terms: Values) -> set[int]:
         """Contacts that bounce off, but those that hit where all of these do."""
+        if not self.dynamics.restitution.any():
+            return set()
         each = zip(self.dynamics.restitution.tolist(), terms.rates.tolist(), strict=False)
         found = {i for i, (e, rate) in enumerate(each) if e > 0.0 and rate > SEPARATION_SPEED}
         return found if self.hit - found else found - self.hit
