@@ -88,6 +88,7 @@ class ContactEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     static_friction: NotNegative | None = None
     restitution: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     restitution_threshold: NotNegative = 0.0
+    radius: NotNegative = 0.0
 
 
 class JointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -256,6 +257,7 @@ class RobotFile:
             entry.friction,
             entry.static_friction,
             entry.restitution_threshold,
+            entry.radius,
         )
 
     def _sensors(self, space: RobotStateSpace) -> tuple[Sensor, ...]:
