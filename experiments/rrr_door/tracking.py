@@ -384,8 +384,10 @@ def schedule(
 ) -> GainSchedule:
     """The gains of all arcs: of a file, or the settings' own, by whether a corner is open.
 
-    Raises `InputError` for a file whose gains do not fit the reference.
+    from_file: those of the settings' file, where it has been read. Raises `InputError` for a file
+    whose gains do not fit the reference.
     """
+    from_file = tuned(config) if from_file is None else from_file
     if from_file is not None:
         try:
             return scheduled(reference, from_file)
