@@ -224,6 +224,11 @@ class Terrain(ByValue):
         """True."""
         return True
 
+    def heights(self, x: Array, y: Array) -> Array:
+        """h (n,) at n places, m."""
+        h = ca.Function.deserialize(self.serialized)
+        return np.asarray(h(ca.DM(x).T, ca.DM(y).T)).ravel()
+
     def expression(self, r: Expression) -> Expression:
         """phi of the point r (3, 1)."""
         x, y = ca.SX.sym("x"), ca.SX.sym("y")

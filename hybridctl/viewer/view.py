@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, instance, number
+from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Plane, Sphere
+from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.page.motion import contact_forces, event_impulses
 from hybridctl.viewer.figure import Figure, world_surfaces
@@ -30,6 +30,8 @@ FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)
 SPEEDS = {"real time": 1.0, "1/4": 0.25, "1/10": 0.1, "1/50": 0.02}
 _FRAME = 1.0 / 30.0  # s between pictures
 _AFTER = 0.05  # s during which an impulse is shown
+_GROUND = 2.0  # m, how far smooth ground is drawn around its origin
+_GROUND_TICKS = 81
 _ARROW = 0.4  # m, of a force as large as the weight, or larger
 
 
@@ -328,6 +330,20 @@ def _draw_surface(scene: Any, name: str, surface: object) -> None:
         scene.add_icosphere(
             name, surface.radius, (200, 200, 200), opacity=0.4, position=surface.center
         )
+    elif isinstance(surface, Terrain):
+        vertices, faces = _ground(surface)
+        scene.add_mesh_simple(name, vertices, faces, color=(200, 200, 200), side="double")
+
+
+def _ground(terrain: Terrain) -> tuple[Array, Indices]:
+    """Vertices (n^2, 3) and triangles of the ground around the origin."""
+    ticks = np.linspace(-_GROUND, _GROUND, _GROUND_TICKS)
+    x, y = (each.ravel() for each in np.meshgrid(ticks, ticks))
+    vertices = np.column_stack((x, y, terrain.heights(x, y)))
+    corner = np.arange(_GROUND_TICKS**2).reshape(_GROUND_TICKS, _GROUND_TICKS)
+    a, b, c, d = corner[:-1, :-1], corner[:-1, 1:], corner[1:, 1:], corner[1:, :-1]
+    halves = [np.column_stack([each.ravel() for each in half]) for half in ((a, b, c), (a, c, d))]
+    return vertices, np.concatenate(halves)
 
 
 def _placed(pose: Array) -> tuple[Array, Array]:

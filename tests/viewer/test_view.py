@@ -5,12 +5,13 @@ import sys
 import numpy as np
 import pytest
 from hybridctl.robots import ball
+from hybridctl.robots.bodies import free_body
 from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.mechanics import Contact, Plane, Robot
+from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
 from hybridctl.viewer.figure import Figure
 from hybridctl.viewer.timeline import timeline_html
 
@@ -101,6 +102,21 @@ def test_the_scene_has_shapes_a_surface_forces_and_a_time_line(shown, falling):
     assert not shown.server.scene._handle_from_node_name["/impulses"].visible
     assert "open" in shown.timeline.content
     assert 'title="open"' in timeline_html(run, 0.1)
+
+
+def test_smooth_ground_is_a_mesh_of_its_heights():
+    robot = Robot.from_urdf(free_body("bead", 0.5, [1e-3] * 3), root="floating")
+    ground = Terrain(lambda x, y: 0.3 * x - 0.1 * x * y)
+    system = contact_system(robot, [Contact("tip", "bead", ground)])
+    start = np.array([0.2, 0.1, 0.5, 0.0, 0.0, 0.0, 1.0, *[0.0] * 6])
+    run = hc.simulate(system, ("open",), start, (0.0, 0.05))
+    with hc.view(run, system) as made:
+        mesh = made.server.scene._handle_from_node_name["/surfaces/0"]
+        x, y, z = mesh.vertices.T
+        np.testing.assert_allclose(z, 0.3 * x - 0.1 * x * y, atol=4.0 * 2.0**-24)
+        edges = mesh.vertices[mesh.faces]
+        up = np.cross(edges[:, 1] - edges[:, 0], edges[:, 2] - edges[:, 0])
+        assert (up[:, 2] > 0.0).all()
 
 
 def test_the_reference_stops_at_its_end_and_times_outside_are_refused(shown, falling):
