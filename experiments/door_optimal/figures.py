@@ -12,8 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.control.tracking import ErrorKind, tracking_error
-from hybridctl.files import atomic
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 
 _FED_BACK: dict[str, ErrorKind] = {"spreading": "spread", "conventional": "conventional"}
 _BEFORE, _AFTER = 0.1, 0.3  # s, around the planned impact
@@ -56,8 +55,7 @@ def draw_comparison(
     right.set_title(f"Unseen runs, tuned alike with peak input {peak_input:g} N m", fontsize=10)
     right.legend(fontsize=8, loc="lower right")
     right.grid(alpha=0.3, axis="x")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
 
 
 def _draw_run(axes: Axes, stage: Stage, row: Sequence[Tuned], start: np.ndarray) -> None:

@@ -13,10 +13,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hybridctl.checks import Array
-from hybridctl.files import atomic
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, Pose, animation, series
+from hybridctl.plots import (
+    BASELINE,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    Pose,
+    animation,
+    save_figure,
+    series,
+)
 from hybridctl.report import RunFolder
 
 GROUND = "#555555"
@@ -95,8 +104,7 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
     axes.set_title(f"Walking at {gait.speed:g} m/s from random starts, reference spreading")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
 
 
 def draw_limits(path: Path, found: Sequence[Survived]) -> None:
@@ -115,8 +123,7 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
         axes.grid(alpha=0.3, axis="y")
         axes.set_axisbelow(True)
     figure.suptitle("What controllers survive, tuned with the same budget (hatched: unstable)")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path)
 
 
 def animate(path: Path, gait: Gait, run: HybridTrajectory, steps: int) -> None:
