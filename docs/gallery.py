@@ -39,18 +39,18 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
 }
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
-    "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same means
-and budget, at a peak input of 30 N m, each by the best gains found for any of them. Mean error after
-the impact, in rad and rad/s together:
+    "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same
+means and budget, at a peak input of 30 N m, each by the best gains found for any of them. Mean
+error after the impact, in rad and rad/s together:
 
 | reference | spreading | 1 ms late | conventional | nearest arc | impact-invariant |
 |---|---|---|---|---|---|
 | published | 0.0052 | 0.0060 | 0.0109 | 0.0100 | 0.0079 |
 | optimal, which hits harder | 0.0145 | 0.0564 | 0.270, 1 lost | 0.0533 | 0.0180 |
 
-Spreading has the least mean error on both. On the optimal reference it does not have the least 95th
-percentile (0.048, impact-invariant 0.046), and loses where impacts are detected late. Peaks of unseen
-runs reach 34 N m."""
+Spreading has the least mean error on both. On the optimal reference it does not have the least
+95th percentile (0.048, impact-invariant 0.046), and loses where impacts are detected late. Peaks of
+unseen runs reach 34 N m."""
 }
 
 
