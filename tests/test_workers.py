@@ -68,6 +68,20 @@ def untimed(content):
     return list(map(untimed, content)) if isinstance(content, list) else content
 
 
+def same(found, alone):
+    """What is written is equal, numbers to rounding.
+
+    BLAS adds up in another order with another number of threads, which a worker may have. A search
+    carries such a last digit on to about 1e-12 of a result; a call that is lost or made on another
+    argument changes it by a part in ten.
+    """
+    if isinstance(alone, dict):
+        return found.keys() == alone.keys() and all(same(found[k], alone[k]) for k in alone)
+    if isinstance(alone, list):
+        return len(found) == len(alone) and all(map(same, found, alone))
+    return found == (pytest.approx(alone, rel=1e-6) if isinstance(alone, float) else alone)
+
+
 def test_a_process_that_dies_costs_its_call_only(command, logs, tmp_path, monkeypatch, caplog):
     name, alone = command
     calls = []
@@ -83,7 +97,7 @@ def test_a_process_that_dies_costs_its_call_only(command, logs, tmp_path, monkey
 
     monkeypatch.setattr(workers, "ProcessPoolExecutor", Mortal)
     with caplog.at_level(logging.WARNING, "hybridctl.workers"):
-        assert found(name, logs, tmp_path, "--workers=2") == alone
+        assert same(found(name, logs, tmp_path, "--workers=2"), alone)
     assert [record.args for record in caplog.records if record.name == workers.__name__] == [(2,)]
     assert len(calls) > 2
 
@@ -95,7 +109,7 @@ def test_a_worker_of_a_cluster_that_dies_changes_no_number(command, logs, tmp_pa
     name, alone = command
     calls, original = [], {way: getattr(ClientExecutor, way) for way in ("submit", "map")}
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
     ) as cluster:
         victim = cluster.workers[0].pid
 
@@ -111,5 +125,5 @@ def test_a_worker_of_a_cluster_that_dies_changes_no_number(command, logs, tmp_pa
 
         for way in original:
             monkeypatch.setattr(ClientExecutor, way, mortal(way))
-        assert found(name, logs, tmp_path, "--dask", cluster.scheduler_address) == alone
+        assert same(found(name, logs, tmp_path, "--dask", cluster.scheduler_address), alone)
     assert len(calls) > 2

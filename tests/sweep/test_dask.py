@@ -17,7 +17,7 @@ def address():
     cluster = distributed.LocalCluster(
         n_workers=2,
         threads_per_worker=1,
-        dashboard_address=None,
+        dashboard_address=":0",
         silence_logs=logging.CRITICAL,
     )
     yield cluster.scheduler_address
