@@ -31,9 +31,12 @@ from hybridctl.hybrid.system import HybridSystem, listed_parts
 from hybridctl.sensitivity.augmentation import ParameterDerivatives
 from hybridctl.sensitivity.held import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
+from hybridctl.whole_jump import compiled_jump
 from hybridctl.whole_step import compiled_step
 
 Expression: TypeAlias = Any
+Function: TypeAlias = Any
+_Node: TypeAlias = tuple[Callable[[float, Array, Array], Array], Function]
 T = TypeVar("T")
 
 
@@ -86,18 +89,18 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
     that its mode does not have.
     """
     modes = listed_parts("modes", modes, (Mode,), "a symbolic Mode")
-    edges = "a symbolic Transition or a Joint"
-    transitions = listed_parts("transitions", transitions, (Transition, Joint), edges)
+    kinds = "a symbolic Transition or a Joint"
+    transitions = listed_parts("transitions", transitions, (Transition, Joint), kinds)
     symbols = {m.key: _Symbols.of(m) for m in modes}
     columns, guards = {}, {}
     for key, own in symbols.items():
         leaving = [e for e in transitions if isinstance(e, Transition) and e.source == key]
         columns[key] = _guard_column(own, leaving)
         guards[key] = _guard_set(tuple(e.name for e in leaving), own, columns[key])
-    listed = HybridSystem(
-        [_mode(m, symbols[m.key], columns[m.key], guards[m.key]) for m in modes],
-        _edges(transitions, symbols, guards),
-    )
+    parts = [_mode(m, symbols[m.key], columns[m.key], guards[m.key]) for m in modes]
+    nodes = {mode.key: (mode.field, motion) for mode, motion in parts}
+    edges = _edges(transitions, symbols, guards, nodes)
+    listed = HybridSystem([mode for mode, _ in parts], edges)
     return HybridSystem(listed.mode, _Ways(listed, guards).outgoing, listed.guard_names)
 
 
@@ -220,7 +223,8 @@ class _Compiled:
 
 def _mode(
     mode: Mode, symbols: _Symbols, column: Expression, guards: hybrid.GuardSet
-) -> hybrid.Mode:
+) -> tuple[hybrid.Mode, Function]:
+    """The mode, and its rate and guards as one function (see `whole_step`)."""
     nx, nu = symbols.x.numel(), symbols.u.numel()
     f = symbols.column("field", mode.field, nx)
     value = symbols.compiled("field", [(f, (nx,))])
@@ -228,7 +232,7 @@ def _mode(
         "field", [(ca.jacobian(f, symbols.x), (nx, nx)), (ca.jacobian(f, symbols.u), (nx, nu))]
     )
     motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column, 1.0])
-    return hybrid.Mode(
+    made = hybrid.Mode(
         mode.key,
         VectorSpace(nx),
         value.first,
@@ -237,6 +241,7 @@ def _mode(
         _outputs(mode, symbols),
         step=compiled_step(motion, value.first, guards.values),
     )
+    return made, motion
 
 
 def _all(kind: Callable[..., T], parts: _Compiled, t: float, x: Array, u: Array) -> T:
@@ -296,8 +301,12 @@ def _edges(
     transitions: Sequence[Transition | Joint],
     symbols: Mapping[ModeKey, _Symbols],
     guards: Mapping[ModeKey, hybrid.GuardSet],
+    nodes: Mapping[ModeKey, _Node],
 ) -> list[hybrid.Transition]:
-    """The edges of the graph; their guards only carry names, the values are in `guards`."""
+    """The edges of the graph; their guards only carry names, the values are in `guards`.
+
+    nodes: field and motion of each mode.
+    """
     for edge in transitions:
         for end in (edge.source, edge.target):
             if end not in symbols:
@@ -313,21 +322,28 @@ def _edges(
         names = (edge.name,) if isinstance(edge, Transition) else tuple(edge.names)
         of_mode = named[edge.source]
         chosen = [of_mode[member(f"guard of mode {edge.source!r}", n, of_mode)] for n in names]
-        reset = _reset(edge, names, symbols[edge.source], symbols[edge.target].x.numel())
+        reset, expression = _reset(
+            edge, names, symbols[edge.source], symbols[edge.target].x.numel()
+        )
+        if isinstance(edge, Transition):
+            (f, before), (f_after, after) = nodes[edge.source], nodes[edge.target]
+            i = guards[edge.source].names.index(edge.name)
+            whole = compiled_jump(before, i, expression, after, (f, f_after))
+            reset = replace(reset, whole=whole)
         edges.append(hybrid.Transition(edge.source, chosen, reset, edge.target))
     return edges
 
 
 def _reset(
     edge: Transition | Joint, names: Sequence[str], symbols: _Symbols, size: int
-) -> hybrid.Reset:
+) -> tuple[hybrid.Reset, Function]:
+    """The reset of an edge, and its map as a function of (t, x, u)."""
     what = f"reset of {', '.join(map(repr, names))}"
     column = symbols.column(what, symbols.x if edge.reset is None else edge.reset, size)
     value = symbols.compiled(what, [(column, (size,))])
     expression = ca.Function("reset", [symbols.t, symbols.x, symbols.u], [column])
     if edge.reset is None:
-        return replace(hybrid.Reset.identity(), expression=expression)
+        return hybrid.Reset.identity(), expression
     derivatives = _derivatives(what, symbols, column, (size,))
-    return hybrid.Reset(
-        value.first, partial(_all, hybrid.ResetJacobian, derivatives), expression=expression
-    )
+    reset = hybrid.Reset(value.first, partial(_all, hybrid.ResetJacobian, derivatives))
+    return reset, expression

@@ -189,36 +189,6 @@ class ManySteps(NamedTuple):
     varied: Many
 
 
-def jump_function(before: Function, i: int, reset: Function, after: Function) -> Mapped | None:
-    r"""The jump of guard i from one motion to another, and its derivative, at many points.
-
-    reset: (t, x, u) -> x+ (nx+,). The result, a function of rows t, x, u and u+, has the columns
-    x+ (nx+,), the rate of the guard and the size of its terms (2,), and the transposed saltation
-    matrix
-
-    .. math:: G = D_x R + (f^+ - D_t R - D_x R f^-) \frac{D_x g}{D_t g + D_x g f^-}
-
-    for inputs that are held, [Salt] (2). None where the reset has no expansion to SX.
-    """
-    try:
-        reset = reset.expand()
-    except RuntimeError:  # CasADi's, for what has no SX
-        return None
-    t, x, u = before.sx_in()
-    u_after = ca.SX.sym("u", after.numel_in(2))
-    rate, guards, _ = before(t, x, u)
-    state = reset(t, x, u)
-    g_t, g_x = ca.jacobian(guards[i], t), ca.jacobian(guards[i], x)
-    slope = g_t + g_x @ rate
-    size = ca.fabs(g_t) + ca.fabs(g_x) @ ca.fabs(rate)
-    r_x = ca.jacobian(state, x)
-    kick = after(t, state, u_after)[0] - ca.jacobian(state, t) - r_x @ rate
-    columns = [state, ca.vertcat(slope, size), (r_x + kick @ (g_x / slope)).T]
-    made = ca.Function("jump", [t, x, u, u_after], ca.cse([ca.densify(c) for c in columns]))
-    nx, n = x.numel(), state.numel()
-    return Mapped(made, [(n,), (2,), (n, nx)])
-
-
 def _matrices(varied: Mapped, *rows: Array) -> list[Array]:
     """The results of a varied step, with matrices in the order of C."""
     sound, error, end, columns = varied(*rows)

@@ -1,6 +1,7 @@
 """Systems from CasADi expressions: right numbers, exact Jacobians, errors that name the fault."""
 
 import threading
+from dataclasses import replace
 
 import casadi as ca
 import numpy as np
@@ -9,6 +10,7 @@ from hybrid.samples import ROUNDING, ball, impact_times
 
 import hybridctl as hc
 from hybridctl import errors
+from hybridctl.sensitivity.gains import Side, crossing, gains_between
 from hybridctl.symbolic import Joint, Mode, Transition, hybrid_system
 
 
@@ -59,6 +61,23 @@ def central(f, t, x, u):
     state = [(f(t, x + d, u) - f(t, x - d, u)) / (2 * h) for d in h * np.eye(len(x))]
     control = [(f(t, x, u + d) - f(t, x, u - d)) / (2 * h) for d in h * np.eye(len(u))]
     return time, np.array(state).T, np.array(control).T
+
+
+@KINDS
+def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
+    """As of parts that are evaluated one by one; sums of ten products are rounded."""
+    system, (t, x, u) = rich(kind), POINT
+    down, du = Side(system.mode("fly"), *POINT, np.array([0.3, -0.8])), np.zeros(0)
+    reset = system.outgoing("fly").edge(("down",)).reset
+    after = Side(system.mode("slide"), t, reset(t, x, u).state, du, du)
+    assert reset.whole.joins(down.mode, after.mode)
+    assert not reset.whole.joins(after.mode, down.mode)
+    whole = gains_between(system, "down", down, after)
+    parts = crossing(system, "down", down, after, reset.jacobian(t, x, u))
+    for name, value in vars(parts).items():
+        np.testing.assert_allclose(getattr(whole, name), value, rtol=0, atol=40 * ULPS)
+    with pytest.raises(errors.GrazingError, match="'side' of mode 'fly' is not crossed"):
+        gains_between(system, "side", replace(down, state=np.array([1.0, 1.0, 0.0])), down)
 
 
 @KINDS

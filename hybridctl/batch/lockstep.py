@@ -39,7 +39,8 @@ from hybridctl.sensitivity.gains import GRAZING
 from hybridctl.sensitivity.linearize import jump_matrix
 from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.sensitivity.variation import arc_transition
-from hybridctl.whole_step import CompiledStep, jump_function
+from hybridctl.whole_jump import CompiledJump
+from hybridctl.whole_step import CompiledStep
 
 
 def flies(mode: Mode) -> bool:
@@ -85,7 +86,7 @@ class _Wave(NamedTuple):
 
 
 class _MappedJump(NamedTuple):
-    """The jump of a guard as a function of many points, see `jump_function`."""
+    """The jump of a guard as a function of many points, see `CompiledJump`."""
 
     target: ModeKey
     input: Array
@@ -317,16 +318,16 @@ class Lockstep:
         run, ways = self._run, self._run.system.outgoing(key)
         fired = (ways.guards.names[guard],)
         edge = ways.edge(fired)
-        if edge is None or edge.target is None or edge.reset.expression is None:
+        if edge is None or edge.target is None or not isinstance(edge.reset.whole, CompiledJump):
             return None
         before, after = self._ground(key), self._ground(edge.target)
         if before is None or after is None or (run.rests and ways.rest(fired) is not None):
             return None
         if after.mode.select is not None or after.mode.held is not None:
             return None
-        motions = before.step.motion, after.step.motion
-        made = jump_function(motions[0], guard, edge.reset.expression, motions[1])
-        return None if made is None else _MappedJump(edge.target, after.input, made)
+        if not edge.reset.whole.joins(before.mode, after.mode):
+            return None
+        return _MappedJump(edge.target, after.input, edge.reset.whole.many)
 
 
 def _size(wave: _Wave) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -15,7 +15,7 @@ from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDef
 from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
-from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
 from hybridctl.hybrid.mode import (
     Diffusion,
     Edge,
@@ -147,7 +147,7 @@ class Model:
         if callable(given):
             return given
         nu = self.system.mode(key).nu
-        return _no_input(nu) if given is None else HeldInput(vector("input", given, nu))
+        return no_input(nu) if given is None else HeldInput(vector("input", given, nu))
 
     def diffusion(self, mode: Mode) -> Diffusion | None:
         """The noise of a mode where it is constant, and its compiled step knows its guards."""
@@ -189,11 +189,6 @@ class Model:
             system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
         )
         return run.arcs[0]
-
-
-@lru_cache
-def _no_input(nu: int) -> HeldInput:
-    return HeldInput(np.zeros(nu))
 
 
 def _limit(key: ModeKey) -> Callable[[float], None]:

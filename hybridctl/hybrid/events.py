@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,7 @@ _HALVINGS = 12  # of a step, until eight samples resolve a guard
 Value = Callable[[float], float]
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """The end of an arc: its time, and the guards that fire within the window.
 
     There are none where the policy changes its law.
@@ -68,6 +67,7 @@ class Piece:
 
     def __init__(self, left: float, right: float, values: Array) -> None:
         self.left, self.right, self.values = left, right, values
+        self.samples: list[float] = values.tolist()
         self.series, self._slopes, self._bends = (TO_DERIVATIVES @ values).tolist()
         self.error = sum(map(abs, self.series[-3:]))
 
@@ -107,21 +107,22 @@ class Piece:
             return True
         return bool(second[0] <= -sum(map(abs, second[1:])))
 
-    def samples(self) -> tuple[list[float], list[float], list[bool], int]:
+    def refined(self) -> tuple[list[float], list[float], list[bool], int]:
         """Times and values, whether the guard may dip between each two of them, and their density.
 
         Density 1 are the nodes; with more, only every so-many-th value is the guard's own.
         """
         if self.bends_one_way():
-            fractions, values, density = FRACTIONS, self.values, 1
-            dips = [False] * (len(NODES) - 1)
-        else:
-            fractions, values, density = FINE_FRACTIONS, FINE_VALUES @ self.values, FINER
-            values[::FINER] = self.values
-            dips = may_dip(values, FINE_SLOPES @ self.values, self.error).tolist()
-        times = self.left + (self.right - self.left) * fractions
-        times[-1] = self.right
-        return times.tolist(), values.tolist(), dips, density
+            return self._times(_FRACTIONS), self.samples, _NO_DIPS, 1
+        values = FINE_VALUES @ self.values
+        values[::FINER] = self.values
+        dips = may_dip(values, FINE_SLOPES @ self.values, self.error)
+        return self._times(FINE_FRACTIONS.tolist()), values.tolist(), dips.tolist(), FINER
+
+    def _times(self, fractions: list[float]) -> list[float]:
+        """Times at fractions of the interval, of which the last is one."""
+        left, length = self.left, self.right - self.left
+        return [*(left + length * s for s in fractions[:-1]), self.right]
 
 
 class GuardWatch:
@@ -161,14 +162,15 @@ class GuardWatch:
             return None
         if not self._armed:
             self._start(step.start, step.guards[0])
+        bounds = step.bounds.tolist()
         open_ones = [
             i
-            for i, (bound, armed) in enumerate(zip(step.bounds.tolist(), self._armed, strict=True))
+            for i, (bound, armed) in enumerate(zip(bounds, self._armed, strict=True))
             if not (armed and bound > 0.0)
         ]
         if not open_ones:
             return None
-        if not np.isfinite(step.guards).all():
+        if not all(map(math.isfinite, bounds)) and not np.isfinite(step.guards).all():
             raise self._not_finite(step.times.tolist(), step.guards, self._guards.names)
         found: dict[int, float] = {}
         late = math.inf
@@ -224,7 +226,7 @@ class GuardWatch:
         size = [abs(c) for c in piece.series]
         vague = piece.error > max(TAIL * max(size), self._tolerances[i])
         short = piece.right - piece.left <= SHORT * math.ulp(piece.right)
-        if halvings == 0 or short or not vague or piece.values.min() >= 2.0 * sum(size[2:]):
+        if halvings == 0 or short or not vague or min(piece.samples) >= 2.0 * sum(size[2:]):
             yield piece
             return
         middle = 0.5 * (piece.left + piece.right)
@@ -237,7 +239,7 @@ class GuardWatch:
 
     def _fires(self, i: int, piece: Piece, guard: Value) -> float | None:
         """Time at which guard i fires on a piece that resolves it, arming it on the way."""
-        times, g, dips, density = piece.samples()
+        times, g, dips, density = piece.refined()
         armed_from = 0
         for k in range(len(g) - 1):
             if not self._armed[i]:
@@ -318,6 +320,8 @@ def may_dip(g: Array, slope: Array, error: float | Array) -> NDArray[np.bool_]:
     return np.asarray((falls < 0.0) & (rises > 0.0) & near)
 
 
+_FRACTIONS: list[float] = FRACTIONS.tolist()
+_NO_DIPS = [False] * (len(NODES) - 1)
 FINER = 8
 _FINE = np.interp(np.arange(7 * FINER + 1) / FINER, np.arange(8), NODES)
 FINE_FRACTIONS = 0.5 * (_FINE + 1.0)

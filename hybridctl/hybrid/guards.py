@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -70,10 +71,12 @@ class GuardSet:
                 f"{self.scales}"
             )
 
-    @property
+    @cached_property
     def sizes(self) -> Array:
         """`scales` (n,), ones where there are none."""
-        return np.ones(len(self.names)) if self.scales is None else self.scales
+        sizes = np.ones(len(self.names)) if self.scales is None else np.array(self.scales)
+        sizes.setflags(write=False)
+        return sizes
 
     def value(self, i: int, t: float, x: Array, u: Array) -> float:
         """The value of guard i."""

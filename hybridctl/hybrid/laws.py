@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.hybrid.series import NODES
 
 InputLaw: TypeAlias = Callable[[float, Array], Array]
 
@@ -25,6 +27,19 @@ class HeldInput:
     def __call__(self, t: float, x: Array) -> Array:
         """The value."""
         return self.value
+
+    @cached_property
+    def at_nodes(self) -> Array:
+        """The value at the nodes of a step, (8, nu)."""
+        return self.value[None].repeat(len(NODES), axis=0)
+
+
+@lru_cache
+def no_input(nu: int) -> HeldInput:
+    """The law of no input, zeros (nu,)."""
+    value = np.zeros(nu)
+    value.setflags(write=False)
+    return HeldInput(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -257,26 +257,57 @@ class Jump:
     guards: tuple[str, ...] | None = None
 
 
+class JumpTerms(NamedTuple):
+    """The jump of one guard to first order, see `sensitivity.gains`.
+
+    slope: the rate of the guard. size: of the terms it is the sum of. The others are the arrays of
+    `JumpGains`.
+    """
+
+    slope: float
+    size: float
+    time_state: Array
+    time_input: Array
+    reset_state: Array
+    reset_input: Array
+    field_change: Array
+    reset_rate: Array
+
+
+class WholeJump(Protocol):
+    """The jump of one guard between two modes, compiled, to first order."""
+
+    def joins(self, before: Mode, after: Mode) -> bool:
+        """Whether the fields of these modes are those that it was made of."""
+        ...
+
+    def __call__(
+        self, t: float, x: Array, u: Array, du: Array, x_after: Array, u_after: Array
+    ) -> JumpTerms:
+        """The jump from (t, x, u) to (x_after, u_after); du (nu,) is the rate of u."""
+        ...
+
+
 @dataclass(frozen=True)
 class Reset:
     """The jump map x+ = R(t, x-, u-); `map` returns the new state alone or a whole `Jump`.
 
     `border` says whether (t, x-, u-) is where the map has two one-sided derivatives, given the
     mode after the event and the input u+ there; None where `jacobian` is its derivative. It
-    raises `InputError` where there are more than two, or none. `expression` is the same map as a
-    CasADi function (t, x, u) -> x+, for those who evaluate it at many points at once. `known` makes
-    this reset at the state of one event from the `report` of its jump, so that its derivatives need
+    raises `InputError` where there are more than two, or none. `whole` has its derivative together
+    with those of the guard and the fields, compiled, where it serves one guard. `known` makes this
+    reset at the state of one event from the `report` of its jump, so that its derivatives need
     not find again what the jump found.
     """
 
     map: Callable[[float, Array, Array], Array | Jump]
     jacobian: Callable[[float, Array, Array], ResetJacobian] | None = None
     border: Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None] | None = None
-    expression: Any = None
+    whole: WholeJump | None = None
     known: Callable[[Any], Reset] | None = None
 
     def __post_init__(self) -> None:
-        check_functions(self, "a reset", "map", "jacobian", "border", "expression", "known")
+        check_functions(self, "a reset", "map", "jacobian", "border", "whole", "known")
 
     def given(self, report: Any) -> Reset:
         """The reset at an event with this report, None for one of which nothing is known."""

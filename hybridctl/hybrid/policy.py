@@ -11,7 +11,13 @@ import numpy as np
 
 from hybridctl.checks import Array, array, floats, function, instance, number, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.laws import (
+    DifferentiableLaw,
+    HeldInput,
+    InputLaw,
+    LinearFeedback,
+    no_input,
+)
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -134,7 +140,7 @@ class _Zero:
     system: HybridSystem
 
     def law(self, history: History) -> InputLaw:
-        return HeldInput(np.zeros(self.system.mode(history.mode).nu))
+        return no_input(self.system.mode(history.mode).nu)
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,8 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     Raises `InputError` where the policy returns anything else.
     """
     law, shape = policy.law(history), (nu,)
+    if isinstance(policy, _Zero):
+        return law
     if isinstance(law, HeldInput):
         return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))
     if not callable(law):

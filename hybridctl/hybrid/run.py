@@ -61,8 +61,7 @@ class Run:
     memory: Memory
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """Where an arc begins, and when the policy wants it to end."""
 
     mode: Mode

@@ -80,7 +80,7 @@ class Motion:
         self.held: Array | None = None
         self.feedback: LinearFeedback | None = None
         if isinstance(law, HeldInput):
-            self.held = law.value[None].repeat(len(FRACTIONS), axis=0)
+            self.held = law.at_nodes
         elif isinstance(mode.space, VectorSpace):
             source = law.function if isinstance(law, DifferentiableLaw) else law
             self.feedback = source if isinstance(source, LinearFeedback) else None

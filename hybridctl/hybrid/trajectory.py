@@ -75,6 +75,15 @@ class Event:
         return html_table(("event", ""), rows)
 
 
+def _value_and_slope(s: float) -> tuple[Array, Array]:
+    """What gives a series and its derivative by s at s in [-1, 1], from its coefficients."""
+    at = basis(s)
+    return at, at @ SLOPES
+
+
+_LAST, _LAST_SLOPE = _value_and_slope(1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Arc:
     """Flow in one mode from `start` to `end`, dense in time.
@@ -112,16 +121,16 @@ class Arc:
     def _slope(self, series: Array, t: float) -> Array:
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
-        at = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        return np.asarray(2.0 / length * (at @ SLOPES @ series[k]))
+        _, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
+        return np.asarray(2.0 / length * (turning @ series[k]))
 
     def left_limit(self) -> tuple[Array, Array, Array]:
         """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""
-        length = float(self.lengths[-1])
-        at = basis(2.0 * (self.end - float(self.breaks[-1])) / length - 1.0)
-        inputs = self.inputs[-1]
-        rate = 2.0 / length * (at @ SLOPES @ inputs)
-        return self.space.normalize(at @ self.states[-1]), at @ inputs, rate
+        length, inputs = float(self.lengths[-1]), self.inputs[-1]
+        s = 2.0 * (self.end - float(self.breaks[-1])) / length - 1.0
+        at, turning = (_LAST, _LAST_SLOPE) if s == 1.0 else _value_and_slope(s)
+        state = self.space.normalize(at @ self.states[-1])
+        return state, at @ inputs, 2.0 / length * (turning @ inputs)
 
     def state_and_input(self, t: float) -> tuple[Array, Array]:
         """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
@@ -167,8 +176,8 @@ def arc_from_steps(
     if kept:
         breaks = np.array([step.start for step in kept])
         lengths = np.array([step.end for step in kept]) - breaks
-        states = TO_SERIES @ np.array([step.states for step in kept])
-        inputs = TO_SERIES @ np.array([step.inputs for step in kept])
+        states = np.array([TO_SERIES @ step.states for step in kept])
+        inputs = np.array([TO_SERIES @ step.inputs for step in kept])
     else:
         breaks, lengths = np.array([start]), np.ones(1)
         states, inputs = np.zeros((1, 8, len(state))), np.zeros((1, 8, len(u)))

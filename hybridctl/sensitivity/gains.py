@@ -21,7 +21,13 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.errors import GrazingError, InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import GuardJacobian, Mode, ResetBorder, ResetJacobian
+from hybridctl.hybrid.mode import (
+    GuardJacobian,
+    JumpTerms,
+    Mode,
+    ResetBorder,
+    ResetJacobian,
+)
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -53,16 +59,12 @@ class JumpGains:
     @property
     def state(self) -> Array:
         """The saltation matrix G (d+, d): deviations at fixed time."""
-        if not self.field_change.any():
-            return self.reset_jacobian
-        return self.reset_jacobian - np.outer(self.field_change, self.time_state)
+        return self.reset_jacobian - self.field_change[:, None] * self.time_state
 
     @property
     def input(self) -> Array:
         """J (d+, nu): what a change of the input at the event adds to the state after it."""
-        if not self.field_change.any():
-            return self.reset_input
-        return self.reset_input - np.outer(self.field_change, self.time_input)
+        return self.reset_input - self.field_change[:, None] * self.time_input
 
     @property
     def state_at_events(self) -> Array:
@@ -71,12 +73,12 @@ class JumpGains:
         It maps deviations at fixed time to those of the states in which each trajectory leaves
         its own event: another convention than that of `state`, which is often confused with it.
         """
-        return self.reset_jacobian + np.outer(self.reset_rate, self.time_state)
+        return self.reset_jacobian + self.reset_rate[:, None] * self.time_state
 
     @property
     def input_at_events(self) -> Array:
         """The part of the input in the convention of `state_at_events`, (d+, nu)."""
-        return self.reset_input + np.outer(self.reset_rate, self.time_input)
+        return self.reset_input + self.reset_rate[:, None] * self.time_input
 
     def fed_back(self, gain: Array) -> JumpGains:
         """The jump where the input changes by -gain dx besides, with gain (nu, d)."""
@@ -186,27 +188,43 @@ def crossing(
 
     report: of the jump of the reset, from which the system's own derivative goes on.
     """
-    t, x, u = before.time, before.state, before.input
-    f = before.field
-    g = guard_derivative(system, before.mode, guard, t, x, u)
-    r = reset_derivative(system, before.mode, guard, t, x, u, report) if reset is None else reset
-    slope = float(g.time + g.state @ f + g.input @ before.input_rate)
-    size = (
-        1e-300
-        + abs(g.time)
-        + np.abs(g.state) @ np.abs(f)
-        + np.abs(g.input) @ np.abs(before.input_rate)
-    )
+    terms = _terms(system, guard, before, after, reset, report)
     guards = system.outgoing(before.mode.key).guards
     scale = float(guards.sizes[guards.names.index(guard)])
+    slope, size = terms.slope, terms.size + 1e-300
     if not slope < -max(GRAZING * size, _STILL * scale):
         raise GrazingError(
             f"guard {guard!r} of mode {before.mode.key!r} is not crossed transversally at t = "
-            f"{t:.9g} s: its rate {slope:.3g} must be negative, and is {slope / size:.3g} of the "
-            f"size of its terms, {slope / scale:.3g} 1/s of the guard's scale"
+            f"{before.time:.9g} s: its rate {slope:.3g} must be negative, and is "
+            f"{slope / size:.3g} of the size of its terms, {slope / scale:.3g} 1/s of the guard's "
+            "scale"
         )
-    rate = r.time + r.state @ f + r.input @ before.input_rate
-    return JumpGains(-g.state / slope, -g.input / slope, r.state, r.input, after.field - rate, rate)
+    return JumpGains(*terms[2:])
+
+
+def _terms(
+    system: HybridSystem,
+    guard: str,
+    before: Side,
+    after: Side,
+    reset: ResetJacobian | None,
+    report: Any,
+) -> JumpTerms:
+    """The terms of `crossing`, compiled where the reset brings them along."""
+    t, x, u, du = before.time, before.state, before.input, before.input_rate
+    edge = system.outgoing(before.mode.key).edge((guard,))
+    whole = None if edge is None or reset is not None else edge.reset.whole
+    if whole is not None and whole.joins(before.mode, after.mode):
+        return whole(t, x, u, du, after.state, after.input)
+    f, g = before.field, guard_derivative(system, before.mode, guard, t, x, u)
+    r = reset_derivative(system, before.mode, guard, t, x, u, report) if reset is None else reset
+    slope = float(g.time + g.state @ f + g.input @ du)
+    size = abs(g.time) + np.abs(g.state) @ np.abs(f) + np.abs(g.input) @ np.abs(du)
+    rate = r.time + r.state @ f + r.input @ du
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_state, by_input = -g.state / slope, -g.input / slope
+    change = after.field - rate
+    return JumpTerms(slope, float(size), by_state, by_input, r.state, r.input, change, rate)
 
 
 def reset_border(
