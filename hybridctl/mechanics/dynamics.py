@@ -92,6 +92,7 @@ class ContactDynamics:
         self.contacts = checked_contacts(robot, contacts)
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
         self.restitution = np.array([contact.restitution for contact in self.contacts])
+        self.bounces = bool(self.restitution.any())
         self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])
         self.friction = np.array([contact.friction for contact in self.contacts])
         self.static_friction = np.array(
@@ -149,6 +150,8 @@ class ContactDynamics:
 
     def restitution_at(self, contacts: Sequence[int], rates: Array) -> Array:
         """e of some contacts (k,) that hit with normal rates (k,), 0 for those too slow."""
+        if not self.bounces:
+            return np.zeros(len(contacts))
         return np.asarray(self.restitution[contacts] * self.rebounds(contacts, rates))
 
     # Modes

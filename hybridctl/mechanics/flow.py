@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.mode import FieldJacobian, Held, ModeKey, Pace
+from hybridctl.hybrid.mode import FieldJacobian, Held, Pace
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.sliding import sliding_times
 from hybridctl.mechanics.tolerances import OFF_MODE
 
@@ -20,7 +19,7 @@ _OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
 
 @dataclass(frozen=True)
 class ContactFlow:
-    """Field, derivatives, outputs, selection, pace and projection of a mode; x = (q, v)."""
+    """Field, derivatives, outputs, pace and projection of a mode; x = (q, v)."""
 
     dynamics: ContactDynamics
     modes: Modes
@@ -59,10 +58,6 @@ class ContactFlow:
             "joint_position": dynamics.robot.poses(q, joints)[:, :3, 3],
             "energy": np.array(dynamics.robot.energy(q, v)),
         }
-
-    def select(self, t: float, x: Array, u: Array) -> ModeKey:
-        """The mode that flows on."""
-        return select_modes(self.dynamics, *self._parts(x), u, self.modes)
 
     def pace(self, t: float, x: Array, u: Array) -> Pace:
         """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dgecon, dgesdd, dgetrf, dgetrs, dpotrf, dpotrs
+from scipy.linalg.lapack import dgecon, dgesdd, dgetrf, dgetrs, dlange, dpotrf, dpotrs
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.tolerances import RANK
@@ -37,7 +37,7 @@ class KKT:
         self.push: Array = self.by_mass(force)
         self.response: Array = constraint @ self.push
         self._factors, self._pivots, _ = dgetrf(self.response)
-        size = float(np.abs(self.response).sum(axis=0).max())
+        size = dlange("1", self.response)
         self.regularity = float(dgecon(self._factors, size)[0])
         self.redundant = self.regularity <= RANK
         if weights is not None:

@@ -6,15 +6,19 @@ not sound, see `ModeField`, and for other robots, from the dynamics.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian
+from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ModeKey
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.generated_mode import GeneratedMode
 from hybridctl.mechanics.guards import ContactGuards
+from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.tolerances import STANDSTILL
 
 
 class ModeFunctions:
@@ -54,6 +58,22 @@ class ModeFunctions:
             if sound[0] > 0.0:
                 return np.array(values)
         return self.contact_guards.values(t, x, u)
+
+    def select(self, t: float, x: Array, u: Array) -> ModeKey:
+        """The mode that flows on: this one where its compiled guards say that it holds."""
+        sure = False
+        if self._made is not None:
+            _, values, sound = self._made.values((t,), x, u)
+            sure = bool(sound[0] > 0.0 and (values > self._clear).all())
+        nq = self._dynamics.robot.nq
+        return select_modes(self._dynamics, x[:nq], x[nq:], u, self._modes, sure)
+
+    @cached_property
+    def _clear(self) -> Array:
+        """Values (n,) above which closed contacts push, hold, or slide the way they do."""
+        guards = self.contact_guards.guards
+        least = {"closes": -np.inf, "sticks": STANDSTILL}
+        return np.array([least.get(guard.kind, 0.0) for guard in guards])
 
     def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
         """Derivatives of the guards by state (n, 2 nv) and input (n, nu)."""

@@ -158,7 +158,7 @@ class _Impact:
 
     def _bouncing(self, terms: Values) -> set[int]:
         """Contacts that bounce off, but those that hit where all of these do."""
-        if not self.dynamics.restitution.any():
+        if not self.dynamics.bounces:
             return set()
         each = zip(self.dynamics.restitution.tolist(), terms.rates.tolist(), strict=False)
         found = {i for i, (e, rate) in enumerate(each) if e > 0.0 and rate > SEPARATION_SPEED}

@@ -27,17 +27,24 @@ from hybridctl.mechanics.tolerances import STANDSTILL
 _TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
 
 
-def select_modes(dynamics: ContactDynamics, q: Array, v: Array, u: Array, proposed: Modes) -> Modes:
+def select_modes(
+    dynamics: ContactDynamics,
+    q: Array,
+    v: Array,
+    u: Array,
+    proposed: Modes,
+    sure: bool = False,
+) -> Modes:
     """The modes in which the closed contacts of `proposed` flow on under input u.
 
     Contacts at the border of separating stay closed, and where static friction exceeds kinetic
     friction a contact at rest sticks if it can. A proposal that is consistent is still refused
-    where other accelerations obey the law as well.
+    where other accelerations obey the law as well. sure: whether it is known to be consistent.
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
     phase = dynamics.phase(proposed)
-    holds = consistent(dynamics, q, v, u, proposed)
+    holds = sure or consistent(dynamics, q, v, u, proposed)
     if holds and len(phase.owner) == len(phase.closed):  # a convex problem
         return proposed
     rows = dynamics.rows(phase, q, v, u)

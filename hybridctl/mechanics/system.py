@@ -136,7 +136,7 @@ class ContactSystem(HybridSystem):
             self.robot.nu,
             functions.jacobian,
             flow.outputs,
-            None if free else flow.select,
+            None if free else functions.select,
             None if free else flow.pace,
             None if free else flow.project,
             None if free else flow.held(),

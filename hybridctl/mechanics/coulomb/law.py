@@ -19,13 +19,13 @@ the diagonal of its block of G. Forces that are large therefore excuse nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import hypot, sqrt
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices
+from hybridctl.checks import Array, Indices, all_finite
 from hybridctl.mechanics.contact_states import (
     CLOSED,
     OPEN,
@@ -114,11 +114,9 @@ class Units:
 
     def of(self, solution: CoulombSolution) -> CoulombSolution:
         """A solution of the problem without units, with units."""
-        return replace(
-            solution,
-            forces=self.forces * solution.forces,
-            rates=self.rates * solution.rates,
-        )
+        s = solution
+        forces, rates = self.forces * s.forces, self.rates * s.rates
+        return CoulombSolution(forces, rates, s.modes, s.directions, s.border, s.residual, s.family)
 
 
 def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
@@ -138,7 +136,7 @@ def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
         d[i] = sqrt(largest / max(length, _LIGHTEST * largest))
         for row in rows:
             d[row] = d[i]
-    speed = max(float(np.abs(problem.free).max(initial=0.0)), problem.magnitude) or 1.0
+    speed = max([problem.magnitude, *map(abs, problem.free.tolist())]) or 1.0
     units = Units((speed / largest) * d, speed / d)
     plain = CoulombProblem(
         problem.delassus * (d[:, None] * (d / largest)),
@@ -197,7 +195,7 @@ def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -
         misses.append(-slack)
         if slack <= BORDER:
             border.append(i)
-    residual = max(misses) if np.isfinite(forces).all() else np.inf
+    residual = max(misses) if all_finite(forces) else np.inf
     return CoulombSolution(forces, rates, tuple(shown), tuple(directions), tuple(border), residual)
 
 

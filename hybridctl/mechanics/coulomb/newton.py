@@ -12,7 +12,7 @@ semismooth one if states follow p. Problems are those without units, see `law.sc
 
 from __future__ import annotations
 
-from math import hypot
+from math import hypot, isfinite
 
 import numpy as np
 from scipy.linalg.lapack import dgetrf, dgetrs
@@ -48,13 +48,13 @@ def newton(
         p = forces - stretch * (problem.delassus @ forces + problem.free)
         wanted, slope = projection(problem, p, modes)
         residual = wanted - forces
-        size = float(np.abs(residual).max(initial=0.0))
-        if not np.isfinite(size):
+        size = hypot(*residual.tolist())
+        if not isfinite(size):
             return best
         gained = size < least
         if gained:
             best, least = forces, size
-        if size <= _EXACT * (1.0 + float(np.abs(forces).max(initial=0.0))) or step == _STEPS:
+        if size <= _EXACT * (1.0 + hypot(*forces.tolist())) or step == _STEPS:
             break
         if not gained and least <= _SMALL:  # rounding
             break

@@ -1,8 +1,9 @@
 r"""Solving Coulomb's law: a solution that obeys it to a certificate, or an error that says why not.
 
-Newton's method from no forces solves most problems; what it does not is solved by cone programmes
-(`cones`), each of which gives Newton's method another start. All sets of states are tried where
-there may be more solutions than one and the sets are few (`screening`).
+Newton's method from the forces that hold all contacts still, or from none, solves most problems;
+what it does not is solved by cone programmes (`cones`), each of which gives Newton's method another
+start. All sets of states are tried where there may be more solutions than one and the sets are few
+(`screening`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from itertools import islice, product
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import nnls
 
 from hybridctl.checks import Array
@@ -28,7 +30,7 @@ from hybridctl.mechanics.coulomb.law import (
     scaled,
 )
 from hybridctl.mechanics.coulomb.least import least_forces
-from hybridctl.mechanics.coulomb.newton import newton
+from hybridctl.mechanics.coulomb.newton import RANK, newton
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
@@ -81,7 +83,17 @@ def _found(
 ) -> CoulombSolution:
     """What Newton's method finds before it is worth the time to try all sets of states."""
     programmes = _BEFORE_TRYING_ALL if count_sets(problem) <= MOST_SETS else _PROGRAMMES
+    near = _holding(plain) if near is None else near
     return found_by_newton(plain, programmes, _metric(units), near)
+
+
+def _holding(plain: CoulombProblem) -> Array | None:
+    """The forces -G^-1 b that let nothing move, None where contacts are redundant."""
+    root, failed = dpotrf(plain.delassus)
+    pivots = root.diagonal()
+    if failed or pivots.min() ** 2 <= RANK * pivots.max() ** 2:
+        return None
+    return -np.asarray(dpotrs(root, plain.free)[0])
 
 
 def _with_tried(
