@@ -24,7 +24,7 @@ direction only weakly take it ten times as far."""
 
 ROOT = 1e-15
 """s: a root is known no better,"""
-SPACINGS = 4.0
+SPACINGS = 8.0
 """nor better than these spacings of numbers at t."""
 SHORT = 64.0
 """Spacings of numbers at t: an interval in which eight samples are too close to each other."""
