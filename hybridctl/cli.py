@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,16 +133,9 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose first argument is `Asked`, from options that all runs have."""
 
     @wraps(command)
-    def packed(
-        out: Path | None,
-        overwrite: bool,
-        config: Path | None,
-        settings: tuple[str, ...],
-        look: bool,
-        show: bool,
-        **own: Any,
-    ) -> None:
-        command(Asked(out, overwrite, config, settings, look, show), **own)
+    def packed(**given: Any) -> None:
+        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
+        command(asked, **given)
 
     for option in (_SHOW, _OPEN, _SET, _CONFIG, _OVERWRITE, _OUT):
         packed = option(packed)
@@ -269,8 +262,7 @@ def sweep(
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
     from hybridctl.models import experiment_module
-    from hybridctl.sweep.plan import plan
-    from hybridctl.sweep.run import PLAN, print_outcome, run, write_table
+    from hybridctl.sweep import PLAN, plan, print_outcome, run, write_table
     from hybridctl.workers import crew
 
     base = asked.configured(experiment_module("experiments", experiment), quick)
@@ -367,15 +359,11 @@ def record_log(
 def filter_log(
     log: Path | None,
     model: str,
-    mapping: Path | None,
-    segment: int | None,
-    truth: Path | None,
+    settings: tuple[str, ...],
     out: Path | None,
     overwrite: bool,
-    settings: tuple[str, ...],
-    compare: bool,
-    mcap: bool,
     look: bool,
+    **options: Any,
 ) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
@@ -384,7 +372,7 @@ def filter_log(
     from hybridctl.commands import filter as filtering
     from hybridctl.page.transcript import Transcript
 
-    request = filtering.Request(model, log, mapping, segment, truth, settings, compare, mcap)
+    request = filtering.Request(model, log, assignments=settings, **options)
     filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 

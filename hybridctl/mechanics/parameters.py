@@ -31,14 +31,18 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.accelerations import ContactAcceleration
+from hybridctl.mechanics.bodies import Body
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
-from hybridctl.mechanics.equations import Solution, balanced, linearised
+from hybridctl.mechanics.equations import (
+    AccelerationDerivatives,
+    Solution,
+    balanced,
+    linearised,
+)
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearised
-from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
 from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
@@ -48,6 +52,9 @@ from hybridctl.sensitivity.augmentation import ParameterDerivatives
 
 _OF_CONTACT = ("restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
+_AXES = "xyz"
+_ORDER = ("xx", "xy", "yy", "xz", "yz", "zz")
+_INERTIAL = ("mass", *(f"center_{k}" for k in _AXES), *(f"inertia_{both}" for both in _ORDER))
 
 
 def parameter_derivatives(
@@ -77,14 +84,13 @@ class _Derivatives:
 
     def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """D_p of the field (2 nv, np)."""
-        a_p, _, _ = self._accelerated(x, u, key)[1]
+        a_p = self._differentiated(x, u, key).acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """D_p of the guards (n, np)."""
-        point, (_, forces, friction) = self._accelerated(x, u, key)
         guards = ContactGuards.of(self.system.dynamics, contact_modes(key))
-        return guards.by_parameters(point, forces, friction, self.columns.static_friction)
+        return guards.by_parameters(self._differentiated(x, u, key), self.columns.static_friction)
 
     def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
         """D_p of the reset (2 nv, np)."""
@@ -97,9 +103,7 @@ class _Derivatives:
             result[nv:] = _velocity_after(dynamics, self.columns, x[:n], x[n:], report)
         return result
 
-    def _accelerated(
-        self, x: Array, u: Array, key: ModeKey
-    ) -> tuple[ContactAcceleration, tuple[Array, Array, Array]]:
+    def _differentiated(self, x: Array, u: Array, key: ModeKey) -> AccelerationDerivatives:
         n = self.system.robot.nq
         return _acceleration(
             self.system.dynamics, self.columns, x[:n], x[n:], u, contact_modes(key)
@@ -123,19 +127,19 @@ class _Columns:
         kind, colon, owner = str(name).partition(":")
         if not colon:
             raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
-        member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *INERTIAL))
+        member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *_INERTIAL))
         if kind in _OF_CONTACT:
             owners = [contact.name for contact in dynamics.contacts]
             i = owners.index(member(f"contact of parameter {name!r}:", owner, owners))
             _check_contact(name, kind, dynamics.contacts[i])
             self._contacts[kind][i, column] = 1.0
         elif kind in _OF_JOINT:
-            self._joints[kind][self._robot.passive.velocity(name, owner), column] = 1.0
+            self._joints[kind][self._robot.joints.single(name, owner)[1], column] = 1.0
         else:
             member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)
             rows = slice(10 * (body.joint - 1), 10 * body.joint)
-            self._bodies[rows, column] = inertial_derivative(body, kind)
+            self._bodies[rows, column] = _inertial_derivative(body, kind)
 
     def torque(self, q: Array, v: Array, a: Array) -> Array:
         """D_p (M a + h), (nv, np)."""
@@ -161,6 +165,27 @@ class _Columns:
         return result
 
 
+def _inertial_derivative(body: Body, kind: str) -> Array:
+    """D pi (10,) by mass, by the center of mass, or by the inertia about it.
+
+    Axes are those of the frame by which the body was asked for.
+    """
+    c, m = body.center, body.mass
+    mass, moment, inertia = 0.0, np.zeros(3), np.zeros((3, 3))
+    what, _, axes = kind.partition("_")
+    if what == "mass":
+        mass, moment, inertia = 1.0, c, (c @ c) * np.eye(3) - np.outer(c, c)
+    elif what == "center":
+        e = body.rotation[:, _AXES.index(axes)]
+        moment = m * e
+        inertia = m * (2.0 * (c @ e) * np.eye(3) - np.outer(e, c) - np.outer(c, e))
+    else:
+        a, b = (body.rotation[:, _AXES.index(axis)] for axis in axes)
+        inertia = np.outer(a, b) if axes[0] == axes[1] else np.outer(a, b) + np.outer(b, a)
+    entries = [inertia[_AXES.index(pair[0]), _AXES.index(pair[1])] for pair in _ORDER]
+    return np.concatenate(([mass], moment, entries))
+
+
 def _check_contact(name: str, kind: str, contact: Contact) -> None:
     if kind == "restitution" and contact.restitution == 0.0:
         raise InputError(
@@ -173,20 +198,21 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
 
 def _acceleration(
     dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, u: Array, modes: Modes
-) -> tuple[ContactAcceleration, tuple[Array, Array, Array]]:
-    """The point, and D_p of acceleration (nv, np), forces (c, np) and friction (c, 2, np)."""
-    phase, count = dynamics.phase(modes), len(modes)
-    forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
+) -> AccelerationDerivatives:
+    """Those by the parameters, which leave gaps, rates and sliding velocities alone."""
+    phase, count, number = dynamics.phase(modes), len(modes), columns.count
+    forces, friction = np.zeros((count, number)), np.zeros((count, 2, number))
     point = dynamics.acceleration(q, v, u, modes)
-    now = point.solution
-    if now is None:
+    if point.solution is None:
         torque = columns.torque(q, v, point.acceleration)
         a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
-        return point, (a_p, forces, friction)
-    a_p, m_p, own = _linearised(columns, q, v, now)
-    closed = list(phase.closed)
-    forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
-    return point, (a_p, forces, friction)
+    else:
+        a_p, m_p, own = _linearised(columns, q, v, point.solution)
+        rows = point.solution.mix @ m_p + own
+        forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
+    still = np.zeros((len(dynamics.all.owner), number))
+    slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
+    return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
 
 def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[Array, Array, Array]:

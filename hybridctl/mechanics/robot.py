@@ -19,14 +19,24 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, instance, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
-from hybridctl.mechanics.inertia import check_inertias
-from hybridctl.mechanics.joints import SAGITTAL_JOINTS, kinds_of, motors
-from hybridctl.mechanics.labels import CoordinateLabels, coordinate_labels
-from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
-from hybridctl.mechanics.passive import Passive
-from hybridctl.mechanics.rotors import Rotor, armature
+from hybridctl.mechanics.bodies import (
+    Body,
+    Frame,
+    Motion,
+    MotionDerivatives,
+    Tree,
+    check_inertias,
+    tree_of,
+)
+from hybridctl.mechanics.joints import (
+    SAGITTAL_JOINTS,
+    CoordinateLabels,
+    check_joints,
+    coordinate_labels,
+    motors,
+)
+from hybridctl.mechanics.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.tolerances import UNIT_NORM
-from hybridctl.mechanics.tree import Tree, tree_of
 from hybridctl.tables import html_table
 
 Root = Literal["fixed", "floating", "sagittal"]
@@ -50,6 +60,7 @@ class Robot:
     k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
+    `joints`: where those of one degree of freedom are among coordinates and velocities.
     `source` is the URDF it was built from, a path or its text, or None.
     """
 
@@ -65,22 +76,27 @@ class Robot:
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
+        check_joints(model)
         self.source: str | os.PathLike[str] | None = None
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        self.armature = armature(model.armature, self._joint_indices(), rotors or {})
+        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
+        self.joints = JointIndices(
+            (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
+        )
+        self.armature = armature(model.armature, self.joints, rotors or {})
         self._model.armature = self.armature
         self._weightless = self._model.copy()
         self._weightless.gravity.linear = np.zeros(3)
         self._scratch, self._weightless_scratch = self._scratches()
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
-        self._kinds = kinds_of(self._model)
-        coordinates, velocities = np.arange(self.nq), np.arange(self.nv)
-        for iq, iv, _ in reversed(self._kinds):
-            coordinates, velocities = np.delete(coordinates, iq), np.delete(velocities, iv)
-        self._plain = coordinates, velocities
+        curved = [body for body in self.tree().bodies if body.unit is not None]
+        self._units = [body.unit for body in curved if body.unit is not None]
+        self._subspaces = [
+            (slice(body.v, body.v + body.twist.shape[1]), body.twist) for body in curved
+        ]
         names = motors(self._model) if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
@@ -89,9 +105,10 @@ class Robot:
         self.actuation.flags.writeable = False
         mass = sum(float(inertia.mass) for inertia in list(self._model.inertias)[1:])
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
-        self.passive = Passive(
-            self._joint_indices(), self._model.damping, stiffness or {}, rest or {}, damping or {}
+        self.passive = Passive.of(
+            self.joints, self._model.damping, stiffness or {}, rest or {}, damping or {}
         )
+        self._resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
 
     @staticmethod
     def from_urdf(
@@ -175,15 +192,7 @@ class Robot:
 
     def velocity_index(self, name: str) -> int:
         """The index of the velocity of a joint of one degree of freedom."""
-        indices = self._joint_indices()[member("joint", name, self.joint_names)]
-        if indices is None:
-            raise InputError(f"joint {name!r} must have one degree of freedom")
-        return indices[1]
-
-    def _joint_indices(self) -> dict[str, tuple[int, int] | None]:
-        """Indices of coordinate and velocity of joints of one degree of freedom."""
-        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
-        return {n: (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None for n, j in joints}
+        return self.joints.single("name", name)[1]
 
     # Configurations
 
@@ -196,10 +205,9 @@ class Robot:
 
         Raises `UnknownNameError` for a name that is no joint, `InputError` for another joint.
         """
-        q, indices = self.neutral(), self._joint_indices()
+        q = self.neutral()
         for name, value in joints.items():
-            self.velocity_index(name)
-            q[indices[name][0]] = number(name, value)  # type: ignore[index]
+            q[self.joints.single("joints", name)[0]] = number(name, value)
         return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
@@ -217,42 +225,30 @@ class Robot:
 
     def rate(self, q: Array, v: Array) -> Array:
         """Velocity of the coordinates (nq,) at velocity v (nv,)."""
-        if not self._kinds:
+        if self.nq == self.nv:
             return v
-        result = np.empty(self.nq)
-        plain_q, plain_v = self._plain
-        result[plain_q] = v[plain_v]
-        for iq, iv, kind in self._kinds:
-            result[iq] = kind.rate(q[iq], v[iv])
-        return result
+        return np.reshape(pin.tangentMapProduct(self._model, q, v[:, None]), self.nq)
 
     def transport(self, v: Array) -> Array:
         """Minus the adjoint action of v (nv, nv): how perturbations of q turn with the motion."""
         result = np.zeros((self.nv, self.nv))
-        for _, iv, kind in self._kinds:
-            result[iv, iv] = -kind.adjoint(v[iv])
+        for iv, s in self._subspaces:
+            result[iv, iv] = -s.T @ pin.Motion(s @ v[iv]).action @ s
         return result
 
     def normalize(self, q: Array) -> Array:
         """The configuration with quaternions and unit circles scaled to norm one."""
-        if not self._kinds:
-            return q
-        result: Array = q.copy()
-        for iq, _, kind in self._kinds:
-            part = result[iq][kind.unit]
-            part /= np.sqrt(part @ part)
-        return result
+        return q if self.nq == self.nv else np.array(pin.normalize(self._model, q))
 
     def check(self, name: str, q: Array) -> None:
         """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
-        for iq, _, kind in self._kinds:
-            norm = float(np.linalg.norm(q[iq][kind.unit]))
+        for unit in self._units:
+            norm = float(np.linalg.norm(q[unit]))
             if abs(norm - 1.0) > UNIT_NORM:
-                first = iq.start + kind.unit.start
-                last = iq.start + kind.unit.stop - 1
                 raise InputError(
-                    f"{name}: entries {first} to {last} must have norm 1 (a quaternion x, y, z, w "
-                    f"or a cosine and sine), got {q[iq][kind.unit].tolist()} of norm {norm:.6g}"
+                    f"{name}: entries {unit.start} to {unit.stop - 1} must have norm 1 (a "
+                    f"quaternion x, y, z, w or a cosine and sine), got {q[unit].tolist()} of norm "
+                    f"{norm:.6g}"
                 )
 
     # Names
@@ -291,12 +287,12 @@ class Robot:
     def bias(self, q: Array, v: Array) -> Array:
         """h(q, v) (nv,), springs and dampers included."""
         h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
-        return h + self.passive.torque(q, v) if self.passive.any else h
+        return h + self.passive.torque(q, v) if self._resists else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
         """The acceleration (nv,) with all contacts open."""
         tau = self.actuation @ u
-        if self.passive.any:
+        if self._resists:
             tau -= self.passive.torque(q, v)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
