@@ -14,11 +14,9 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.tree import MovingBody, Tree
+from hybridctl.mechanics.bodies import MovingBody, Tree
 
 Expression: TypeAlias = Any
-
-_UNITS = {"circle": (0, 2), "planar": (2, 4), "spherical": (0, 4), "floating": (3, 7)}  # of q
 
 
 class Pose(NamedTuple):
@@ -196,10 +194,9 @@ def normalized(tree: Tree, q: Expression) -> Expression:
     """q (nq, 1) with its quaternions and unit circles scaled to norm one."""
     result = ca.SX(q)
     for body in tree.bodies:
-        if body.kind in _UNITS:
-            first, last = _UNITS[body.kind]
-            unit = q[body.q + first : body.q + last]
-            result[body.q + first : body.q + last] = unit / ca.sqrt(ca.sumsqr(unit))
+        if body.unit is not None:
+            part = q[body.unit]
+            result[body.unit] = part / ca.sqrt(ca.sumsqr(part))
     return result
 
 

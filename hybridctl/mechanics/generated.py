@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.mechanics import contact_expressions, expressions
+from hybridctl.mechanics.bodies import Tree
 from hybridctl.mechanics.contact_expressions import ContactPoints
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.geometry import ContactSet, Place
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Values
-from hybridctl.mechanics.tree import Tree
 
 _SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
 

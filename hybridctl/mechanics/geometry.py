@@ -23,9 +23,9 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.mechanics.bodies import Motion
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.joints import skew
-from hybridctl.mechanics.motion import Motion
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Surface, grouped
 from hybridctl.mechanics.tangents import TangentFrames, plane_of_motion

@@ -32,13 +32,13 @@ from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.accelerations import ContactAcceleration
+from hybridctl.mechanics.bodies import Body
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.equations import Solution, balanced, linearised
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearised
-from hybridctl.mechanics.inertia import INERTIAL, inertial_derivative
 from hybridctl.mechanics.phase import Phase, contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
@@ -48,6 +48,9 @@ from hybridctl.sensitivity.augmentation import ParameterDerivatives
 
 _OF_CONTACT = ("restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
+_AXES = "xyz"
+_ORDER = ("xx", "xy", "yy", "xz", "yz", "zz")
+_INERTIAL = ("mass", *(f"center_{k}" for k in _AXES), *(f"inertia_{both}" for both in _ORDER))
 
 
 def parameter_derivatives(
@@ -123,7 +126,7 @@ class _Columns:
         kind, colon, owner = str(name).partition(":")
         if not colon:
             raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
-        member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *INERTIAL))
+        member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *_INERTIAL))
         if kind in _OF_CONTACT:
             owners = [contact.name for contact in dynamics.contacts]
             i = owners.index(member(f"contact of parameter {name!r}:", owner, owners))
@@ -135,7 +138,7 @@ class _Columns:
             member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)
             rows = slice(10 * (body.joint - 1), 10 * body.joint)
-            self._bodies[rows, column] = inertial_derivative(body, kind)
+            self._bodies[rows, column] = _inertial_derivative(body, kind)
 
     def torque(self, q: Array, v: Array, a: Array) -> Array:
         """D_p (M a + h), (nv, np)."""
@@ -159,6 +162,27 @@ class _Columns:
             s = directions.get(slide.contact, np.array([slide.sign]))
             result.append(np.outer(-s, self.friction[phase.closed[slide.contact]]))
         return result
+
+
+def _inertial_derivative(body: Body, kind: str) -> Array:
+    """D pi (10,) by mass, by the center of mass, or by the inertia about it.
+
+    Axes are those of the frame by which the body was asked for.
+    """
+    c, m = body.center, body.mass
+    mass, moment, inertia = 0.0, np.zeros(3), np.zeros((3, 3))
+    what, _, axes = kind.partition("_")
+    if what == "mass":
+        mass, moment, inertia = 1.0, c, (c @ c) * np.eye(3) - np.outer(c, c)
+    elif what == "center":
+        e = body.rotation[:, _AXES.index(axes)]
+        moment = m * e
+        inertia = m * (2.0 * (c @ e) * np.eye(3) - np.outer(e, c) - np.outer(c, e))
+    else:
+        a, b = (body.rotation[:, _AXES.index(axis)] for axis in axes)
+        inertia = np.outer(a, b) if axes[0] == axes[1] else np.outer(a, b) + np.outer(b, a)
+    entries = [inertia[_AXES.index(pair[0]), _AXES.index(pair[1])] for pair in _ORDER]
+    return np.concatenate(([mass], moment, entries))
 
 
 def _check_contact(name: str, kind: str, contact: Contact) -> None:

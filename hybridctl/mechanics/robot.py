@@ -19,14 +19,25 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, instance, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
-from hybridctl.mechanics.inertia import check_inertias
-from hybridctl.mechanics.joints import SAGITTAL_JOINTS, kinds_of, motors
-from hybridctl.mechanics.labels import CoordinateLabels, coordinate_labels
-from hybridctl.mechanics.motion import Body, Frame, Motion, MotionDerivatives
+from hybridctl.mechanics.bodies import (
+    Body,
+    Frame,
+    Motion,
+    MotionDerivatives,
+    Tree,
+    check_inertias,
+    tree_of,
+)
+from hybridctl.mechanics.joints import (
+    SAGITTAL_JOINTS,
+    CoordinateLabels,
+    check_joints,
+    coordinate_labels,
+    motors,
+)
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.rotors import Rotor, armature
 from hybridctl.mechanics.tolerances import UNIT_NORM
-from hybridctl.mechanics.tree import Tree, tree_of
 from hybridctl.tables import html_table
 
 Root = Literal["fixed", "floating", "sagittal"]
@@ -65,6 +76,7 @@ class Robot:
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
+        check_joints(model)
         self.source: str | os.PathLike[str] | None = None
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
@@ -76,11 +88,9 @@ class Robot:
         self._scratch, self._weightless_scratch = self._scratches()
         self.nq, self.nv = int(self._model.nq), int(self._model.nv)
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
-        self._kinds = kinds_of(self._model)
-        coordinates, velocities = np.arange(self.nq), np.arange(self.nv)
-        for iq, iv, _ in reversed(self._kinds):
-            coordinates, velocities = np.delete(coordinates, iq), np.delete(velocities, iv)
-        self._plain = coordinates, velocities
+        curved = [body for body in self.tree().bodies if body.unit is not None]
+        self._units = [body.unit for body in curved if body.unit is not None]
+        self._turns = [(slice(b.v, b.v + b.twist.shape[1]), _adjoint(b.twist)) for b in curved]
         names = motors(self._model) if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
@@ -217,42 +227,30 @@ class Robot:
 
     def rate(self, q: Array, v: Array) -> Array:
         """Velocity of the coordinates (nq,) at velocity v (nv,)."""
-        if not self._kinds:
+        if self.nq == self.nv:
             return v
-        result = np.empty(self.nq)
-        plain_q, plain_v = self._plain
-        result[plain_q] = v[plain_v]
-        for iq, iv, kind in self._kinds:
-            result[iq] = kind.rate(q[iq], v[iv])
-        return result
+        return np.reshape(pin.tangentMapProduct(self._model, q, v[:, None]), self.nq)
 
     def transport(self, v: Array) -> Array:
         """Minus the adjoint action of v (nv, nv): how perturbations of q turn with the motion."""
         result = np.zeros((self.nv, self.nv))
-        for _, iv, kind in self._kinds:
-            result[iv, iv] = -kind.adjoint(v[iv])
+        for iv, turns in self._turns:
+            result[iv, iv] = -turns @ v[iv]
         return result
 
     def normalize(self, q: Array) -> Array:
         """The configuration with quaternions and unit circles scaled to norm one."""
-        if not self._kinds:
-            return q
-        result: Array = q.copy()
-        for iq, _, kind in self._kinds:
-            part = result[iq][kind.unit]
-            part /= np.sqrt(part @ part)
-        return result
+        return q if self.nq == self.nv else np.array(pin.normalize(self._model, q))
 
     def check(self, name: str, q: Array) -> None:
         """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
-        for iq, _, kind in self._kinds:
-            norm = float(np.linalg.norm(q[iq][kind.unit]))
+        for unit in self._units:
+            norm = float(np.linalg.norm(q[unit]))
             if abs(norm - 1.0) > UNIT_NORM:
-                first = iq.start + kind.unit.start
-                last = iq.start + kind.unit.stop - 1
                 raise InputError(
-                    f"{name}: entries {first} to {last} must have norm 1 (a quaternion x, y, z, w "
-                    f"or a cosine and sine), got {q[iq][kind.unit].tolist()} of norm {norm:.6g}"
+                    f"{name}: entries {unit.start} to {unit.stop - 1} must have norm 1 (a "
+                    f"quaternion x, y, z, w or a cosine and sine), got {q[unit].tolist()} of norm "
+                    f"{norm:.6g}"
                 )
 
     # Names
@@ -419,6 +417,11 @@ class Robot:
     def tree(self) -> Tree:
         """The constants of the dynamics; springs and dampers are in `passive`."""
         return tree_of(self._model)
+
+
+def _adjoint(s: Array) -> Array:
+    """ad (n, n, n) of the velocities of a joint with motion subspace s (6, n): ad(v) = ad @ v."""
+    return np.stack([s.T @ pin.Motion(column).action @ s for column in s.T], axis=-1)
 
 
 def _on_sagittal_base(model: Any) -> Any:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.mechanics.bodies import Frame
 from hybridctl.mechanics.contacts import WORLD, Contact
-from hybridctl.mechanics.motion import Frame
 from hybridctl.mechanics.robot import Robot
 
 _SIGMAS = 3.0

@@ -18,6 +18,7 @@ def all_joints() -> Robot:
         ("fly", pin.JointModelFreeFlyer()),
         ("ball", pin.JointModelSpherical()),
         ("plane", pin.JointModelPlanar()),
+        ("slide", pin.JointModelTranslation()),
         ("wheel", pin.JointModelRUBY()),
         ("hinge", pin.JointModelRX()),
     ):
@@ -42,6 +43,11 @@ def test_rate_is_the_derivative_of_the_coordinates_along_a_velocity(robot):
     q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
     v = rng.normal(size=robot.nv)
     assert_derivative(lambda s: robot.integrate(q, s[0] * v), robot.rate(q, v)[:, None], 1e-9)
+
+
+def test_every_coordinate_velocity_and_force_has_a_label_of_its_own(robot):
+    for labels, count in zip(robot.labels, (robot.nq, robot.nv, robot.nv), strict=True):
+        assert len(set(labels)) == len(labels) == count
 
 
 def test_difference_undoes_integrate(robot):

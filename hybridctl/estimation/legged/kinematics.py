@@ -19,7 +19,7 @@ import numpy as np
 from hybridctl.checks import Array, flag, instance, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import skew
-from hybridctl.mechanics.motion import Frame
+from hybridctl.mechanics.bodies import Frame
 from hybridctl.mechanics.robot import Robot
 
 
