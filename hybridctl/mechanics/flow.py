@@ -1,16 +1,21 @@
-"""The flow of one mode of a contact system, as the callables of a `hybrid.mode.Mode`."""
+"""One mode of a contact system: the callables of a `hybrid.mode.Mode` and of its guard set.
+
+Where modes are compiled (see `generated_mode`) field, guards and their derivatives come from there;
+at states for which that is not sound, see `ModeField`, and for other robots, from the dynamics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.mode import FieldJacobian, Held, ModeKey, Pace
+from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, Held, ModeKey, Pace
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.generated_mode import GeneratedMode
+from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.sliding import sliding_times
 from hybridctl.mechanics.tolerances import OFF_MODE
@@ -18,15 +23,28 @@ from hybridctl.mechanics.tolerances import OFF_MODE
 _OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
 
 
-@dataclass(frozen=True)
 class ContactFlow:
-    """Field, derivatives, outputs, selection, pace and projection of a mode; x = (q, v)."""
+    """Functions of (t, x, u), x = (q, v), and of x, of the mode in which contacts are in `modes`.
 
-    dynamics: ContactDynamics
-    modes: Modes
+    contact_guards: its guards, by the dynamics. step: whole steps, where modes are compiled.
+    """
+
+    def __init__(self, dynamics: ContactDynamics, modes: Modes) -> None:
+        self.dynamics, self.modes = dynamics, modes
+        self.contact_guards = ContactGuards.of(dynamics, modes)
+        self._made = GeneratedMode(dynamics, modes) if dynamics.compiles_modes else None
+        self.step = None if self._made is None else self._made.step(self.field, self.guards)
+
+    def __reduce__(self) -> tuple[type[ContactFlow], tuple[ContactDynamics, Modes]]:
+        return ContactFlow, (self.dynamics, self.modes)
 
     def field(self, t: float, x: Array, u: Array) -> Array:
         """(v, a), (2 nv,)."""
+        if self._made is not None:
+            rate, _, sound = self._made.values((t,), x, u)
+            if sound[0] > 0.0:
+                nq = self.dynamics.robot.nq
+                return np.concatenate((x[nq:], rate[nq:]))
         q, v = self._parts(x)
         dynamics, phase = self.dynamics, self.dynamics.phase(self.modes)
         if phase.closed:
@@ -35,6 +53,10 @@ class ContactFlow:
 
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
         """D_x (2 nv, 2 nv) and D_u (2 nv, nu) of the field, and the field itself."""
+        if self._made is not None:
+            sound, field, by_state, by_input, _, _ = self._made.slopes(x, u)
+            if sound[0] > 0.0:
+                return FieldJacobian(by_state.copy(), by_input.copy(), field.copy())
         q, v = self._parts(x)
         d = self.dynamics.acceleration_derivatives(q, v, u, self.modes)
         nv = len(v)
@@ -43,6 +65,22 @@ class ContactFlow:
         both[nv:] = d.acceleration_z
         value = np.concatenate((v, d.point.acceleration))
         return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :], value)
+
+    def guards(self, t: float, x: Array, u: Array) -> Array:
+        """The guards (n,) of the mode."""
+        if self._made is not None:
+            _, values, sound = self._made.values((t,), x, u)
+            if sound[0] > 0.0:
+                return np.array(values)
+        return self.contact_guards.values(t, x, u)
+
+    def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        """Derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
+        if self._made is not None:
+            sound, *_, by_state, by_input = self._made.slopes(x, u)
+            if sound[0] > 0.0:
+                return GuardJacobian(np.zeros(len(by_state)), by_state.copy(), by_input.copy())
+        return self.contact_guards.jacobian(t, x, u)
 
     def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
         """What `contact_system` says: of all contacts, the energy, and places; arrays that last."""

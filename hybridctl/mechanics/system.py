@@ -40,8 +40,8 @@ from hybridctl.mechanics.contact_states import (
 )
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
+from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.guards import ContactGuards
-from hybridctl.mechanics.mode_functions import ModeFunctions
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
@@ -78,7 +78,7 @@ class ContactSystem(HybridSystem):
         robot = dynamics.robot
         flat = robot.nq == robot.nv
         self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
-        self._functions: dict[Modes, ModeFunctions] = {}
+        self._flows: dict[Modes, ContactFlow] = {}
         super().__init__(self._mode, self._ways_out, self._all_guards())
 
     @property
@@ -126,37 +126,36 @@ class ContactSystem(HybridSystem):
         return tuple(contact.name for contact in self.contacts)
 
     def _mode(self, key: ModeKey) -> Mode:
-        modes = self._checked(key)
-        functions = self._functions_of(modes)
-        flow, free = functions.flow, not closed_contacts(modes)
+        flow = self._flow_of(key)
+        free = not closed_contacts(flow.modes)
         return Mode(
             key,
             self.space,
-            functions.field,
+            flow.field,
             self.robot.nu,
-            functions.jacobian,
+            flow.jacobian,
             flow.outputs,
             None if free else flow.select,
             None if free else flow.pace,
             None if free else flow.project,
             None if free else flow.held(),
-            functions.step,
+            flow.step,
         )
 
     def _ways_out(self, key: ModeKey) -> Outgoing:
-        modes = self._checked(key)
-        functions = self._functions_of(modes)
-        guards = functions.contact_guards
-        edges = ContactEdges(self.dynamics, modes, guards.guards)
+        flow = self._flow_of(key)
+        guards = flow.contact_guards
+        edges = ContactEdges(self.dynamics, flow.modes, guards.guards)
         return Outgoing(
-            GuardSet(guards.names, functions.guards, functions.guard_jacobian, guards.scales),
+            GuardSet(guards.names, flow.guards, flow.guard_jacobian, guards.scales),
             edges.edge,
             edges.rest,
         )
 
-    def _functions_of(self, modes: Modes) -> ModeFunctions:
-        known = self._functions.get(modes)
-        return known or self._functions.setdefault(modes, ModeFunctions(self.dynamics, modes))
+    def _flow_of(self, key: ModeKey) -> ContactFlow:
+        modes = self._checked(key)
+        known = self._flows.get(modes)
+        return known or self._flows.setdefault(modes, ContactFlow(self.dynamics, modes))
 
     def _all_guards(self) -> Iterator[str]:
         """Names: a mode of one contact has the same guards whatever the others do."""
