@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
-from hybridctl.mechanics.accelerations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.contact_states import STICK, Modes
 from hybridctl.mechanics.contacts import Contact, checked_contacts
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.equations import (
+    AccelerationDerivatives,
+    ContactAcceleration,
     Friction,
     Rows,
     Solution,
@@ -74,7 +75,7 @@ class ContactDynamics:
     or "pinocchio". Generated ones are faster, but have to be made once; "auto" does that for
     robots of up to 24 velocities. For those of up to 7 whole modes are compiled then.
 
-    Redundant contacts share loads as `sharing` says: by the smallest forces inside the friction
+    Redundant contacts share loads as `equations` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
 
     Raises what `checked_contacts` raises.

@@ -5,6 +5,18 @@ r"""The equations of the closed contacts of one mode, solved at one point, and l
 
 with C the constrained rows of J, m their multipliers and E the mix that makes forces along all
 rows of them: friction of a sliding contact is -mu s per normal force ([RS] (2.38)-(2.41)).
+
+Redundant contacts share loads. Of all multipliers that G lambda = c allows (see `kkt`) those with
+the least sum of :math:`\lambda_i^2 / w_i` are taken, twice: first with equal weights, then with
+w = 1 for normals and, for the friction of a sticking contact, its normal force in the first solve.
+On a common plane, where friction does not change the normal forces, contacts then reach their
+friction limits together. A contact that pulls in the first solve has a small weight, about 1e-6 of
+all normal forces; in between the weight is a smooth function of the normal force.
+
+Where these forces leave the cones, those of the least such sum inside the cones are taken (see
+`coulomb.least`): a contact then stays at its border while others take up the load, and the mode
+ends when no forces inside all cones are left. Forces that no mode of contacts could have are
+those of the equations alone: they pull, or exceed friction, and say so to the guards.
 """
 
 from __future__ import annotations
@@ -14,16 +26,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.errors import NoContactSolutionError, SimulationError
+from hybridctl.mechanics.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase
-from hybridctl.mechanics.sharing import friction_weights, weights_derivative
 from hybridctl.mechanics.terms import Values
-from hybridctl.mechanics.tolerances import APART, CONSISTENT, ON_CONE, STANDSTILL
+from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
 
 class Rows(NamedTuple):
@@ -76,6 +89,45 @@ class Solution:
         return self.phase.turning(self.directions, rates, multipliers)
 
 
+@dataclass(frozen=True)
+class ContactAcceleration:
+    """A point of a mode: acceleration (nv,), and forces in N, speeds in m/s, gaps in m of contacts.
+
+    Of all contacts: `forces` (c,) are normal, `friction` (c, 2) tangential and `slip` (c, 2) v_t
+    along the tangents of each surface (in a plane of motion the second is zero); zero where open.
+    `gaps` (c,) are positive where open. `solution`: the equations behind it, None where all
+    are open.
+    """
+
+    acceleration: Array
+    forces: Array
+    friction: Array
+    slip: Array
+    gaps: Array
+    solution: Solution | None
+
+    def holds(self, i: int) -> bool:
+        """Whether contact i sticks, or is to slide but held where it stands."""
+        return self.solution is not None and self.solution.phase.modes[i] == STICK
+
+
+@dataclass(frozen=True)
+class AccelerationDerivatives:
+    """Derivatives by z = (q, v, u), n = 2 nv + nu columns, and the point itself.
+
+    acceleration_z (nv, n), forces_z (c, n), friction_z (c, 2, n), slip_z (c, 2, n), gaps_z (c, n);
+    slip and gaps of all contacts. rates_z (r, n): J v of all rows.
+    """
+
+    point: ContactAcceleration
+    acceleration_z: Array
+    forces_z: Array
+    friction_z: Array
+    slip_z: Array
+    gaps_z: Array
+    rates_z: Array
+
+
 def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
     r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
     rates, gaps = values.rates[phase.all_rows], values.gaps[list(phase.closed)]
@@ -123,7 +175,7 @@ def solve(
 
 
 def shared(now: Solution, friction: Friction) -> Solution:
-    """A solution whose redundant contacts share loads as `sharing` says, inside their cones.
+    """A solution whose redundant contacts share loads as this module says, inside their cones.
 
     Contacts whose constraints contradict each other cannot all hold, with no forces.
     """
@@ -246,3 +298,41 @@ def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
     """y (m,) along all rows (r,), and z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z) at fixed y."""
     rows = now.phase.along_rows(y)
     return rows, now.kkt.by_mass(now.rows.jacobian.T @ rows)
+
+
+def friction_weights(phase: Phase, even: Array) -> Array:
+    """The weights (m,) for multipliers (m,) of the solve with equal weights.
+
+    l (1 + log(1 + e^(n / l - 1))) for a normal force n, where l is 1e-6 of the norm of all: n
+    itself if it is well above l, and l if it pulls. One where there are no normal forces at all.
+    """
+    weights, normal = np.ones(len(even)), even[: len(phase.closed)]
+    least = _least(normal)
+    owner = phase.owner[phase.sticking]
+    if least > 0.0:
+        weights[len(normal) :] = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0)[owner])
+    return weights
+
+
+def weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
+    """The change (m, .) of `friction_weights` for changes even_z (m, .) of their multipliers."""
+    count = len(phase.closed)
+    normal, normal_z = even[:count], even_z[:count]
+    least = _least(normal)
+    if least == 0.0:
+        raise SimulationError(
+            f"friction of redundant contacts in modes {phase.modes} has no derivative, as they "
+            "carry no load by which it is shared"
+        )
+    least_z = LEAST_WEIGHT * (normal / np.linalg.norm(normal)) @ normal_z
+    x = normal / least
+    slope = expit(x - 1.0)
+    weights_z = slope[:, None] * normal_z
+    weights_z += np.outer(1.0 + np.logaddexp(0.0, x - 1.0) - slope * x, least_z)
+    change = np.zeros_like(even_z)
+    change[count:] = weights_z[phase.owner[phase.sticking]]
+    return change
+
+
+def _least(normal: Array) -> float:
+    return LEAST_WEIGHT * float(np.linalg.norm(normal))

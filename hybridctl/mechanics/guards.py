@@ -10,7 +10,6 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import GuardJacobian
-from hybridctl.mechanics.accelerations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.contact_states import (
     OPEN,
     SLIP,
@@ -22,6 +21,7 @@ from hybridctl.mechanics.contact_states import (
 )
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.jamming import can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.tolerances import JAMMED, STANDSTILL, STOPPED

@@ -6,7 +6,7 @@ For sums of few terms and without a branch, so that a whole integrator step can 
 
 with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
 rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
-Where the rows C are redundant, loads are shared as `sharing` says. Which of them are is looked for
+Where the rows C are redundant, loads are shared as in `equations`. Which of them are is looked for
 at a few configurations, once; `sound` says whether that holds at a state.
 """
 
@@ -370,7 +370,7 @@ def _multipliers(
 
 
 def _friction_weights(part: Part, even: Expression) -> Expression:
-    """`sharing.friction_weights` of the multipliers of equal weights."""
+    """`equations.friction_weights` of the multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
     least = LEAST_WEIGHT * _length(normal)

@@ -31,12 +31,16 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.accelerations import ContactAcceleration
 from hybridctl.mechanics.bodies import Body
 from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
-from hybridctl.mechanics.equations import Solution, balanced, linearised
+from hybridctl.mechanics.equations import (
+    ContactAcceleration,
+    Solution,
+    balanced,
+    linearised,
+)
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearised
 from hybridctl.mechanics.phase import Phase, contact_modes
