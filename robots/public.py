@@ -161,14 +161,14 @@ def robot(name: str) -> Robot:
     model = MODELS[name]
     root: Root = "floating" if model.stands else "fixed"
     bare = Robot.from_urdf(text, root=root)
-    inertia = bare.mass_matrix(_posture(bare, model.posture)).diagonal()
+    inertia = bare.mass_matrix(bare.posture(model.posture)).diagonal()
     stiffness, damping = {}, {}
     for joint in _joints(bare):
         if any(part in joint for part in model.legs):
             stiffness[joint] = model.bearing
             damping[joint] = model.lag * model.bearing
         else:
-            own = float(inertia[bare.passive.velocity("joint", joint)])
+            own = float(inertia[bare.velocity_index(joint)])
             stiffness[joint] = own * _HOLD**2
             damping[joint] = 2.0 * _DAMPING * own * _HOLD
     return Robot.from_urdf(
@@ -201,7 +201,7 @@ def start(name: str, height: float = 0.01, roll: float = 0.0, pitch: float = 0.0
     angles = dict(model.posture)
     for joint, angle in model.swing.items():
         angles[joint] = angles.get(joint, 0.0) + angle
-    q = _posture(machine, angles)
+    q = machine.posture(angles)
     x = np.concatenate([q, np.zeros(machine.nv)])
     if not model.stands:
         return x
@@ -217,11 +217,3 @@ def start(name: str, height: float = 0.01, roll: float = 0.0, pitch: float = 0.0
 def _joints(bare: Robot) -> list[str]:
     """The joints of one degree of freedom."""
     return [name for name in bare.joint_names if name != "root_joint"]
-
-
-def _posture(machine: Robot, angles: Mapping[str, float]) -> Array:
-    """The configuration with some joints at these angles."""
-    step = np.zeros(machine.nv)
-    for joint, angle in angles.items():
-        step[machine.passive.velocity("joint", joint)] = angle
-    return machine.integrate(machine.neutral(), step)

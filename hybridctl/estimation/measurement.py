@@ -165,10 +165,9 @@ def encoders(
 
     covariance (m, m). Raises `UnknownNameError` for a joint that the robot lacks.
     """
-    passive = space.robot.passive
-    rows = [passive.velocity(f"joints of {name!r}", joint) for joint in joints]
-    columns = [int(passive.coordinate[row]) for row in rows]
-    h = np.eye(space.ndx)[rows]
+    places = [space.robot.joints.single(f"joints of {name!r}", joint) for joint in joints]
+    columns = [coordinate for coordinate, _ in places]
+    h = np.eye(space.ndx)[[velocity for _, velocity in places]]
     h.flags.writeable = False
     r = np.atleast_2d(covariance)
     return Measurement(name, _Entries(name, columns, True).value, _Constant(h), r, gate=gate)

@@ -5,8 +5,8 @@ from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.exchange import exchange
 from hybridctl.mechanics.parameters import parameter_derivatives
+from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.rotors import Rotor
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import closed_contacts, contact_system

@@ -185,7 +185,7 @@ def _surface(surface: ExpressedSurface, r: Expression) -> _SurfaceAt:
 
 
 def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:
-    """The tangents of `tangents` at the normal n (3, 1)."""
+    """The tangents of `surfaces` at the normal n (3, 1)."""
     if axis is not None:
         return [ca.cross(ca.DM(axis), n)]
     sign = ca.if_else(n[2] < 0.0, -1.0, 1.0)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
@@ -28,19 +27,11 @@ from hybridctl.mechanics.bodies import Tree
 from hybridctl.mechanics.contact_expressions import ContactPoints
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.geometry import ContactSet, Place
+from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Values
 
 _SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
-
-
-class Springs(NamedTuple):
-    """Of each velocity (nv,) the coordinate it changes, and its spring and damper: `Passive`."""
-
-    coordinate: NDArray[np.intp]
-    stiffness: Array
-    rest: Array
-    damping: Array
 
 
 class GeneratedTerms:
@@ -95,7 +86,7 @@ class Constants(NamedTuple):
 
     tree: Tree
     nq: int
-    springs: Springs
+    springs: Passive
     actuation: Array
     places: tuple[Place, ...]
     friction: Array
@@ -103,11 +94,9 @@ class Constants(NamedTuple):
     @staticmethod
     def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> Constants:
         """Those of a robot with a set of contacts."""
-        passive = robot.passive
-        springs = Springs(passive.coordinate, passive.stiffness, passive.rest, passive.damping)
         friction = np.zeros((0, 2)) if friction is None else friction
         places = contacts.places()
-        return Constants(robot.tree(), robot.nq, springs, robot.actuation, places, friction)
+        return Constants(robot.tree(), robot.nq, robot.passive, robot.actuation, places, friction)
 
     @property
     def nv(self) -> int:
@@ -183,7 +172,7 @@ class Constants(NamedTuple):
         )
         return self._replace(
             tree=self.tree._replace(bodies=bodies, armature=change(self.tree.armature)),
-            springs=Springs(coordinate, *map(change, springs)),
+            springs=Passive(coordinate, *map(change, springs)),
             places=tuple(places),
             friction=change(self.friction),
         )

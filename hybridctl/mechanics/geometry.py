@@ -27,8 +27,7 @@ from hybridctl.mechanics.bodies import Motion
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Surface, grouped
-from hybridctl.mechanics.tangents import TangentFrames, plane_of_motion
+from hybridctl.mechanics.surfaces import Surface, TangentFrames, grouped, plane_of_motion
 
 _LOOKS = 3
 

@@ -1,63 +1,69 @@
-"""Springs and dampers at joints of one degree of freedom."""
+"""What joints have besides motors: springs, dampers, and the rotors of geared motors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybridctl.checks import Array, member, number
+from hybridctl.checks import Array, instance, member, number
 from hybridctl.errors import InputError
 
-JointIndices = Mapping[str, tuple[int, int] | None]
+
+class JointIndices(dict[str, tuple[int, int] | None]):
+    """Of each joint the indices of its coordinate and velocity; None for several of them."""
+
+    def single(self, what: str, name: str) -> tuple[int, int]:
+        """Those of a joint of one degree of freedom; `what` names the argument in errors.
+
+        Raises `UnknownNameError` for what is no joint, `InputError` for one of several.
+        """
+        indices = self[member("joint", name, self)]
+        if indices is None:
+            raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
+        return indices
 
 
-class Passive:
-    r"""The torques :math:`k (q - q_{rest}) + d v` that resist motion, zero at other velocities.
+class Passive(NamedTuple):
+    r"""The torques :math:`k (q - q_{rest}) + d v` that resist motion, zero where there are none.
 
-    joints: for each joint the indices of its coordinate and velocity, or None where it has
-    several degrees of freedom. stiffness, rest and damping (nv,) are what was given by name, in
-    N m/rad, rad and N m s/rad or their linear counterparts; damping left out is `default`.
-
-    Raises `UnknownNameError` for a joint, `InputError` for one of several degrees of freedom
-    and for negative stiffness or damping.
+    Of each velocity (nv,): the coordinate that it changes, stiffness, rest and damping in N m/rad,
+    rad and N m s/rad, or their linear counterparts.
     """
 
-    def __init__(
-        self,
+    coordinate: NDArray[np.intp]
+    stiffness: Array
+    rest: Array
+    damping: Array
+
+    @staticmethod
+    def of(
         joints: JointIndices,
         default: Array,
         stiffness: Mapping[str, float],
         rest: Mapping[str, float],
         damping: Mapping[str, float],
-    ) -> None:
-        nv = len(default)
-        self._joints = joints
-        self.coordinate = np.zeros(nv, dtype=np.intp)
-        for indices in joints.values():
-            if indices is not None:
-                self.coordinate[indices[1]] = indices[0]
-        self.stiffness, self.rest, self.damping = np.zeros(nv), np.zeros(nv), default.copy()
-        for what, values, where in (
-            ("stiffness", stiffness, self.stiffness),
-            ("rest", rest, self.rest),
-            ("damping", damping, self.damping),
-        ):
-            for name, value in values.items():
-                least = None if what == "rest" else 0.0
-                where[self.velocity(what, name)] = number(
-                    f"{what}[{name!r}]", value, at_least=least
-                )
-        for a in (self.stiffness, self.rest, self.damping):
-            a.flags.writeable = False
-        self.any = bool(self.stiffness.any() or self.damping.any())
+    ) -> Passive:
+        """What is given by names of joints; damping left out is `default` (nv,).
 
-    def velocity(self, what: str, name: str) -> int:
-        """The index of the velocity of a joint; `what` names the argument in errors."""
-        indices = self._joints[member("joint", name, self._joints)]
-        if indices is None:
-            raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
-        return indices[1]
+        Raises `UnknownNameError` for a joint, `InputError` for one of several degrees of freedom
+        and for negative stiffness or damping.
+        """
+        coordinate = np.zeros(len(default), dtype=np.intp)
+        for indices in filter(None, joints.values()):
+            coordinate[indices[1]] = indices[0]
+        found = [np.zeros(len(default)), np.zeros(len(default)), default.copy()]
+        given = {"stiffness": stiffness, "rest": rest, "damping": damping}
+        for (what, values), where in zip(given.items(), found, strict=True):
+            least = None if what == "rest" else 0.0
+            for name, value in values.items():
+                checked = number(f"{what}[{name!r}]", value, at_least=least)
+                where[joints.single(what, name)[1]] = checked
+            where.flags.writeable = False
+        return Passive(coordinate, *found)
 
     def stretch(self, q: Array) -> Array:
         """q - q_rest (nv,), without meaning where there is no spring."""
@@ -70,3 +76,39 @@ class Passive:
     def energy(self, q: Array) -> float:
         """The potential of the springs in J."""
         return 0.5 * float(self.stiffness @ self.stretch(q) ** 2)
+
+
+@dataclass(frozen=True)
+class Rotor:
+    r"""The rotor of a motor that turns `gear` times as fast as its joint.
+
+    inertia: I about its axis, kg m^2. gear: n, without unit, or in rad/m at a joint that slides.
+    Its mass belongs to the link that carries it. The kinetic energy of the turning,
+    :math:`\tfrac12 I (n \dot q)^2`, adds :math:`n^2 I` to the diagonal of the mass matrix; what
+    the rotor feels of the turning of its carrier, smaller by 1/n, is left out, as Pinocchio's
+    `armature` does.
+
+    Raises `InputError` for a negative inertia or a gear that is not positive.
+    """
+
+    inertia: float
+    gear: float = 1.0
+
+    def __post_init__(self) -> None:
+        number("inertia", self.inertia, at_least=0.0)
+        number("gear", self.gear, above=0.0)
+
+    @property
+    def reflected(self) -> float:
+        """The inertia n^2 I that the joint feels."""
+        return self.gear**2 * self.inertia
+
+
+def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor]) -> Array:
+    """What the rotors add to the diagonal of M (nv,); `default` at joints without one."""
+    result = np.array(default, dtype=np.float64)
+    for name, rotor in rotors.items():
+        _, velocity = joints.single("rotors", name)
+        result[velocity] = instance(f"rotors[{name!r}]", rotor, Rotor).reflected
+    result.flags.writeable = False
+    return result

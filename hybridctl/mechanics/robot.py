@@ -35,8 +35,7 @@ from hybridctl.mechanics.joints import (
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.passive import Passive
-from hybridctl.mechanics.rotors import Rotor, armature
+from hybridctl.mechanics.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.tables import html_table
 
@@ -61,6 +60,7 @@ class Robot:
     k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
+    `joints`: where those of one degree of freedom are among coordinates and velocities.
     `source` is the URDF it was built from, a path or its text, or None.
     """
 
@@ -81,7 +81,11 @@ class Robot:
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        self.armature = armature(model.armature, self._joint_indices(), rotors or {})
+        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
+        self.joints = JointIndices(
+            (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
+        )
+        self.armature = armature(model.armature, self.joints, rotors or {})
         self._model.armature = self.armature
         self._weightless = self._model.copy()
         self._weightless.gravity.linear = np.zeros(3)
@@ -99,9 +103,10 @@ class Robot:
         self.actuation.flags.writeable = False
         mass = sum(float(inertia.mass) for inertia in list(self._model.inertias)[1:])
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
-        self.passive = Passive(
-            self._joint_indices(), self._model.damping, stiffness or {}, rest or {}, damping or {}
+        self.passive = Passive.of(
+            self.joints, self._model.damping, stiffness or {}, rest or {}, damping or {}
         )
+        self._resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
 
     @staticmethod
     def from_urdf(
@@ -185,15 +190,7 @@ class Robot:
 
     def velocity_index(self, name: str) -> int:
         """The index of the velocity of a joint of one degree of freedom."""
-        indices = self._joint_indices()[member("joint", name, self.joint_names)]
-        if indices is None:
-            raise InputError(f"joint {name!r} must have one degree of freedom")
-        return indices[1]
-
-    def _joint_indices(self) -> dict[str, tuple[int, int] | None]:
-        """Indices of coordinate and velocity of joints of one degree of freedom."""
-        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
-        return {n: (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None for n, j in joints}
+        return self.joints.single("name", name)[1]
 
     # Configurations
 
@@ -206,10 +203,9 @@ class Robot:
 
         Raises `UnknownNameError` for a name that is no joint, `InputError` for another joint.
         """
-        q, indices = self.neutral(), self._joint_indices()
+        q = self.neutral()
         for name, value in joints.items():
-            self.velocity_index(name)
-            q[indices[name][0]] = number(name, value)  # type: ignore[index]
+            q[self.joints.single("joints", name)[0]] = number(name, value)
         return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
@@ -289,12 +285,12 @@ class Robot:
     def bias(self, q: Array, v: Array) -> Array:
         """h(q, v) (nv,), springs and dampers included."""
         h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
-        return h + self.passive.torque(q, v) if self.passive.any else h
+        return h + self.passive.torque(q, v) if self._resists else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
         """The acceleration (nv,) with all contacts open."""
         tau = self.actuation @ u
-        if self.passive.any:
+        if self._resists:
             tau -= self.passive.torque(q, v)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 

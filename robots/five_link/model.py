@@ -23,8 +23,8 @@ import numpy as np
 from hybridctl.checks import number
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.exchange import exchange
+from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.rotors import Rotor
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.sensitivity.symmetry import Symmetry
