@@ -32,15 +32,6 @@ from hybridctl.mechanics.surfaces import Surface, TangentFrames, grouped, plane_
 _LOOKS = 3
 
 
-class RowMotion(NamedTuple):
-    """gap (c,), and for each of r rows: rate (r,), Jacobian (r, nv), drift Jdot v (r,)."""
-
-    gap: Array
-    rate: Array
-    jacobian: Array
-    drift: Array
-
-
 class RowDerivatives(NamedTuple):
     """At given (q, v, a): the wrenches of the rows, and derivatives of rates and accelerations.
 
@@ -172,8 +163,8 @@ class ContactSet:
         wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
         return np.asarray(self._row_sign * (wrench @ motion.jacobian))
 
-    def motion(self, motion: Motion, v: Array) -> RowMotion:
-        """Gaps, rates, Jacobian and drift from the robot's kinematics at (q, v)."""
+    def motion(self, motion: Motion, v: Array) -> tuple[Array, Array, Array, Array]:
+        """J (r, nv), drift Jdot v (r,), gaps (c,) and rates J v (r,), by kinematics at (q, v)."""
         p, turn, r = self._place(motion.poses)
         moving = self._sign * v
         relative = moving @ motion.jacobian.T
@@ -199,7 +190,7 @@ class ContactSet:
         jacobian = self._row_sign * (wrench @ motion.jacobian)
         wrench_rate = np.concatenate((rate, _times(px, rate) - _times(dx, p_rate)), axis=1)
         drift = _dot(wrench, relative_rate) + _dot(wrench_rate, relative)
-        return RowMotion(self._gaps(r), jacobian @ v, jacobian, drift)
+        return jacobian, drift, self._gaps(r), jacobian @ v
 
     def derivatives(self, q: Array, v: Array, a: Array) -> RowDerivatives:
         """Derivatives of rates and accelerations at fixed a; see the module's formulas."""
@@ -224,18 +215,18 @@ class ContactSet:
         d_v = d_q
         if self._curved:
             first = slice(0, count)
-            bend = _Bend(
-                self, turn, r, p[first], velocity[first], jacobian[first], velocity_q[first],
+            bend_rate, normal_q, bend_rate_q = self._bend(
+                turn, r, p[first], velocity[first], jacobian[first], velocity_q[first],
                 p_q[first], k.jacobian[ib][first],
             )  # fmt: skip
             owner = rows[count:]
             slopes = self._frames.slopes(self._on_surfaces("normal", r)[owner])
             world = turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
-            d_q[first] += bend.normal_q
+            d_q[first] += normal_q
             d_v = d_q.copy()
-            d_q[count:] += world @ bend.normal_q[owner]
-            d_rate[first] += bend.rate
-            d_rate_q[first] += bend.rate_q
+            d_q[count:] += world @ normal_q[owner]
+            d_rate[first] += bend_rate
+            d_rate_q[first] += bend_rate_q
         d_rate_q = d_rate_q + skew(spin_b) @ d_q
         if self._arm is not None:
             arm, p = self._arm, self._touching(p, d)[0]
@@ -325,25 +316,8 @@ class ContactSet:
             for i in range(count)
         )
 
-    def curvature(self, r: Array) -> Array:
-        """Hessians of the surfaces at points in their frames, (c, 3, 3)."""
-        return self._on_surfaces("curvature", r)
-
-    def curvature_along(self, r: Array, direction: Array) -> Array:
-        """Their derivative along directions (c, 3)."""
-        return self._on_surfaces("curvature_along", r, direction)
-
-
-class _Bend:
-    """What the curvature H adds: nabla phi turns by H rdot as the point moves over the surface.
-
-    With R the orientation of the surface and s the velocity of the point relative to it (in the
-    world), the added normal rate is c = R H R' s.
-    """
-
-    def __init__(
+    def _bend(
         self,
-        contacts: ContactSet,
         turn: Array,
         r: Array,
         p: Array,
@@ -352,23 +326,26 @@ class _Bend:
         velocity_q: Array,
         p_q: Array,
         jacobian_b: Array,
-    ) -> None:
-        back = turn.transpose(0, 2, 1)
-        px = skew(p)
-        hessian = contacts.curvature(r)
-        world = turn @ hessian @ back
+    ) -> tuple[Array, Array, Array]:
+        """What the curvature H adds: nabla phi turns by H rdot as the point moves over the surface.
+
+        With R the orientation of the surface and s the velocity of the point relative to it (in the
+        world), the added normal rate is c = R H R' s. Returned are c (c, 3), and by q the turn of
+        the normal and c (c, 3, nv).
+        """
+        back, px = turn.transpose(0, 2, 1), skew(p)
+        world = turn @ self._on_surfaces("curvature", r) @ back
         relative = jacobian[:, :3] - px @ jacobian[:, 3:]
         slip = velocity[:, :3] + _cross(velocity[:, 3:], p)
-        local = _times(back, slip)
         slip_q = velocity_q[:, :3] - px @ velocity_q[:, 3:] + skew(velocity[:, 3:]) @ p_q
-        third = turn @ contacts.curvature_along(r, local) @ back
-        self.rate: Array = _times(world, slip)
-        self.normal_q: Array = world @ relative
-        self.rate_q: Array = (
-            -skew(self.rate) @ jacobian_b[:, 3:]
+        third = turn @ self._on_surfaces("curvature_along", r, _times(back, slip)) @ back
+        rate = _times(world, slip)
+        rate_q = (
+            -skew(rate) @ jacobian_b[:, 3:]
             + third @ relative
             + world @ (slip_q + skew(slip) @ jacobian_b[:, 3:])
         )
+        return rate, world @ relative, rate_q
 
 
 def _pose(rotation: Array, position: Array) -> Array:

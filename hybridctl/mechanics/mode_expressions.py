@@ -382,30 +382,16 @@ def _friction_weights(part: Part, even: Expression) -> Expression:
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
     """How to divide by a symmetric positive matrix, and its pivots (n, 1).
 
-    Written as L^T D L, eliminated from the last row on, which for a mass matrix keeps the zeros
-    between branches of the robot (Featherstone 2008, section 6.5).
+    Eliminated from the last row on, which for a mass matrix keeps the zeros between branches of the
+    robot (Featherstone 2008, section 6.5).
     """
-    n = matrix.shape[0]
-    lower = ca.SX(matrix)
-    for k in reversed(range(n)):
-        for i in reversed(range(k)):
-            ratio = lower[k, i] / lower[k, k]
-            for j in range(i + 1):
-                lower[i, j] -= ratio * lower[k, j]
-            lower[k, i] = ratio
+    back = list(reversed(range(matrix.shape[0])))
+    pivots, upper, order = ca.ldl(matrix[back, back].T, False)
 
     def solve(right: Expression) -> Expression:
-        x = ca.SX(right)
-        for i in reversed(range(n)):
-            for j in range(i):
-                x[j, :] -= lower[i, j] * x[i, :]
-        for i in range(n):
-            x[i, :] /= lower[i, i]
-            for j in range(i):
-                x[i, :] -= lower[i, j] * x[j, :]
-        return x
+        return ca.ldl_solve(ca.SX(right)[back, :], pivots, upper, order)[back, :]
 
-    return solve, ca.diag(lower)
+    return solve, pivots
 
 
 def _response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:

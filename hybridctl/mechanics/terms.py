@@ -84,8 +84,7 @@ class PinocchioTerms:
         robot, rows = self._robot, self._rows
         drive = robot.actuation @ u - robot.bias(q, v)
         mass = robot.mass_matrix(q)
-        motion = rows.motion(robot.motion(q, v, rows.joints), v)
-        return Values(mass, drive, motion.jacobian, motion.drift, motion.gap, motion.rate)
+        return Values(mass, drive, *rows.motion(robot.motion(q, v, rows.joints), v))
 
     def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,)."""

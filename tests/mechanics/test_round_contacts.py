@@ -127,11 +127,11 @@ def test_rows_are_differences_of_gaps_and_rates(seed):
     def rates(dq, speed):
         return members.jacobian(robot.integrate(q, dq)) @ speed
 
-    rows = members.motion(robot.motion(q, v, members.joints), v)
-    np.testing.assert_allclose(rows.rate, members.jacobian(q) @ v, atol=1e-12)
+    _, drift, _, rate = members.motion(robot.motion(q, v, members.joints), v)
+    np.testing.assert_allclose(rate, members.jacobian(q) @ v, atol=1e-12)
     derivatives = members.derivatives(q, v, a)
     assert_derivative(lambda z: members.gaps(robot.integrate(q, z)), members.jacobian(q)[:count])
-    assert_derivative(lambda s: rates(s[0] * v, v)[:count], rows.drift[:count, None])
+    assert_derivative(lambda s: rates(s[0] * v, v)[:count], drift[:count, None])
     assert_derivative(lambda z: rates(z, v), derivatives.rate_q)
 
 
