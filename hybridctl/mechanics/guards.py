@@ -99,37 +99,26 @@ class ContactGuards:
             state[:, :nv] = self.dynamics.gap_jacobian(x[:n])
             return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), len(u))))
         d = self.dynamics.acceleration_derivatives(x[:n], x[n:], u, self.modes)
-        terms = _Changes(d.gaps_z, d.slip_z, d.forces_z, d.friction_z)
         z = np.array(
             [
-                self._jams(x[:n], d)
-                if guard.kind == "jams"
-                else self._change(guard, d.point, terms)
+                self._jams(x[:n], d) if guard.kind == "jams" else self._change(guard, d)
                 for guard in self.guards
             ]
         )
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
-    def by_parameters(
-        self, point: ContactAcceleration, forces_p: Array, friction_p: Array, static_p: Array
-    ) -> Array:
+    def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
         """D_p g (n, np), for parameters that leave kinematics alone.
 
-        forces_p (c, np), friction_p (c, 2, np): derivatives of the forces at the point; static_p
-        (c, np) those of the static coefficients of friction. Of "jams", where a run ends, they are
-        left out.
+        d: derivatives of the point by them; static_p (c, np): of the static coefficients of
+        friction. Of "jams", where a run ends, they are left out.
         """
-        none = np.zeros_like(forces_p), np.zeros_like(friction_p)
-        changes = _Changes(*none, forces_p, friction_p)
-        rows = np.array(
-            [
-                np.zeros(forces_p.shape[1]) if g.kind == "jams" else self._change(g, point, changes)
-                for g in self.guards
-            ]
-        )
+        rows = np.zeros((len(self.guards), static_p.shape[1]))
         for row, guard in zip(rows, self.guards, strict=True):
+            if guard.kind != "jams":
+                row += self._change(guard, d)
             if guard.kind == "slips":
-                row += static_p[guard.contact] * point.forces[guard.contact]
+                row += static_p[guard.contact] * d.point.forces[guard.contact]
         return rows
 
     def _value(self, guard: ContactGuard, point: ContactAcceleration) -> float:
@@ -148,17 +137,17 @@ class ContactGuards:
         pull = -sign * point.friction[i, 0] if sign else np.hypot(*point.friction[i])
         return float(self.dynamics.static_friction[i] * point.forces[i] - pull)
 
-    def _change(self, guard: ContactGuard, point: ContactAcceleration, d: _Changes) -> Array:
+    def _change(self, guard: ContactGuard, d: AccelerationDerivatives) -> Array:
         """The derivative (.,) of a guard."""
         i, kind, sign = guard
         if kind == "closes":
-            return np.asarray(d.gaps[i])
+            return np.asarray(d.gaps_z[i])
         if kind == "opens":
-            return np.asarray(d.forces[i])
+            return np.asarray(d.forces_z[i])
         if kind == "sticks":
-            return np.asarray(np.tensordot(self._slowing(guard, point), d.slip, axes=2))
-        limit = self.dynamics.static_friction[i] * d.forces[i]
-        return np.asarray(limit - _along(-sign, point.friction[i]) @ d.friction[i])
+            return np.asarray(np.tensordot(self._slowing(guard, d.point), d.slip_z, axes=2))
+        limit = self.dynamics.static_friction[i] * d.forces_z[i]
+        return np.asarray(limit - _along(-sign, d.point.friction[i]) @ d.friction_z[i])
 
     def _jams(self, q: Array, d: AccelerationDerivatives) -> Array:
         """The derivative (2 nv + nu,) of the response ratio."""
@@ -191,15 +180,6 @@ class ContactGuards:
             along -= across @ (along @ now.rows.jacobian @ response)
         weights[list(phase.closed)] = phase.spread(along)[1]
         return weights
-
-
-class _Changes(NamedTuple):
-    """Derivatives of gaps (c, .), slip (c, 2, .), normal forces (c, .) and friction (c, 2, .)."""
-
-    gaps: Array
-    slip: Array
-    forces: Array
-    friction: Array
 
 
 def closing_guards(contacts: Sequence[Contact]) -> tuple[str, ...]:

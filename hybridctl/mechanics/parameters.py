@@ -36,7 +36,7 @@ from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.equations import (
-    ContactAcceleration,
+    AccelerationDerivatives,
     Solution,
     balanced,
     linearised,
@@ -84,14 +84,13 @@ class _Derivatives:
 
     def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """D_p of the field (2 nv, np)."""
-        a_p, _, _ = self._accelerated(x, u, key)[1]
+        a_p = self._differentiated(x, u, key).acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """D_p of the guards (n, np)."""
-        point, (_, forces, friction) = self._accelerated(x, u, key)
         guards = ContactGuards.of(self.system.dynamics, contact_modes(key))
-        return guards.by_parameters(point, forces, friction, self.columns.static_friction)
+        return guards.by_parameters(self._differentiated(x, u, key), self.columns.static_friction)
 
     def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
         """D_p of the reset (2 nv, np)."""
@@ -104,9 +103,7 @@ class _Derivatives:
             result[nv:] = _velocity_after(dynamics, self.columns, x[:n], x[n:], report)
         return result
 
-    def _accelerated(
-        self, x: Array, u: Array, key: ModeKey
-    ) -> tuple[ContactAcceleration, tuple[Array, Array, Array]]:
+    def _differentiated(self, x: Array, u: Array, key: ModeKey) -> AccelerationDerivatives:
         n = self.system.robot.nq
         return _acceleration(
             self.system.dynamics, self.columns, x[:n], x[n:], u, contact_modes(key)
@@ -201,20 +198,21 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
 
 def _acceleration(
     dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, u: Array, modes: Modes
-) -> tuple[ContactAcceleration, tuple[Array, Array, Array]]:
-    """The point, and D_p of acceleration (nv, np), forces (c, np) and friction (c, 2, np)."""
-    phase, count = dynamics.phase(modes), len(modes)
-    forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
+) -> AccelerationDerivatives:
+    """Those by the parameters, which leave gaps, rates and sliding velocities alone."""
+    phase, count, number = dynamics.phase(modes), len(modes), columns.count
+    forces, friction = np.zeros((count, number)), np.zeros((count, 2, number))
     point = dynamics.acceleration(q, v, u, modes)
-    now = point.solution
-    if now is None:
+    if point.solution is None:
         torque = columns.torque(q, v, point.acceleration)
         a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
-        return point, (a_p, forces, friction)
-    a_p, m_p, own = _linearised(columns, q, v, now)
-    closed = list(phase.closed)
-    forces[closed], friction[closed] = phase.spread(now.mix @ m_p + own)
-    return point, (a_p, forces, friction)
+    else:
+        a_p, m_p, own = _linearised(columns, q, v, point.solution)
+        rows = point.solution.mix @ m_p + own
+        forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
+    still = np.zeros((len(dynamics.all.owner), number))
+    slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
+    return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
 
 def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[Array, Array, Array]:
