@@ -7,7 +7,7 @@ g = 0 and dg/dt = 0, under the combination of both fields that keeps it there,
 
 .. math:: \dot x = (1 - \alpha) f_1 + \alpha f_2, \qquad \alpha = \frac{a_1}{a_1 - a_2},
 
-as in `along`, but with the second derivatives :math:`a_i` of the guard under the field of the
+as in `regions`, but with the second derivatives :math:`a_i` of the guard under the field of the
 mode and the next one's pulled back, since the first ones vanish. It ends where a_1 is no longer
 negative: the force of the guard has vanished. Behind a plastic reset, which has no inverse, the
 field is :math:`D_x R f_1`.
@@ -24,10 +24,8 @@ from hybridctl.checks import Array, instance
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Jump, Mode, ModeKey, Outgoing, Reset
-from hybridctl.hybrid.relaxation.along import Beside, OnGuard
-from hybridctl.hybrid.relaxation.regions import slides
-from hybridctl.hybrid.relaxation.strip import differences
-from hybridctl.hybrid.relaxation.strips import Strips
+from hybridctl.hybrid.relaxation.regions import Beside, GuardModes, OnGuard, slides
+from hybridctl.hybrid.relaxation.strip import Strips, differences
 from hybridctl.hybrid.system import HybridSystem
 
 RESTING = "resting"
@@ -44,30 +42,26 @@ def past_zeno(system: HybridSystem) -> PastZeno:
     Raises `InputError` for what is no system, and `SystemDefinitionError` in a run where events of
     guards accumulate for which no strip is defined, see `relax`, or that meet.
     """
-    return PastZeno(instance("system", system, HybridSystem))
+    return PastZeno(Strips(instance("system", system, HybridSystem), 0.0, {}, {}))
 
 
-class PastZeno(HybridSystem):
+class PastZeno(GuardModes):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
-    def __init__(self, system: HybridSystem) -> None:
-        super().__init__(self._mode_at, self._outgoing_at)
-        self.system, self.strip = system, Strips(system, 0.0, {}, {}).of
-
-    def _resting(self, key: ModeKey) -> _Resting | None:
-        if isinstance(key, tuple) and len(key) == 3 and key[0] == RESTING:
-            return _Resting(self.strip(key[1], key[2]))
+    def motion(self, key: ModeKey) -> _Resting | None:
+        """Rest on a guard; None for a mode of the system."""
+        match key:
+            case (kind, source, str() as name) if kind == RESTING:
+                return _Resting(self.strip(source, name))
         return None
 
-    def _mode_at(self, key: ModeKey) -> Mode:
-        resting = self._resting(key)
-        return self.system.mode(key) if resting is None else resting.mode(key)
+    def plain(self, key: ModeKey) -> Mode:
+        """A mode of the system as it is."""
+        return self.system.mode(key)
 
-    def _outgoing_at(self, key: ModeKey) -> Outgoing:
-        resting = self._resting(key)
-        if resting is None:
-            return replace(self.system.outgoing(key), rest=partial(self._rest, key))
-        return Outgoing(resting.guards(), resting.edge)
+    def ways(self, key: ModeKey) -> Outgoing:
+        """Those of the system, and to rest."""
+        return replace(self.system.outgoing(key), rest=partial(self._rest, key))
 
     def _rest(self, key: ModeKey, fired: tuple[str, ...]) -> Edge:
         """The way to rest on the guard whose events accumulate."""

@@ -1,4 +1,4 @@
-r"""What the fields on both sides of a guard do at a point of it, [Relax] 2.
+r"""What the fields on both sides of a guard do at a point of it, [Relax] 2, and motion there.
 
 With a_1 the rate of the guard g under the field f_1 of its mode, and a_2 under that of the next
 mode, f_2, pulled back through the reset, the guard is crossed where they have one sign, attracts
@@ -10,16 +10,21 @@ solution slides on it with
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import EscapingError
-from hybridctl.hybrid.mode import Held, ModeKey
-from hybridctl.hybrid.relaxation.strip import Strip
+from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Mode, ModeKey, Outgoing
+from hybridctl.hybrid.relaxation.chart import Border
+from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
+from hybridctl.hybrid.system import HybridSystem
 
 _UNDONE = 1e-6  # of a coordinate, or of 1: how near a jump and the next one lead back
 _ON = 1e-9  # of the size of a state, or of 1: how near to a guard a start is on it
@@ -67,9 +72,7 @@ class Sides:
 
 def sides(strip: Strip, t: float, x: Array, u: Array) -> Sides:
     """The fields on both sides of the guard of a strip, at the point x (n,) of it."""
-    rate, slope = strip.guard.derivative(t, x, u)
-    before, behind = strip.source.field(t, x, u), strip.pulled(t, x, u)[: strip.n]
-    return Sides(before, behind, (rate + float(slope @ before), rate + float(slope @ behind)))
+    return OnGuard(strip).sides(t, x, u)
 
 
 def slides(strip: Strip) -> bool:
@@ -121,3 +124,153 @@ def refuse_escape(what: str, strip: Strip, found: Sides) -> None:
             f"{found.behind.tolist()} of {strip.target.key!r}; no solution from there is unique",
             fields=(found.before, found.behind),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class OnGuard:
+    """Motion on the guard of a strip of no width.
+
+    A field f of the mode does b + w . f across the guard: its rate, and its slope.
+    """
+
+    strip: Strip
+
+    def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
+        """b and w (n,) at a point of the guard."""
+        return self.strip.guard.derivative(t, x, u)
+
+    def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+        """Derivatives of w by state (n, n) and input (n, nu)."""
+        n, by_input = self.strip.n, np.zeros((self.strip.n, len(u)))
+        if self.strip.chart.affine:
+            return np.zeros((n, n)), by_input
+        return differences(lambda y: self.across(t, y, u)[1], x), by_input
+
+    def sides(self, t: float, x: Array, u: Array) -> Sides:
+        """Both fields, and a_1 and a_2."""
+        strip, (constant, w) = self.strip, self.across(t, x, u)
+        before, behind = strip.source.field(t, x, u), strip.pulled(t, x, u)[: strip.n]
+        return Sides(before, behind, (constant + float(w @ before), constant + float(w @ behind)))
+
+    def field(self, t: float, x: Array, u: Array) -> Array:
+        """The field that stays on the guard."""
+        return self.sides(t, x, u).sliding
+
+    def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
+        """Derivatives of the field; second ones that it contains by central differences."""
+        found, (own, pulled) = self.sides(t, x, u), self._fields(t, x, u)
+        first, second = found.speeds
+        by_first, by_second = self.speeds_jacobian(t, x, u)
+        parts = []
+        for k in range(2):  # by state and by input
+            change = (first * by_second[k] - second * by_first[k]) / (first - second) ** 2
+            blended = (1.0 - found.weight) * own[k] + found.weight * pulled[k]
+            parts.append(blended + np.outer(found.behind - found.before, change))
+        return FieldJacobian(parts[0], parts[1])
+
+    def speeds_jacobian(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
+        """Derivatives of a_1 and of a_2 by state (n,) and input (nu,)."""
+        found = self.sides(t, x, u)
+        pairs = zip((found.before, found.behind), self._fields(t, x, u), strict=True)
+        return [self.speed_jacobian(f, by, t, x, u) for f, by in pairs]
+
+    def speed_jacobian(
+        self, f: Array, by: tuple[Array, Array], t: float, x: Array, u: Array
+    ) -> tuple[Array, Array]:
+        """Derivatives of what a field f, with derivatives `by` state and input, does across."""
+        w, (turns, turns_u) = self.across(t, x, u)[1], self.turning(t, x, u)
+        return w @ by[0] + f @ turns, w @ by[1] + f @ turns_u
+
+    def _fields(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
+        """Derivatives of both fields by state and input."""
+        own = self.strip.source.jacobian(t, x, u)  # type: ignore[misc]
+        return [(own.state, own.input), self.strip.pulled_jacobian(t, x, u)]
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """Guards of a motion on or behind a guard, and after them the other guards of its mode.
+
+    names (k,), values (k,) and derivatives of its own ones; they are functions of (t, y, u), and y
+    begins with the state x (n,) of the mode.
+    """
+
+    guard: Border
+    names: tuple[str, ...]
+    own: Callable[[float, Array, Array], Array]
+    own_jacobian: Callable[[float, Array, Array], GuardJacobian]
+
+    @property
+    def others(self) -> list[int]:
+        """The other guards of the mode."""
+        return [i for i in range(len(self.guard.guards.names)) if i != self.guard.index]
+
+    def guards(self, scales: Array | None = None) -> GuardSet:
+        """All of them; scales: see `GuardSet`."""
+        names = [f"{self.guard.name}: {name}" for name in self.names]
+        names += [self.guard.guards.names[i] for i in self.others]
+        return GuardSet(tuple(names), self.values, self.jacobian, scales)
+
+    def values(self, t: float, y: Array, u: Array) -> Array:
+        """The values of these guards."""
+        others = self.guard.guards.values(t, y[: self.guard.mode.space.nx], u)
+        return np.append(self.own(t, y, u), others[self.others])
+
+    def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
+        """Their derivatives."""
+        n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.others
+        d = self.guard.guards.jacobian(t, y[:n], u)  # type: ignore[misc]
+        state = np.zeros((len(others), len(y)))
+        state[:, :n] = d.state[others]
+        return GuardJacobian(
+            np.append(own.time, d.time[others]),
+            np.vstack([own.state, state]),
+            np.vstack([own.input, d.input[others]]),
+        )
+
+
+class Motion(Protocol):
+    """A mode of its own on a guard, or behind it: what it is, its guards, and where they lead."""
+
+    def mode(self, key: ModeKey) -> Mode:
+        """The mode of this key."""
+        ...
+
+    def guards(self) -> GuardSet:
+        """Its guards."""
+        ...
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """Where guards lead that fire together."""
+        ...
+
+
+class GuardModes(HybridSystem, ABC):
+    """A system with further modes, (kind, mode, guard, ...), of motions on its guards."""
+
+    def __init__(self, strips: Strips) -> None:
+        super().__init__(self._mode_at, self._outgoing_at)
+        self.system, self.strip = strips.system, strips.of
+
+    @abstractmethod
+    def motion(self, key: ModeKey) -> Motion | None:
+        """What a mode is; None for a mode of the system."""
+
+    @abstractmethod
+    def ways(self, key: ModeKey) -> Outgoing:
+        """The ways out of a mode of the system."""
+
+    def plain(self, key: ModeKey) -> Mode:
+        """A mode of the system, with starts refused from which both fields lead away."""
+        mode, names = self.system.mode(key), self.system.outgoing(key).guards.names
+        for name in names:
+            self.strip(key, name)
+        return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
+
+    def _mode_at(self, key: ModeKey) -> Mode:
+        motion = self.motion(key)
+        return self.plain(key) if motion is None else motion.mode(key)
+
+    def _outgoing_at(self, key: ModeKey) -> Outgoing:
+        motion = self.motion(key)
+        return self.ways(key) if motion is None else Outgoing(motion.guards(), motion.edge)

@@ -14,10 +14,8 @@ from hybridctl.checks import Array, array, instance, number
 from hybridctl.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
-from hybridctl.hybrid.relaxation.along import Beside
-from hybridctl.hybrid.relaxation.regions import NoEscape
-from hybridctl.hybrid.relaxation.strip import Strip
-from hybridctl.hybrid.relaxation.strips import Strips
+from hybridctl.hybrid.relaxation.regions import Beside, GuardModes
+from hybridctl.hybrid.relaxation.strip import Strip, Strips
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import VectorSpace
 
@@ -25,7 +23,7 @@ FREE, HELD = "strip", "held strip"
 _ARMED = 1e4  # times epsilon: guards are armed beyond 1e-8 of it by default, so at epsilon / 1e4
 
 
-class Relaxed(HybridSystem):
+class Relaxed(GuardModes):
     """The relaxation of a hybrid system; see `relax`.
 
     Its modes are those of the system, and behind each guard `name` of mode `key` the strips
@@ -34,14 +32,26 @@ class Relaxed(HybridSystem):
     """
 
     def __init__(self, strips: Strips) -> None:
-        super().__init__(self._mode_at, self._outgoing_at)
-        self.system, self.epsilon, self.strip = strips.system, strips.epsilon, strips.of
+        super().__init__(strips)
+        self.epsilon = strips.epsilon
 
     def strip_of(self, key: ModeKey) -> Strip | None:
         """The strip that a mode of this relaxation is; None for a mode of the system."""
-        if isinstance(key, tuple) and len(key) == 3 and key[0] in (FREE, HELD):
-            return self.strip(key[1], key[2])
+        motion = self.motion(key)
+        return None if motion is None else motion.strip
+
+    def motion(self, key: ModeKey) -> _InStrip | None:
+        """The motion in a strip; None for a mode of the system."""
+        match key:
+            case (kind, source, str() as name) if kind in (FREE, HELD):
+                return _InStrip(self.strip(source, name), kind == HELD)
         return None
+
+    def ways(self, key: ModeKey) -> Outgoing:
+        """Into the strips."""
+        guards = self.system.outgoing(key).guards
+        fine = replace(guards, scales=np.minimum(guards.sizes, _ARMED * self.epsilon))
+        return Outgoing(fine, partial(self._entry, key))
 
     def entered(
         self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
@@ -55,33 +65,6 @@ class Relaxed(HybridSystem):
         if strip is None:
             return key, y
         return strip.target.key, strip.entered(t, y, u)
-
-    def _mode_at(self, key: ModeKey) -> Mode:
-        strip = self.strip_of(key)
-        if strip is None:
-            mode, names = self.system.mode(key), self.system.outgoing(key).guards.names
-            for name in names:
-                self.strip(key, name)
-            return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
-        held = key[0] == HELD  # type: ignore[index]
-        return Mode(
-            key,
-            VectorSpace(strip.size),
-            partial(strip.field, held),
-            strip.source.nu,
-            partial(strip.jacobian, held),
-            strip.outputs,
-            pace=partial(strip.pace, held),
-        )
-
-    def _outgoing_at(self, key: ModeKey) -> Outgoing:
-        strip = self.strip_of(key)
-        if strip is not None:
-            ways = _Ways(self, strip, key[0] == HELD)  # type: ignore[index]
-            return Outgoing(ways.guards(), ways.edge)
-        guards = self.system.outgoing(key).guards
-        fine = replace(guards, scales=np.minimum(guards.sizes, _ARMED * self.epsilon))
-        return Outgoing(fine, partial(self._entry, key))
 
     def _entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
         """The way into the strip of one guard."""
@@ -151,16 +134,28 @@ class _Resized:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ways:
-    """The guards of a strip, and where they lead.
+class _InStrip:
+    """The motion in a strip, its guards, and where they lead.
 
     Back into the mode, through to the next one, and between the two kinds of the strip where an
     auxiliary state is held. The other guards of the mode must not fire.
     """
 
-    relaxed: Relaxed
     strip: Strip
     held: bool
+
+    def mode(self, key: ModeKey) -> Mode:
+        """The mode of this motion."""
+        strip = self.strip
+        return Mode(
+            key,
+            VectorSpace(strip.size),
+            partial(strip.field, self.held),
+            strip.source.nu,
+            partial(strip.jacobian, self.held),
+            strip.outputs,
+            pace=partial(strip.pace, self.held),
+        )
 
     @property
     def _own(self) -> tuple[str, ...]:

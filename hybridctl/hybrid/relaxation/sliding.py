@@ -1,15 +1,26 @@
-"""Filippov's sliding motions as modes of their own: relays, dry friction, variable structure."""
+r"""Filippov's sliding motions as modes of their own: relays, dry friction, variable structure.
+
+Where a sliding motion meets a second guard there are four fields, in the coordinates of the mode:
+F_00 of it, F_10 behind the first guard, F_01 behind the second and F_11 behind both. Their
+combination
+
+.. math:: F(a, b) = (1 - a)(1 - b) F_{00} + a (1 - b) F_{10} + (1 - a) b F_{01} + a b F_{11}
+
+stays on both guards where it has no component across either. There is no general law that chooses
+one of several such combinations, nor what happens where there is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, instance
+from hybridctl.errors import IntersectionError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import (
     Edge,
@@ -21,21 +32,22 @@ from hybridctl.hybrid.mode import (
     Reset,
     ResetJacobian,
 )
-from hybridctl.hybrid.relaxation.along import Beside, OnGuard
-from hybridctl.hybrid.relaxation.intersections import Intersection
 from hybridctl.hybrid.relaxation.regions import (
-    NoEscape,
+    Beside,
+    GuardModes,
+    OnGuard,
     Region,
     refuse_escape,
     sides,
     slides,
 )
-from hybridctl.hybrid.relaxation.strip import Strip, differences
-from hybridctl.hybrid.relaxation.strips import Strips
+from hybridctl.hybrid.relaxation.strip import Strip, Strips
 from hybridctl.hybrid.system import HybridSystem
 
 SLIDING = "sliding"
 _HELD = 1e-8  # of a guard, in its own unit: how far from it a sliding state may be
+_MEETS = 1e-6  # of a guard: one this near to zero takes part in an intersection
+_REAL = 1e-9  # of a root: an imaginary part this small is none
 
 
 def filippov(
@@ -53,63 +65,31 @@ def filippov(
 
     A sliding motion that meets a second guard goes on beyond it where all four fields around cross
     it, and on both, in the mode (SLIDING, key, name, other), where one convex combination of them
-    stays there, see `intersections`; that mode has no Jacobian.
+    stays there, see this module; that mode has no Jacobian.
 
     images, samples: see `relax`. Raises what `relax` raises; starts from which both fields lead
     away are an `EscapingError`, and other intersections an `IntersectionError`, with the fields.
     """
     instance("system", system, HybridSystem)
     named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
-    return Filippov(system, Strips(system, 0.0, dict(images or {}), named))
+    return Filippov(Strips(system, 0.0, images or {}, named))
 
 
-class Filippov(HybridSystem):
+class Filippov(GuardModes):
     """A system whose sliding motions are modes; see `filippov`."""
 
-    def __init__(self, system: HybridSystem, strips: Strips) -> None:
-        super().__init__(self._mode_at, self._outgoing_at)
-        self.system, self.strip = system, strips.of
-
-    def strip_of(self, key: ModeKey) -> Strip | None:
-        """The guard that a mode slides on; None for a mode of the system."""
-        if isinstance(key, tuple) and len(key) == 3 and key[0] == SLIDING:
-            return self.strip(key[1], key[2])
+    def motion(self, key: ModeKey) -> _Slide | _Both | None:
+        """Sliding on one guard, or on two at once; None for a mode of the system."""
+        match key:
+            case (kind, source, str() as name) if kind == SLIDING:
+                return _Slide(self.strip(source, name), self)
+            case (kind, source, str() as one, str() as other) if kind == SLIDING:
+                strips = self.strip(source, one), self.strip(source, other)
+                return _Both(Intersection(self.system, self.strip, *strips))
         return None
 
-    def _both(self, key: ModeKey) -> _Both | None:
-        """Sliding on two guards at once, if that is what a mode is."""
-        if isinstance(key, tuple) and len(key) == 4 and key[0] == SLIDING:
-            first, second = (self.strip(key[1], name) for name in key[2:])
-            return _Both(Intersection(self.system, self.strip, first, second))
-        return None
-
-    def _mode_at(self, key: ModeKey) -> Mode:
-        strip, both = self.strip_of(key), self._both(key)
-        if both is not None:
-            return both.mode(key)
-        if strip is not None:
-            slide = _Slide(strip, self)
-            return Mode(
-                key,
-                strip.source.space,
-                slide.field,
-                strip.source.nu,
-                slide.jacobian,
-                slide.outputs,
-                project=slide.project,
-                held=_HeldOnGuard.of(strip),
-            )
-        mode = self.system.mode(key)
-        names = self.system.outgoing(key).guards.names
-        return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
-
-    def _outgoing_at(self, key: ModeKey) -> Outgoing:
-        strip, both = self.strip_of(key), self._both(key)
-        if both is not None:
-            return Outgoing(both.guards(), both.edge)
-        if strip is not None:
-            slide = _Slide(strip, self)
-            return Outgoing(slide.guards(), slide.edge)
+    def ways(self, key: ModeKey) -> Outgoing:
+        """Guards that are crossed, or on which a sliding motion begins."""
         return Outgoing(self.system.outgoing(key).guards, partial(self._met, key))
 
     def _met(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
@@ -178,16 +158,19 @@ class _Slide(OnGuard):
 
     system: Filippov
 
-    def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
-        """The rate of the guard, and its slope (n,)."""
-        return self.strip.guard.derivative(t, x, u)
-
-    def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
-        """How the slope turns, on a curved guard."""
-        n, nu = self.strip.n, len(u)
-        if self.strip.chart.affine:
-            return np.zeros((n, n)), np.zeros((n, nu))
-        return differences(lambda y: self.across(t, y, u)[1], x), np.zeros((n, nu))
+    def mode(self, key: ModeKey) -> Mode:
+        """The mode of this motion."""
+        source = self.strip.source
+        return Mode(
+            key,
+            source.space,
+            self.field,
+            source.nu,
+            self.jacobian,
+            self.outputs,
+            project=self.project,
+            held=_HeldOnGuard.of(self.strip),
+        )
 
     def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
         """The weight of the next mode's field."""
@@ -241,6 +224,102 @@ class _Slide(OnGuard):
         if found.speeds[0] > 0.0:
             return Jump(beyond, partner.source.key)
         return Jump(partner.entered(t, beyond, u), partner.target.key)
+
+
+@dataclass(frozen=True, eq=False)
+class Intersection:
+    """Two guards of one mode that meet; of(mode, guard) gives the glued guards of `system`."""
+
+    system: HybridSystem
+    of: Callable[[ModeKey, str], Strip]
+    first: Strip
+    second: Strip
+
+    def beyond(self, t: float, x: Array, u: Array, across: Strip) -> Strip | None:
+        """The other guard, as the mode behind the guard `across` has it; None if it has not."""
+        if not slides(across) or across.border is None:
+            return None
+        guards = self.system.outgoing(across.target.key).guards
+        near = np.abs(guards.values(t, across.entered(t, x, u), u)) <= _MEETS
+        near[across.border.index] = False
+        found = np.flatnonzero(near)
+        if len(found) != 1:
+            return None
+        strip = self.of(across.target.key, guards.names[found[0]])
+        return strip if slides(strip) else None
+
+    def fields(self, t: float, x: Array, u: Array) -> Array:
+        """F_00, F_10, F_01 and F_11 (4, n); the first two only where the others are not known."""
+        here = sides(self.first, t, x, u)
+        partner = self.beyond(t, x, u, self.second)
+        if partner is None:
+            return np.array([here.before, here.behind])
+        there = sides(partner, t, self.second.entered(t, x, u), u)
+        back = self.second.chart.at(t, x, u).inverse
+        return np.array([here.before, here.behind, back @ there.before, back @ there.behind])
+
+    def is_crossed(self, t: float, x: Array, u: Array) -> bool:
+        """Whether all four fields cross the second guard."""
+        rate, slope = self.second.guard.derivative(t, x, u)
+        fields = self.fields(t, x, u)
+        return len(fields) == 4 and bool((rate + fields @ slope < 0.0).all())
+
+    def weights(self, t: float, x: Array, u: Array) -> list[tuple[float, float]]:
+        """All (a, b) whose combination has no component across either guard."""
+        fields = self.fields(t, x, u)
+        if len(fields) < 4:
+            return []
+        parts = np.array([[1, 0, 0, 0], [-1, 1, 0, 0], [-1, 0, 1, 0], [1, -1, -1, 1]]) @ fields
+        rows = []
+        for strip in (self.first, self.second):
+            rate, slope = strip.guard.derivative(t, x, u)
+            rows.append(parts @ slope + np.array([rate, 0.0, 0.0, 0.0]))
+        p, q = rows
+        # From q: b = -(q0 + q1 a) / (q2 + q3 a), put into p.
+        equation: Array = np.polysub(
+            np.polymul([p[1], p[0]], [q[3], q[2]]), np.polymul([p[3], p[2]], [q[1], q[0]])
+        )
+        found = []
+        for root in np.roots(equation):
+            below = q[2] + q[3] * root
+            if abs(root.imag) <= _REAL and below != 0.0:
+                found.append((float(root.real), float((-(q[0] + q[1] * root) / below).real)))
+        return found
+
+    def inside(self, t: float, x: Array, u: Array) -> list[tuple[float, float]]:
+        """Those of the weights that make a convex combination."""
+        return [w for w in self.weights(t, x, u) if min(w) >= 0.0 and max(w) <= 1.0]
+
+    def nearest(self, t: float, x: Array, u: Array) -> tuple[float, float]:
+        """The weights nearest to a convex combination, for steps tried past where there is one.
+
+        They are cut to [-1, 2], between which and [0, 1] the motion ends; those of a pole are 2.
+        """
+        found = self.weights(t, x, u)
+        if not found:
+            return 2.0, 2.0
+        a, b = min(found, key=lambda w: max(abs(w[0] - 0.5), abs(w[1] - 0.5)))
+        return min(max(a, -1.0), 2.0), min(max(b, -1.0), 2.0)
+
+    def sliding(self, t: float, x: Array, u: Array) -> Array:
+        """The combination of these weights (n,); F_00 for a step tried off the intersection."""
+        fields = self.fields(t, x, u)
+        if len(fields) < 4:
+            return np.asarray(fields[0])
+        a, b = self.nearest(t, x, u)
+        shares = np.array([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
+        return np.asarray(shares @ fields)
+
+    def refused(self, t: float, x: Array, u: Array) -> IntersectionError:
+        """The error for an intersection where no combination is singled out."""
+        fields, found = self.fields(t, x, u), self.inside(t, x, u)
+        shown = "; ".join(str(np.round(f, 9).tolist()) for f in fields)
+        return IntersectionError(
+            f"sliding on guard {self.first.guard.name!r} of mode {self.first.source.key!r} meets "
+            f"guard {self.second.guard.name!r} at t = {t:.9g} s, x = {x.tolist()}, where not all "
+            f"fields cross it, and {len(found)} convex combinations stay on both, not one: {shown}",
+            fields=tuple(fields),
+        )
 
 
 @dataclass(frozen=True, eq=False)
