@@ -269,8 +269,7 @@ def sweep(
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
     from hybridctl.models import experiment_module
-    from hybridctl.sweep.plan import plan
-    from hybridctl.sweep.run import PLAN, print_outcome, run, write_table
+    from hybridctl.sweep import PLAN, plan, print_outcome, run, write_table
     from hybridctl.workers import crew
 
     base = asked.configured(experiment_module("experiments", experiment), quick)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hybridctl.commands import figures, filter_base
-from hybridctl.commands.output import write_results
+from hybridctl.commands import filter_base
 from hybridctl.commands.record import synthetic_log, truth_path, write
+from hybridctl.commands.results import draw_all, write_results
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, run_filter
@@ -96,7 +96,7 @@ def run(
     with console.status("writing"):
         for judgement in judgements:
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
-        figures.draw_all(folder, case.model, judgements, case.truth)
+        draw_all(folder, case.model, judgements, case.truth)
     finish(folder, console, "a salted Kalman filter on a log", look=look)
     return summary
 

@@ -1,8 +1,9 @@
-"""Parts of the page as HTML: tables, claims, settings, pictures."""
+"""Parts of the page as HTML: tables, claims, settings, pictures, formulas."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -12,9 +13,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from hybridctl.page.formula import formula_html
-
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png", ".gif": "image/gif"}
+_SIZE = 17.0  # pixels of the em of formulas, for text of 15
 _LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
 
 
@@ -67,6 +67,26 @@ def picture_html(path: Path) -> str:
         f'<figure><img alt="{name}" src="data:{_KINDS[shown.suffix]};base64,{data}">'
         f"<figcaption>{name}</figcaption></figure>"
     )
+
+
+def formula_html(tex: str, *, block: bool = False) -> str:
+    """TeX as a drawing, which needs neither a script, nor a font, nor a network.
+
+    Within a line, or as a block of its own, whose lines may be aligned at "&".
+
+    Raises what ziamath raises for TeX that it cannot read.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of how it finds its font
+        from ziamath.zmath import Latex
+    source = " ".join(tex.split())
+    if block and "\\\\" in source and "\\begin" not in source:
+        source = f"\\begin{{split}} {source} \\end{{split}}"
+    drawn = Latex(source, size=_SIZE, inline=not block, color="currentColor")
+    style = "" if block else f' style="vertical-align:{drawn.getyofst():.1f}px"'
+    kind = "formula block" if block else "formula"
+    label = escape(" ".join(tex.split()), quote=True)
+    return f'<span class="{kind}" role="img" aria-label="{label}"{style}>{drawn.svg()}</span>'
 
 
 def links_html(paths: Sequence[str]) -> str:

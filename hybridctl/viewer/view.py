@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from html import escape
 from importlib import import_module
 from typing import Any
 
@@ -16,17 +17,18 @@ from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.page.motion import contact_forces, event_impulses
+from hybridctl.page.motion import contact_forces, event_impulses, mode_text
 from hybridctl.viewer.figure import Figure, world_surfaces
 from hybridctl.viewer.shapes import Shape, shapes_of
-from hybridctl.viewer.timeline import timeline_html
 
 TRUTH, REFERENCE, ESTIMATE = (90, 90, 97), (230, 159, 0), (0, 114, 178)
 FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)
+TONES = ("#dddddd", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00")
 SPEEDS = {"real time": 1.0, "1/4": 0.25, "1/10": 0.1, "1/50": 0.02}
 _FRAME = 1.0 / 30.0  # s between pictures
 _AFTER = 0.05  # s during which an impulse is shown
@@ -35,46 +37,32 @@ _GROUND_TICKS = 81
 _ARROW = 0.4  # m, of a force as large as the weight, or larger
 
 
-def view(
-    run: HybridTrajectory,
-    robot: Robot | ContactSystem,
-    *,
-    reference: HybridTrajectory | Reference | None = None,
-    estimate: FilterResult | None = None,
-    urdf: str | os.PathLike[str] | None = None,
-    packages: Sequence[str | os.PathLike[str]] = (),
-    port: int = 8080,
-) -> View:
-    """Show a run in the browser, in space; the address is that of the result.
+class View:
+    """A run in the browser, in space: `seek` a time, `play`, `close`; a notebook shows it itself.
 
     robot: what moves; of a contact system the surfaces, forces and impulses are shown too.
     reference: another motion of the same robot, drawn beside it. estimate: of the same robot, with
     ellipsoids of three sigmas around its points. urdf: where the meshes are, by default the URDF
     that the robot was built from; packages: folders for `package://`. port: on this machine, or the
-    next one that is free.
-
-    Needs `pip install "hybridctl[view]"`, and raises `InputError` without it, or for states that
-    are not those of the robot.
-    """
-    return View(run, robot, reference, estimate, urdf, packages, port)
-
-
-class View:
-    """A run that is shown: `seek` a time, `play`, `close`; in a notebook it shows itself.
+    next one that is free; `address` says which.
 
     `server` is viser's, to add things of your own. `figures`: what is drawn, by "robot",
     "reference" and "estimate".
+
+    Needs `pip install "hybridctl[view]"`, and raises `InputError` without it, or for states that
+    are not those of the robot.
     """
 
     def __init__(
         self,
         run: HybridTrajectory,
         robot: Robot | ContactSystem,
-        reference: HybridTrajectory | Reference | None,
-        estimate: FilterResult | None,
-        urdf: str | os.PathLike[str] | None,
-        packages: Sequence[str | os.PathLike[str]],
-        port: int,
+        *,
+        reference: HybridTrajectory | Reference | None = None,
+        estimate: FilterResult | None = None,
+        urdf: str | os.PathLike[str] | None = None,
+        packages: Sequence[str | os.PathLike[str]] = (),
+        port: int = 8080,
     ) -> None:
         viser = _viser()
         self.run = instance("run", run, HybridTrajectory)
@@ -174,6 +162,9 @@ class View:
 
     def _repr_html_(self) -> str:
         return f'<iframe src="{self.address}" width="100%" height="600"></iframe>'
+
+
+view = View
 
 
 class Drawn:
@@ -379,3 +370,39 @@ def _viser() -> Any:
         return import_module("viser")
     except ImportError as error:
         raise InputError('the viewer needs `pip install "hybridctl[view]"`') from error
+
+
+def timeline_html(run: HybridTrajectory, t: float, contacts: Sequence[str] = ()) -> str:
+    """The modes of a run over time, a row for each contact (named below it), and a mark at t."""
+    sizes = {len(_words(arc.mode)) for arc in run.arcs}
+    keys = [_words(arc.mode) if len(sizes) == 1 else (mode_text(arc.mode),) for arc in run.arcs]
+    known = dict.fromkeys(word for key in keys for word in key)
+    tones = {word: TONES[k % len(TONES)] for k, word in enumerate(known)}
+    span = run.end - run.start or 1.0
+    parts = [(arc.end - arc.start) / span for arc in run.arcs]
+    rows = "".join(_strip(parts, words, tones) for words in zip(*keys, strict=True))
+    legend = " ".join(
+        f'<span style="background:{tone};padding:0 4px">{escape(word)}</span>'
+        for word, tone in tones.items()
+    )
+    left = f"left:{100.0 * (t - run.start) / span:.2f}%"
+    mark = f'<div style="position:absolute;{left};top:0;bottom:0;border-left:2px solid"></div>'
+    rows_are = f"<div>rows: {escape(', '.join(contacts))}</div>" if contacts else ""
+    now = f"<div>t = {t:.4f} s: {escape(mode_text(run.arc(t).mode))}</div>"
+    strips = f'<div style="position:relative">{rows}{mark}</div>'
+    return (
+        f'<div style="margin:0 1em;font-size:85%">{strips}<div>{legend}</div>{rows_are}{now}</div>'
+    )
+
+
+def _words(mode: ModeKey) -> tuple[str, ...]:
+    return tuple(map(str, mode)) if isinstance(mode, tuple) else (str(mode),)
+
+
+def _strip(parts: list[float], words: tuple[str, ...], tones: dict[str, str]) -> str:
+    """A row of one contact: a piece for each arc, as long as its part of the run."""
+    pieces = "".join(
+        f'<div title="{escape(word)}" style="flex:{part:.6f};background:{tones[word]}"></div>'
+        for part, word in zip(parts, words, strict=True)
+    )
+    return f'<div style="display:flex;height:10px;margin:2px 0">{pieces}</div>'

@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hybridctl.page.formula import formula_html
-from hybridctl.page.fragments import prose_html
+from hybridctl.page.fragments import formula_html, prose_html
 
 ROOT = Path(__file__).parent.parent.parent
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\$)\$([^$`|]+)\$(?!\$)", flags=re.DOTALL)

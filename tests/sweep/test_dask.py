@@ -6,7 +6,7 @@ import pytest
 from sweep.jobs import square_but_die_once, units
 
 from hybridctl.report import RunFolder
-from hybridctl.sweep.run import run
+from hybridctl.sweep import run
 from hybridctl.workers import crew
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

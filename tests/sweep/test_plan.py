@@ -4,7 +4,7 @@ import pytest
 
 from hybridctl import plugins
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.sweep.plan import plan, values_of
+from hybridctl.sweep import plan, values_of
 
 
 def base(name="slope"):

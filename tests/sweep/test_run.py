@@ -10,8 +10,7 @@ from sweep.jobs import square, square_but_always_die, square_but_die_once, units
 from hybridctl import plugins
 from hybridctl.errors import InputError
 from hybridctl.report import RunFolder
-from hybridctl.sweep.plan import plan
-from hybridctl.sweep.run import PLAN, numbers, run, work, write_table
+from hybridctl.sweep import PLAN, numbers, plan, run, work, write_table
 from hybridctl.workers import Crew, Here, Processes, crew
 
 

@@ -13,7 +13,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
 from hybridctl.viewer.figure import Figure
-from hybridctl.viewer.timeline import timeline_html
+from hybridctl.viewer.view import timeline_html
 
 LINK = """<link name="{name}"><inertial><origin xyz="0 0 0.2"/><mass value="1"/>
 <inertia ixx="0.02" iyy="0.02" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>

@@ -1,1 +1,0 @@
-"""Many runs of an experiment over settings and seeds, on as many processes or machines."""
