@@ -6,16 +6,16 @@ the slope is sin(theta) x + cos(theta) z >= 0. Both coordinates are actuated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import number
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
+from hybridctl.settings import Positive, check_settings
 
 CONTACT = "slope"
 
@@ -24,16 +24,14 @@ CONTACT = "slope"
 class Parameters:
     """Mass in kg, slope in rad (downwards along +x), gravity in m/s^2."""
 
-    mass: float = 1.0
+    mass: Positive = 1.0
     slope: float = 0.3
     gravity: float = 9.81
     friction: float = 0.0
     restitution: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            number(field.name, getattr(self, field.name))
-        number("mass", self.mass, above=0.0)
+        check_settings(self)
 
 
 def urdf(parameters: Parameters | None = None) -> str:

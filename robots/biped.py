@@ -22,7 +22,7 @@ State x = (q, v). A mode is a tuple of "open" or "closed", left foot first; its 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -30,10 +30,11 @@ import casadi as ca
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, member, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.settings import NotNegative, Positive, check_settings
 from hybridctl.symbolic import Joint, Transition, hybrid_system
 from hybridctl.symbolic import Mode as SymbolicMode
 
@@ -56,23 +57,18 @@ class Parameters:
     stiffness, damping: of each foot against soft ground. height: of the body at the start.
     """
 
-    mass: float = 1.0
-    inertia: float = 1.0
-    spread: float = np.pi / 4.0
-    length: float = 0.5
+    mass: Positive = 1.0
+    inertia: Positive = 1.0
+    spread: Positive = np.pi / 4.0
+    length: Positive = 0.5
     curvature: float = 1.0
-    stiffness: float = 1.0
-    damping: float = 1.0
-    gravity: float = 9.8
+    stiffness: NotNegative = 1.0
+    damping: NotNegative = 1.0
+    gravity: Positive = 9.8
     height: float = 1.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            number(field.name, getattr(self, field.name))
-        for name in ("mass", "inertia", "spread", "length", "gravity"):
-            number(name, getattr(self, name), above=0.0)
-        for name in ("stiffness", "damping"):
-            number(name, getattr(self, name), at_least=0.0)
+        check_settings(self)
         if not self.spread < np.pi / 2.0:
             raise InputError(f"spread must be less than pi/2, got {self.spread}")
         if not self.height > self.landing_height:

@@ -6,16 +6,16 @@ q = (x, z, pitch) of its centre; pitch turns about +y, so a positive one lowers 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from hybridctl.robots.bodies import cuboid_inertia, free_body
 
-from hybridctl.checks import number
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
+from hybridctl.settings import NotNegative, Positive, check_settings
 
 CORNERS = ("left", "right")
 
@@ -24,20 +24,16 @@ CORNERS = ("left", "right")
 class Parameters:
     """Sides in m, mass in kg, friction of both corners; a solid block."""
 
-    width: float = 0.2
-    height: float = 0.1
-    mass: float = 1.0
-    friction: float = 0.3
+    width: Positive = 0.2
+    height: Positive = 0.1
+    mass: Positive = 1.0
+    friction: NotNegative = 0.3
     static_friction: float | None = None
-    restitution: float = 0.0
-    gravity: float = 9.81
+    restitution: NotNegative = 0.0
+    gravity: NotNegative = 9.81
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name != "static_friction":
-                number(field.name, getattr(self, field.name), at_least=0.0)
-        for name in ("width", "height", "mass"):
-            number(name, getattr(self, name), above=0.0)
+        check_settings(self)
 
     @property
     def pitch_inertia(self) -> float:

@@ -7,7 +7,7 @@ and restitution published for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 
 from hybridctl.robots.bodies import free_body
@@ -18,6 +18,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
+from hybridctl.settings import NotNegative, Positive, check_settings
 
 SIDES = (("back", "front"), ("right", "left"), ("bottom", "top"))  # along x, y, z
 SIGNS = tuple(product((-1.0, 1.0), repeat=3))
@@ -33,23 +34,19 @@ class Parameters:
     table is at the height `table` (m).
     """
 
-    half_width: float = 0.0524
-    mass: float = 0.37
-    inertia: float = 0.00081
-    friction: float = 0.18
-    restitution: float = 0.125
-    gravity: float = 9.81
-    restitution_threshold: float = 0.0
-    rounding: float = 0.0
+    half_width: Positive = 0.0524
+    mass: Positive = 0.37
+    inertia: Positive = 0.00081
+    friction: NotNegative = 0.18
+    restitution: NotNegative = 0.125
+    gravity: NotNegative = 9.81
+    restitution_threshold: NotNegative = 0.0
+    rounding: NotNegative = 0.0
     table: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            least = None if field.name == "table" else 0.0
-            number(field.name, getattr(self, field.name), at_least=least)
+        check_settings(self)
         number("rounding", self.rounding, at_most=0.9 * self.half_width)
-        for name in ("half_width", "mass", "inertia"):
-            number(name, getattr(self, name), above=0.0)
 
 
 def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Robot:

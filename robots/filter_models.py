@@ -7,14 +7,15 @@ what acts all the time (N sqrt(s)), of the covariance for impulses (N s).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from hybridctl.robots import ball, block, cube
 from hybridctl.robots.ball_particles import BallParticles
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array
 from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
@@ -26,7 +27,7 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.settings import UnitInterval
+from hybridctl.settings import NotNegative, Positive, UnitInterval
 
 TOSSES = {  # recordings of thrown cubes, one after the other in a file
     "time": {"rate": "rate_hz"},
@@ -36,6 +37,7 @@ TOSSES = {  # recordings of thrown cubes, one after the other in a file
         "orientation": {"fields": "quat_wxyz", "rotation": "wxyz", "frame": "table"},
     },
 }
+P = TypeVar("P")
 _LEAST_IMPULSE = 1e-12  # N s; below, a reset has no noise
 
 
@@ -53,24 +55,18 @@ class BallSettings(FilterSettings):
     slope: float = 0.2
     restitution: UnitInterval = 0.7
     friction: float = 0.0
-    position_noise: float = 2e-3
-    force_noise: float = 1e-2
-    reset_noise: float = 0.0
-    guard_noise: float = 0.0
+    position_noise: Positive = 2e-3
+    force_noise: NotNegative = 1e-2
+    reset_noise: NotNegative = 0.0
+    guard_noise: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_noise(self, "position_noise")
         self.parameters()
 
     def parameters(self) -> ball.Parameters:
         """Of the ball."""
-        return ball.Parameters(
-            mass=self.mass,
-            slope=self.slope,
-            friction=self.friction,
-            restitution=self.restitution,
-        )
+        return _named(ball.Parameters, self)
 
 
 def ball_model(settings: BallSettings) -> FilterModel:
@@ -110,28 +106,21 @@ class BlockSettings(FilterSettings):
     mass: float = 1.0
     friction: float = 0.3
     restitution: UnitInterval = 0.0
-    position_noise: float = 1e-3
-    angle_noise: float = 2e-3
-    force_noise: float = 1e-3
-    torque_noise: float = 1e-4
-    reset_noise: float = 0.0
-    reset_torque: float = 0.0
-    guard_noise: float = 0.0
+    position_noise: Positive = 1e-3
+    angle_noise: Positive = 2e-3
+    force_noise: NotNegative = 1e-3
+    torque_noise: NotNegative = 1e-4
+    reset_noise: NotNegative = 0.0
+    reset_torque: NotNegative = 0.0
+    guard_noise: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_noise(self, "position_noise", "angle_noise")
         self.parameters()
 
     def parameters(self) -> block.Parameters:
         """Of the block."""
-        return block.Parameters(
-            width=self.width,
-            height=self.height,
-            mass=self.mass,
-            friction=self.friction,
-            restitution=self.restitution,
-        )
+        return _named(block.Parameters, self)
 
 
 def block_model(settings: BlockSettings) -> FilterModel:
@@ -181,31 +170,21 @@ class CubeSettings(FilterSettings):
     restitution_threshold: float = 0.1
     rounding: float = 0.0
     table: float = 0.0
-    position_noise: float = 7e-4
-    angle_noise: float = 7e-3
-    force_noise: float = 1e-2
-    torque_noise: float = 1e-4
-    reset_noise: float = 1e-2
-    reset_torque: float = 5e-4
-    guard_noise: float = 1e-3
+    position_noise: Positive = 7e-4
+    angle_noise: Positive = 7e-3
+    force_noise: NotNegative = 1e-2
+    torque_noise: NotNegative = 1e-4
+    reset_noise: NotNegative = 1e-2
+    reset_torque: NotNegative = 5e-4
+    guard_noise: NotNegative = 1e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_noise(self, "position_noise", "angle_noise")
         self.parameters()
 
     def parameters(self) -> cube.Parameters:
         """Of the cube."""
-        return cube.Parameters(
-            half_width=self.half_width,
-            mass=self.mass,
-            inertia=self.inertia,
-            friction=self.friction,
-            restitution=self.restitution,
-            restitution_threshold=self.restitution_threshold,
-            rounding=self.rounding,
-            table=self.table,
-        )
+        return _named(cube.Parameters, self)
 
 
 def cube_model(settings: CubeSettings) -> FilterModel:
@@ -257,9 +236,7 @@ def _impulses(covariance: Array) -> Noise | None:
     return Noise(covariance, through_input=True, name="reset_noise")
 
 
-def _check_noise(settings: FilterSettings, *positive: str) -> None:
-    for name in vars(settings):
-        if name in positive:
-            number(name, getattr(settings, name), above=0.0)
-        elif name.endswith("_noise") or name == "reset_torque":
-            number(name, getattr(settings, name), at_least=0.0)
+def _named(kind: type[P], settings: FilterSettings) -> P:
+    """The parameters of a robot that settings have by the same names; the others are its own."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in vars(settings).items() if name in names})

@@ -17,14 +17,15 @@ hold it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.settings import NotNegative, Positive, UnitInterval, check_settings
 from hybridctl.symbolic import Mode, Transition, hybrid_system
 
 AIR = "air"
@@ -35,19 +36,15 @@ BOUNCE = "bounce"
 class Parameters:
     """Restitution e, spring k in 1/s^2, damping c in 1/s; period in s and amplitude in m."""
 
-    restitution: float = 0.8
-    stiffness: float = 40.0
-    damping: float = 2.0
-    period: float = 0.5
-    amplitude: float = 0.03
-    gravity: float = 9.81
+    restitution: UnitInterval = 0.8
+    stiffness: NotNegative = 40.0
+    damping: NotNegative = 2.0
+    period: Positive = 0.5
+    amplitude: Positive = 0.03
+    gravity: Positive = 9.81
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            number(field.name, getattr(self, field.name), at_least=0.0)
-        for name in ("period", "amplitude", "gravity"):
-            number(name, getattr(self, name), above=0.0)
-        number("restitution", self.restitution, at_most=1.0)
+        check_settings(self)
         if not self.hit < self.amplitude * self.frequency:
             raise InputError(
                 f"amplitude must exceed {self.hit / self.frequency:.4g} m for a paddle that "

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import number
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
+from hybridctl.settings import NotNegative, Positive, UnitInterval, check_settings
 
 JOINTS = ("arm_shoulder", "arm_elbow", "arm_wrist", "door_hinge")
 CORNERS = ("corner_1", "corner_2")
@@ -25,42 +25,31 @@ class Parameters:
     about the hinge.
     """
 
-    upper_arm_length: float = 0.4605  # L_1
-    forearm_length: float = 0.4503  # L_2
-    foot_length: float = 0.06244  # L_3
-    upper_arm_mass: float = 6.798  # m_1
-    forearm_mass: float = 3.211  # m_2
-    foot_mass: float = 3.864  # m_3
-    upper_arm_inertia: float = 0.12013  # I_1
-    forearm_inertia: float = 0.054258  # I_2
-    foot_inertia: float = 0.0102  # I_3
+    upper_arm_length: Positive = 0.4605  # L_1
+    forearm_length: Positive = 0.4503  # L_2
+    foot_length: Positive = 0.06244  # L_3
+    upper_arm_mass: Positive = 6.798  # m_1
+    forearm_mass: Positive = 3.211  # m_2
+    foot_mass: Positive = 3.864  # m_3
+    upper_arm_inertia: Positive = 0.12013  # I_1
+    forearm_inertia: Positive = 0.054258  # I_2
+    foot_inertia: Positive = 0.0102  # I_3
     foot_center_behind: float = 0.03307  # c_3x: centre of mass behind the end of the foot
     foot_center_right: float = -0.0063285  # c_3y: towards -y of the foot frame
     corner_1_offset: float = 0.04603  # d_3: corner 1 towards +y of the foot frame
-    foot_width: float = 0.1985  # w_3: corner 2 is this far from corner 1 towards -y
-    door_thickness: float = 0.0474  # w_4
+    foot_width: Positive = 0.1985  # w_3: corner 2 is this far from corner 1 towards -y
+    door_thickness: NotNegative = 0.0474  # w_4
     hinge_left: float = 0.05357  # Delta x: hinge at x = -Delta x
     hinge_ahead: float = 0.3037  # Delta y: hinge at y = +Delta y
-    door_length: float = 1.0  # for drawing only
-    door_inertia: float = 1.9774  # \bar I_4
-    hinge_stiffness: float = 3.559  # c_k, N m/rad
-    hinge_damping: float = 15.84  # c_d, N m s/rad
-    restitution: float = 0.0
-    friction: float = 0.0
+    door_length: Positive = 1.0  # for drawing only
+    door_inertia: Positive = 1.9774  # \bar I_4
+    hinge_stiffness: NotNegative = 3.559  # c_k, N m/rad
+    hinge_damping: NotNegative = 15.84  # c_d, N m s/rad
+    restitution: UnitInterval = 0.0
+    friction: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        signed = {"foot_center_behind", "foot_center_right", "corner_1_offset", "hinge_left"}
-        may_vanish = {"hinge_stiffness", "hinge_damping", "door_thickness"}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "restitution":
-                number(field.name, value, at_least=0.0, at_most=1.0)
-            elif field.name == "friction" or field.name in may_vanish:
-                number(field.name, value, at_least=0.0)
-            elif field.name in signed or field.name == "hinge_ahead":
-                number(field.name, value)
-            else:
-                number(field.name, value, above=0.0)
+        check_settings(self)
 
     @property
     def hinge(self) -> tuple[float, float]:
