@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,16 +133,9 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose first argument is `Asked`, from options that all runs have."""
 
     @wraps(command)
-    def packed(
-        out: Path | None,
-        overwrite: bool,
-        config: Path | None,
-        settings: tuple[str, ...],
-        look: bool,
-        show: bool,
-        **own: Any,
-    ) -> None:
-        command(Asked(out, overwrite, config, settings, look, show), **own)
+    def packed(**given: Any) -> None:
+        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
+        command(asked, **given)
 
     for option in (_SHOW, _OPEN, _SET, _CONFIG, _OVERWRITE, _OUT):
         packed = option(packed)
@@ -366,15 +359,11 @@ def record_log(
 def filter_log(
     log: Path | None,
     model: str,
-    mapping: Path | None,
-    segment: int | None,
-    truth: Path | None,
+    settings: tuple[str, ...],
     out: Path | None,
     overwrite: bool,
-    settings: tuple[str, ...],
-    compare: bool,
-    mcap: bool,
     look: bool,
+    **options: Any,
 ) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
@@ -383,7 +372,7 @@ def filter_log(
     from hybridctl.commands import filter as filtering
     from hybridctl.page.transcript import Transcript
 
-    request = filtering.Request(model, log, mapping, segment, truth, settings, compare, mcap)
+    request = filtering.Request(model, log, assignments=settings, **options)
     filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 

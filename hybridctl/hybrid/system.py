@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -132,37 +132,21 @@ def _listed(
                     f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
                 )
         leaving[transition.source].append(transition)
-    graph = _Graph(by_key, {key: _outgoing(key, edges) for key, edges in leaving.items()})
-    return graph.mode, graph.way
+    outgoing = {key: _outgoing(key, edges) for key, edges in leaving.items()}
+    return partial(_known, by_key), partial(_known, outgoing)
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """Modes and the ways out of them, by key."""
-
-    modes: dict[ModeKey, Mode]
-    outgoing: dict[ModeKey, Outgoing]
-
-    def mode(self, key: ModeKey) -> Mode:
-        if key not in self.modes:
-            raise UnknownNameError(
-                f"mode {key!r} is unknown, expected one of {list(self.modes)}"
-                + did_you_mean(key, self.modes)
-            )
-        return self.modes[key]
-
-    def way(self, key: ModeKey) -> Outgoing:
-        return self.outgoing[self.mode(key).key]
+def _known(parts: dict[ModeKey, T], key: ModeKey) -> T:
+    if key not in parts:
+        raise UnknownNameError(
+            f"mode {key!r} is unknown, expected one of {list(parts)}" + did_you_mean(key, parts)
+        )
+    return parts[key]
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Entries for sets of guards, in any order."""
-
-    entries: dict[tuple[str, ...], Edge | None]
-
-    def of(self, fired: tuple[str, ...]) -> Edge | None:
-        return self.entries.get(tuple(sorted(fired)))
+def _entry(entries: dict[tuple[str, ...], Edge | None], fired: tuple[str, ...]) -> Edge | None:
+    """The entry for a set of guards, in any order."""
+    return entries.get(tuple(sorted(fired)))
 
 
 def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
@@ -181,4 +165,6 @@ def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
     for name in guards:
         if (name,) not in edges:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
-    return Outgoing(GuardSet.of(list(guards.values())), _Table(edges).of, _Table(rests).of)
+    return Outgoing(
+        GuardSet.of(list(guards.values())), partial(_entry, edges), partial(_entry, rests)
+    )

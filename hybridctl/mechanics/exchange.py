@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -43,7 +43,8 @@ def exchange(
     matrix = np.kron(np.eye(2), np.eye(n)[place])
     ways = {way: np.eye(2 * n)[index[joint]] for way, joint in (free or {}).items()}
     inputs = np.linalg.pinv(robot.actuation) @ np.eye(n)[place] @ robot.actuation
-    return Symmetry(matrix, inputs, _Modes(order), _Guards(swapped), order, ways)
+    of_mode, of_guard = partial(_reordered, order), partial(_renamed, swapped)
+    return Symmetry(matrix, inputs, of_mode, of_guard, order, ways)
 
 
 def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
@@ -57,21 +58,12 @@ def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[st
     return found
 
 
-@dataclass(frozen=True)
-class _Modes:
-    order: tuple[int, ...]
-
-    def __call__(self, key: ModeKey) -> ModeKey:
-        assert isinstance(key, tuple)
-        return tuple(key[i] for i in self.order)
+def _reordered(order: tuple[int, ...], key: ModeKey) -> ModeKey:
+    assert isinstance(key, tuple)
+    return tuple(key[i] for i in order)
 
 
-@dataclass(frozen=True)
-class _Guards:
+def _renamed(swapped: Mapping[str, str], name: str) -> str:
     """Guards are named "<contact> closes" and so on."""
-
-    swapped: Mapping[str, str]
-
-    def __call__(self, name: str) -> str:
-        contact, space, what = name.rpartition(" ")
-        return self.swapped.get(contact, contact) + space + what
+    contact, space, what = name.rpartition(" ")
+    return swapped.get(contact, contact) + space + what

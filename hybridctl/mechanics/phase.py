@@ -1,9 +1,4 @@
-r"""What the mode of each contact means for the equations: constrained rows and force directions.
-
-A mode is one of "open" and, for a contact without friction, "closed"; for one with friction
-"stick" and, where the contact can slide along one direction, "slip+" and "slip-" with the sign
-of its sliding velocity, or "slip" where it slides in a surface.
-"""
+"""What the modes of contacts mean for the equations: constrained rows and force directions."""
 
 from __future__ import annotations
 
