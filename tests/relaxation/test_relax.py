@@ -202,7 +202,7 @@ def test_what_cannot_be_relaxed_is_refused():
         "is no projection": refused(lambda x: x[0], lambda x: [x[0], 0.0, -x[2]]),
         "its rank changes": refused(lambda x: x[0], lambda x: [x[0], -x[1], x[2] * (x[2] > 0)]),
         "no point on guard": refused(lambda x: 1.0 + x[0] ** 2, lambda x: x),
-        "choose one by images": hc.relax(corner_twice(), 0.1),
+        "a strip leads to one": hc.relax(corner_twice(), 0.1),
     }
     for message, relaxed in cases.items():
         with pytest.raises(SystemDefinitionError, match=message):

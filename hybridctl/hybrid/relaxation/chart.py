@@ -13,7 +13,6 @@ it does not reach all of the target, the columns of V do, [Relax] (15), (16).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -29,6 +28,7 @@ from hybridctl.spaces import VectorSpace
 
 _ITERATIONS = 20
 _SAMPLES = 12
+_ON = 1e-9  # of a guard: how near to zero a sample is on it
 _CLOSE = 1e-13  # of the size of the state, or of 1: how far from its guard a projected point may be
 _FLAT = 1e-12  # of the largest entry, or of 1: by how much derivatives of an affine map may vary
 _RANK = 1e-9  # of the largest singular value: a smaller one is none
@@ -66,6 +66,27 @@ class Border:
             )
         return float(d.time[self.index]), d.state[self.index]
 
+    @cached_property
+    def points(self) -> list[tuple[float, Array, Array]]:
+        """Times, states and inputs on the guard, from random states: the same ones every time.
+
+        Raises `SystemDefinitionError` where none of these reaches it.
+        """
+        u, found = np.zeros(self.mode.nu), []
+        samples = np.random.default_rng(0).normal(size=(_SAMPLES, self.mode.space.nx))
+        with np.errstate(all="ignore"):
+            for k, x in enumerate(samples):
+                t = float(k % 2)
+                foot = self.foot(t, x, u)
+                if np.isfinite(foot).all() and abs(self.value(t, foot, u)) <= _ON:
+                    found.append((t, foot, u))
+        if not found:
+            raise SystemDefinitionError(
+                f"no point on guard {self.name!r} of mode {self.mode.key!r} was found from "
+                f"{_SAMPLES} random states"
+            )
+        return found
+
     def foot(self, t: float, x: Array, u: Array) -> Array:
         """The point on the guard that is reached from x (n,) along its gradient."""
         for _ in range(_ITERATIONS):
@@ -96,11 +117,6 @@ def passage(system: HybridSystem, key: ModeKey, name: str) -> tuple[Border, Rese
                 f"mode {mode.key!r} has the space {mode.space!r}; guards are glued in vector spaces"
             )
     return Border(source, way.guards, index), edge.reset, target
-
-
-def random_samples(mode: Mode) -> Array:
-    """States (12, nx) of a mode, the same ones every time."""
-    return np.random.default_rng(0).normal(size=(_SAMPLES, mode.space.nx))
 
 
 class Local(NamedTuple):
@@ -188,16 +204,14 @@ class Affine:
 Chart: TypeAlias = Curved | Affine
 
 
-def chart(
-    guard: Border, reset: Reset, border: Border | None, target: Mode, samples: Array
-) -> tuple[Chart, Array]:
-    """The chart and V (n', p), from samples (m, n) of the state, which are put onto the guard.
+def chart(guard: Border, reset: Reset, border: Border | None, target: Mode) -> tuple[Chart, Array]:
+    """The chart and V (n', p), from points on the guard.
 
-    V spans what the matrix does not reach at the first sample, without leaving the border by itself
-    if that can be. Raises `SystemDefinitionError` where
-    the matrix and V together are not of full rank at another one.
+    V spans what the matrix does not reach at the first one, without leaving the border by itself
+    if that can be. Raises `SystemDefinitionError` where the matrix and V together are not of full
+    rank at another one.
     """
-    points = list(on_guard(guard, samples))
+    points = guard.points
     first = Curved(guard, reset, border, np.zeros((target.space.nx, 0))).at(*points[0])
     basis = _forgotten(first, *points[0], border)
     curved = Curved(guard, reset, border, basis)
@@ -232,26 +246,6 @@ def _forgotten(local: Local, t: float, x: Array, u: Array, border: Border | None
     if np.abs(along).max() <= _RANK * np.abs(leaving).max():
         return basis
     return np.asarray(basis - np.outer(along / (along @ leaving), leaving @ basis))
-
-
-def on_guard(guard: Border, samples: Array) -> Iterator[tuple[float, Array, Array]]:
-    """Times, states and inputs of samples (m, n) that were put onto the guard; at least one.
-
-    Raises `SystemDefinitionError` where no sample reaches it.
-    """
-    u, found = np.zeros(guard.mode.nu), 0
-    with np.errstate(all="ignore"):
-        for k, x in enumerate(samples):
-            t = float(k % 2)
-            foot = guard.foot(t, x, u)
-            if np.isfinite(foot).all() and abs(guard.value(t, foot, u)) <= 1e-9:
-                found += 1
-                yield t, foot, u
-    if not found:
-        raise SystemDefinitionError(
-            f"no point on guard {guard.name!r} of mode {guard.mode.key!r} was found; give states "
-            "near it as samples"
-        )
 
 
 def _alike(one: Local, other: Local) -> bool:

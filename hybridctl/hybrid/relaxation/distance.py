@@ -27,7 +27,7 @@ from scipy import sparse
 from hybridctl.checks import Array, count, instance, number, vector
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.relaxation.chart import on_guard, passage, random_samples
+from hybridctl.hybrid.relaxation.chart import passage
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -375,7 +375,7 @@ def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[Gate]:
     mode = system.mode(key)
     for name in system.outgoing(key).guards.names:
         border, reset, target = passage(system, key, name)
-        points = list(on_guard(border, random_samples(mode)))
+        points = border.points
         feet = np.array([x for _, x, _ in points])
         images = np.array([reset(t, x, u).state for t, x, u in points])
         rates = []

@@ -42,7 +42,7 @@ def past_zeno(system: HybridSystem) -> PastZeno:
     Raises `InputError` for what is no system, and `SystemDefinitionError` in a run where events of
     guards accumulate for which no strip is defined, see `relax`, or that meet.
     """
-    return PastZeno(Strips(instance("system", system, HybridSystem), 0.0, {}, {}))
+    return PastZeno(Strips(instance("system", system, HybridSystem), 0.0))
 
 
 class PastZeno(GuardModes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -74,13 +73,7 @@ class Relaxed(GuardModes):
         return Edge(Reset(partial(_enter, strip), _Resized(strip.n, strip.size).jacobian))
 
 
-def relax(
-    system: HybridSystem,
-    epsilon: float,
-    *,
-    images: Mapping[tuple[ModeKey, str], str | None] | None = None,
-    samples: Mapping[ModeKey, ArrayLike] | None = None,
-) -> Relaxed:
+def relax(system: HybridSystem, epsilon: float) -> Relaxed:
     """The relaxation of a system, [Relax] 4 to 6 and appendix B: strips behind its guards.
 
     A trajectory that meets a guard goes on for up to `epsilon`, in the unit of the guard, behind
@@ -93,10 +86,8 @@ def relax(
     The result is an ordinary system (`Relaxed`): simulate it from a mode and a state of `system`;
     `Relaxed.entered` reads its states.
 
-    images: the guard of the target on which the reset of a guard lands, by (mode, guard); None for
-    one that lands inside. By default it is found: the one that is zero on the images of samples.
-    samples: states (m, n) of a mode, from which points on its guards are looked for; by default
-    random ones.
+    The guard of the target on which a reset lands is the one that is zero on images of points on
+    the guard left.
 
     Raises `InputError` for bad arguments. `SystemDefinitionError`, when a mode is entered, for a
     guard whose strip is not defined: its transition leaves the target to the reset, its modes are
@@ -107,8 +98,7 @@ def relax(
     is.
     """
     instance("system", system, HybridSystem)
-    named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
-    return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0), images or {}, named))
+    return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0)))
 
 
 def _enter(strip: Strip, t: float, x: Array, u: Array) -> Jump:

@@ -12,14 +12,13 @@ one of several such combinations, nor what happens where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance
+from hybridctl.checks import Array, instance
 from hybridctl.errors import IntersectionError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import (
@@ -50,12 +49,7 @@ _MEETS = 1e-6  # of a guard: one this near to zero takes part in an intersection
 _REAL = 1e-9  # of a root: an imaginary part this small is none
 
 
-def filippov(
-    system: HybridSystem,
-    *,
-    images: Mapping[tuple[ModeKey, str], str | None] | None = None,
-    samples: Mapping[ModeKey, ArrayLike] | None = None,
-) -> Filippov:
+def filippov(system: HybridSystem) -> Filippov:
     """The system with a mode (SLIDING, key, name) for sliding on guard `name` of mode `key`.
 
     A motion that meets a guard from which the next mode pushes back slides on it with Filippov's
@@ -67,12 +61,10 @@ def filippov(
     it, and on both, in the mode (SLIDING, key, name, other), where one convex combination of them
     stays there, see this module; that mode has no Jacobian.
 
-    images, samples: see `relax`. Raises what `relax` raises; starts from which both fields lead
-    away are an `EscapingError`, and other intersections an `IntersectionError`, with the fields.
+    Raises what `relax` raises; starts from which both fields lead away are an `EscapingError`, and
+    other intersections an `IntersectionError`, with the fields.
     """
-    instance("system", system, HybridSystem)
-    named = {key: array(f"samples[{key!r}]", s, (None, None)) for key, s in (samples or {}).items()}
-    return Filippov(Strips(system, 0.0, images or {}, named))
+    return Filippov(Strips(instance("system", system, HybridSystem), 0.0))
 
 
 class Filippov(GuardModes):

@@ -17,12 +17,12 @@ allows. That needs a reset that is a projection, as plastic impacts are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridctl.checks import Array, member
+from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.mode import FieldJacobian, Mode, ModeKey, Pace, Reset, ResetJacobian
 from hybridctl.hybrid.relaxation.chart import (
@@ -30,9 +30,7 @@ from hybridctl.hybrid.relaxation.chart import (
     Chart,
     Local,
     chart,
-    on_guard,
     passage,
-    random_samples,
 )
 from hybridctl.hybrid.system import HybridSystem
 
@@ -213,20 +211,10 @@ class Strip:
 
 
 class Strips:
-    """The strips of a width epsilon behind the guards of a system, made at first use.
+    """The strips of a width epsilon behind the guards of a system, made at first use."""
 
-    images, samples: see `relax`.
-    """
-
-    def __init__(
-        self,
-        system: HybridSystem,
-        epsilon: float,
-        images: Mapping[tuple[ModeKey, str], str | None],
-        samples: Mapping[ModeKey, Array],
-    ) -> None:
+    def __init__(self, system: HybridSystem, epsilon: float) -> None:
         self.system, self.epsilon = system, epsilon
-        self.images, self.samples = dict(images), dict(samples)
         self._known: dict[tuple[ModeKey, str], Strip] = {}
 
     def of(self, key: ModeKey, name: str) -> Strip:
@@ -247,25 +235,16 @@ class Strips:
                 f"modes {key!r} and {target.key!r} have {source.nu} and {target.nu} inputs; a "
                 "strip between them needs the same"
             )
-        samples = self.samples.get(key)
-        if samples is None:
-            samples = random_samples(source)
-        border = self._border(guard, reset, target, samples)
-        found, basis = chart(guard, reset, border, target, samples)
+        border = self._border(guard, reset, target)
+        found, basis = chart(guard, reset, border, target)
         strip = Strip(guard, target, border, found, basis, np.zeros(basis.shape[1]), self.epsilon)
-        return replace(strip, push=_push(strip, samples))
+        return replace(strip, push=_push(strip))
 
-    def _border(self, guard: Border, reset: Reset, target: Mode, samples: Array) -> Border | None:
+    def _border(self, guard: Border, reset: Reset, target: Mode) -> Border | None:
         """The guard of the target that is zero on the image of the reset, if there is one."""
-        guards, named = self.system.outgoing(target.key).guards, (guard.mode.key, guard.name)
-        if named in self.images:
-            chosen = self.images[named]
-            if chosen is None:
-                return None
-            name = member(f"image of guard {guard.name!r}", chosen, guards.names)
-            return Border(target, guards, guards.names.index(name))
+        guards = self.system.outgoing(target.key).guards
         touched = np.ones(len(guards.names), dtype=bool)
-        for t, x, u in on_guard(guard, samples):
+        for t, x, u in guard.points:
             image = reset(t, x, u).state
             size = max(1.0, float(np.abs(image).max(initial=0.0)))
             touched &= np.abs(guards.values(t, image, u)) <= _LANDS * size
@@ -274,12 +253,12 @@ class Strips:
             names = [guards.names[i] for i in found]
             raise SystemDefinitionError(
                 f"the reset of guard {guard.name!r} of mode {guard.mode.key!r} lands where guards "
-                f"{names} of mode {target.key!r} are zero; choose one by images"
+                f"{names} of mode {target.key!r} are zero; a strip leads to one"
             )
         return Border(target, guards, found[0]) if found else None
 
 
-def _push(strip: Strip, samples: Array) -> Array:
+def _push(strip: Strip) -> Array:
     """The direction (p,) of z along which the next mode's field leaves the border.
 
     Raises `SystemDefinitionError` where it changes, and where z would have to be held behind a
@@ -289,7 +268,7 @@ def _push(strip: Strip, samples: Array) -> Array:
     if strip.border is None or p == 0:
         return np.zeros(p)
     directions, size = [], 0.0
-    for t, x, u in on_guard(strip.guard, samples):
+    for t, x, u in strip.guard.points:
         image = strip.entered(t, strip.entry(x), u)
         inwards = strip.border.derivative(t, image, u)[1]
         along = inwards @ strip.target.jacobian(t, image, u).state @ strip.basis  # type: ignore[misc]
@@ -304,7 +283,7 @@ def _push(strip: Strip, samples: Array) -> Array:
             f"what the reset of guard {name!r} of mode {key!r} forgets moves its image off the "
             f"border in directions that change, {units[0]} and others: no auxiliary state is held"
         )
-    for t, x, u in on_guard(strip.guard, samples):
+    for t, x, u in strip.guard.points:
         reset = strip.chart.at(t, x, u).reset
         square = reset.shape[0] == reset.shape[1]
         if not square or np.abs(reset @ reset - reset).max() > _LANDS * np.abs(reset).max():
