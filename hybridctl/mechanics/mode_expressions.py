@@ -161,24 +161,15 @@ def field_of(equations: ModeEquations) -> ModeField:
     return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
 
 
-class ModeDerivatives(NamedTuple):
-    """D_(q, v) (., 2 nv) and D_u (., nu) of (v, a) and of guards, q by its tangent."""
-
-    field_state: Expression
-    field_input: Expression
-    guards_state: Expression
-    guards_input: Expression
-
-
-def mode_derivatives(mode: ModeField) -> ModeDerivatives:
-    """The derivatives of a mode, in its symbols."""
+def mode_derivatives(mode: ModeField) -> list[Expression]:
+    """D_(q, v) (., 2 nv) and D_u (., nu) of (v, a), then of the guards; q by its tangent."""
     nq, nv = mode.rates.shape
     by_tangent = ca.diagcat(mode.rates, ca.SX.eye(nv))
     velocity_and_acceleration = mode.x[nq:], mode.field[nq:]
     both = ca.vertcat(*velocity_and_acceleration, mode.guards)
     by_state, by_input = ca.jacobian(both, mode.x) @ by_tangent, ca.jacobian(both, mode.u)
     n = 2 * nv
-    return ModeDerivatives(by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :])
+    return [by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :]]
 
 
 def _target(rows: Rows, count: int, s: float) -> Expression:

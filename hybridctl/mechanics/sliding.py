@@ -77,7 +77,7 @@ class _Turn(NamedTuple):
 
     Acceleration (nv, n), multipliers (m, n), and forces along the rows at fixed multipliers (r, n).
     across (r, n) are the rows across the directions, slope (n, n) says how the accelerations across
-    change, slowing (n,) is the deceleration along.
+    change.
     """
 
     acceleration: Array
@@ -85,7 +85,6 @@ class _Turn(NamedTuple):
     forces: Array
     across: Array
     slope: Array
-    slowing: Array
 
 
 def _turn(now: Solution, contacts: tuple[int, ...]) -> _Turn:
@@ -109,7 +108,7 @@ def _turn(now: Solution, contacts: tuple[int, ...]) -> _Turn:
     a_s, m_s = linearised(now, jacobian.T @ forces, lower, turned, even)
     slowing = -along.T @ (jacobian @ now.acceleration - now.rows.target)
     slope = across.T @ jacobian @ a_s + np.diag(slowing)
-    return _Turn(a_s, m_s, forces, across, slope, slowing)
+    return _Turn(a_s, m_s, forces, across, slope)
 
 
 def steered_derivatives(
