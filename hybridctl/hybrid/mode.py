@@ -164,14 +164,6 @@ class Flowed(NamedTuple):
     noise: Array
 
 
-class ClosedFlow(Protocol):
-    """The flow of a mode in closed form, while the input is held."""
-
-    def __call__(self, t: float, x: Array, u: Array, h: float, density: Array | None) -> Flowed:
-        """The flow over h s from (t, x). density (ndx, ndx): of the noise at x, None for none."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
@@ -213,8 +205,9 @@ class Mode:
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
     an integrator what the error estimate of its steps does not. `held` are the constraints that
     every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
-    one that does. `step` takes whole steps of this field, compiled. `flow` is the flow in closed
-    form, of a mode whose guards no state reaches: they are fired by contact signals alone.
+    one that does. `step` takes whole steps of this field, compiled. `flow(t, x, u, h, density)`
+    is the flow over h s in closed form, under a held input and noise of this density (ndx, ndx) at
+    x, None for none; of a mode whose guards no state reaches: they are fired by contact signals.
     """
 
     key: ModeKey
@@ -228,7 +221,7 @@ class Mode:
     project: Callable[[Array], Array] | None = None
     held: Held | None = None
     step: WholeStep | None = None
-    flow: ClosedFlow | None = None
+    flow: Callable[[float, Array, Array, float, Array | None], Flowed] | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)

@@ -13,7 +13,7 @@ that threads can share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,6 @@ from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
-_CHOICES = ("auto", "generated", "pinocchio")
 _GENERATED = 24  # velocities of a robot up to which its terms are generated in half a second
 _COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
@@ -99,7 +98,7 @@ class ContactDynamics:
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         self.all = ContactSet(robot, self.contacts)
-        self.terms = _chosen(member("terms", terms, _CHOICES), robot, self.all)
+        self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
         self._phases: dict[Modes, Phase] = {}
 
     @property
