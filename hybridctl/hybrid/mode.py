@@ -169,7 +169,8 @@ class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
 
     tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
-    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx).
+    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx). refuse(what, key, x): raises
+    for further states at which no arc of the mode begins.
     """
 
     names: tuple[str, ...]
@@ -177,13 +178,17 @@ class Held:
     tolerances: Array
     units: tuple[str, ...]
     jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
+    refuse: Callable[[str, ModeKey, Array], None] | None = field(default=None, kw_only=True)
 
     def excess(self, x: Array) -> float:
         """The largest residual at x in units of its tolerance."""
         return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
 
     def check(self, what: str, key: ModeKey, x: Array) -> None:
-        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds."""
+        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds.
+
+        And what `refuse` raises.
+        """
         residuals = self.residuals(x)
         ratios = np.abs(residuals) / self.tolerances
         if len(ratios) and not ratios.max() <= 1.0:
@@ -193,6 +198,8 @@ class Held:
                 f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
                 f"x0 = system.mode({key!r}).project(x0) puts a state on it"
             )
+        if self.refuse is not None:
+            self.refuse(what, key, x)
 
 
 @dataclass(frozen=True)
