@@ -124,7 +124,8 @@ def soft(parameters: Parameters | None = None, *, damping: Damping = "linear") -
     for key in MODES:
         closed = _closed(key)
         beta = p.damping * {"none": 0.0, "linear": 1.0, "by_feet": len(closed) / 2}[damping]
-        forces = _placed(closed, -p.stiffness * body.gap - beta * body.rate)
+        pushes = -p.stiffness * body.gap - beta * body.rate
+        forces = ca.vertcat(*(pushes[j] if j in closed else 0.0 for j in range(len(FEET))))
         stored = sum((0.5 * p.stiffness * body.gap[j] ** 2 for j in closed), start=body.energy)
         modes.append(body.mode(key, forces, stored))
         for j, foot in enumerate(FEET):
@@ -296,11 +297,6 @@ def _landing(body: _Body, pieces: dict[Modes, Reset], key: Modes) -> Reset:
 
 def _closed(key: Modes) -> tuple[int, ...]:
     return tuple(j for j, mode in enumerate(key) if mode == "closed")
-
-
-def _placed(feet: tuple[int, ...], values: Any) -> Any:
-    """The values (2,) of these feet, and zero for the others."""
-    return ca.vertcat(*(values[j] if j in feet else 0.0 for j in range(len(FEET))))
 
 
 def _flipped(key: Modes, foot: int) -> Modes:

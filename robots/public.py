@@ -163,7 +163,7 @@ def robot(name: str) -> Robot:
     bare = Robot.from_urdf(text, root=root)
     inertia = bare.mass_matrix(bare.posture(model.posture)).diagonal()
     stiffness, damping = {}, {}
-    for joint in _joints(bare):
+    for joint in (name for name, places in bare.joints.items() if places is not None):
         if any(part in joint for part in model.legs):
             stiffness[joint] = model.bearing
             damping[joint] = model.lag * model.bearing
@@ -212,8 +212,3 @@ def start(name: str, height: float = 0.01, roll: float = 0.0, pitch: float = 0.0
     assert flying.outputs is not None
     x[2] = height - float(flying.outputs(0.0, x, np.zeros(0))["gap"].min())
     return x
-
-
-def _joints(bare: Robot) -> list[str]:
-    """The joints of one degree of freedom."""
-    return [name for name in bare.joint_names if name != "root_joint"]

@@ -14,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.checks import Array
-from hybridctl.hybrid.events import (
-    FINE_FRACTIONS,
-    FINE_SLOPES,
-    FINE_VALUES,
-    FINER,
-    ITERATIONS,
-    may_dip,
-)
+from hybridctl.hybrid.events import ITERATIONS
 from hybridctl.hybrid.series import FRACTIONS, TO_DERIVATIVES, value_and_slope
 from hybridctl.hybrid.tolerances import CREEP, OUTSIDE, SHORT, TAIL
 
@@ -144,15 +137,13 @@ class _Pairs:
     def falls(self, begin: Rows) -> tuple[Array, Array, Flags]:
         """Between which parts (k,) of their steps guards fall, both 0 for none, and who is odd.
 
-        begin (k,): the node from which on each is armed.
+        begin (k,): the node from which on each is armed. Odd are guards that may dip between two
+        nodes, and those that eight samples do not resolve.
         """
-        low, high, odd = self._between(
-            self._values, FRACTIONS, begin, np.zeros((len(begin), len(FRACTIONS) - 1), dtype=bool)
-        )
-        wavy = np.flatnonzero(~self._bends_one_way())
-        if len(wavy):
-            low[wavy], high[wavy], odd[wavy] = self._finely(wavy, begin[wavy] * FINER)
-        return low, high, odd | self._vague()
+        down = (np.arange(len(FRACTIONS) - 1) >= begin[:, None]) & (self._values[:, 1:] < 0.0)
+        found, k = down.any(axis=1), down.argmax(axis=1)
+        low, high = np.where(found, FRACTIONS[k], 0.0), np.where(found, FRACTIONS[k + 1], 0.0)
+        return low, high, ~self._bends_one_way() | self._vague()
 
     def rooted(self, which: Rows, low: Array, high: Array) -> _Roots:
         """The roots of the series `which`, by Newton's iteration from the right, or halving."""
@@ -185,26 +176,3 @@ class _Pairs:
         first, second = self._slopes, self._bends
         monotone = np.abs(first[:, 0]) >= np.abs(first[:, 1:]).sum(axis=1)
         return np.asarray(monotone | (second[:, 0] <= -np.abs(second[:, 1:]).sum(axis=1)))
-
-    def _finely(self, which: Rows, begin: Rows) -> tuple[Array, Array, Flags]:
-        values, error = self._values[which], self._error[which]
-        fine = values @ FINE_VALUES.T
-        dips = may_dip(fine, values @ FINE_SLOPES.T, error[:, None])
-        fine[:, ::FINER] = values
-        low, high, odd = self._between(fine, FINE_FRACTIONS, begin, dips)
-        own = np.zeros(fine.shape, dtype=bool)
-        own[:, ::FINER] = True
-        unsure = (fine < 0.0) & (fine >= -error[:, None]) & ~own
-        return low, high, odd | unsure.any(axis=1)
-
-    @staticmethod
-    def _between(
-        values: Array, fractions: Array, begin: Rows, dips: Flags
-    ) -> tuple[Array, Array, Flags]:
-        """As `falls`, on samples (k, p), with dips (k, p - 1) that may be between two of them."""
-        armed = np.arange(values.shape[1] - 1) >= begin[:, None]
-        down = armed & (values[:, 1:] < 0.0)
-        found, k = down.any(axis=1), down.argmax(axis=1)
-        before = ~np.logical_or.accumulate(down, axis=1)
-        low, high = np.where(found, fractions[k], 0.0), np.where(found, fractions[k + 1], 0.0)
-        return low, high, np.asarray((armed & before & dips).any(axis=1))

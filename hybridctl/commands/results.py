@@ -62,13 +62,15 @@ def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: 
     if not rows:
         return
     found = [innovation for innovation, _ in rows]
-    width = max(i.dimension for i in found)
+    residuals = np.full((len(found), max(i.dimension for i in found)), np.nan)
+    for row, innovation in zip(residuals, found, strict=True):
+        row[: innovation.dimension] = innovation.residual
     write_estimates(
         folder.path,
         [i.time for i in found],
         {
             "channel": np.array([i.channel for i in found]),
-            "residual": np.array([_padded(i.residual, width) for i in found]),
+            "residual": residuals,
             "nis": np.array([i.nis for i in found]),
             "accepted": np.array([i.accepted for i in found]),
             "reopened": np.array([reopened for _, reopened in rows]),
@@ -76,10 +78,6 @@ def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: 
         origin_ns=log.origin_ns,
         name=name,
     )
-
-
-def _padded(row: Array, width: int) -> Array:
-    return np.pad(row, (0, width - len(row)), constant_values=np.nan)
 
 
 def draw_all(

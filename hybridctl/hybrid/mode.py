@@ -164,20 +164,13 @@ class Flowed(NamedTuple):
     noise: Array
 
 
-class ClosedFlow(Protocol):
-    """The flow of a mode in closed form, while the input is held."""
-
-    def __call__(self, t: float, x: Array, u: Array, h: float, density: Array | None) -> Flowed:
-        """The flow over h s from (t, x). density (ndx, ndx): of the noise at x, None for none."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
 
     tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
-    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx).
+    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx). refuse(what, key, x): raises
+    for further states at which no arc of the mode begins.
     """
 
     names: tuple[str, ...]
@@ -185,13 +178,17 @@ class Held:
     tolerances: Array
     units: tuple[str, ...]
     jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
+    refuse: Callable[[str, ModeKey, Array], None] | None = field(default=None, kw_only=True)
 
     def excess(self, x: Array) -> float:
         """The largest residual at x in units of its tolerance."""
         return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
 
     def check(self, what: str, key: ModeKey, x: Array) -> None:
-        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds."""
+        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds.
+
+        And what `refuse` raises.
+        """
         residuals = self.residuals(x)
         ratios = np.abs(residuals) / self.tolerances
         if len(ratios) and not ratios.max() <= 1.0:
@@ -201,6 +198,8 @@ class Held:
                 f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
                 f"x0 = system.mode({key!r}).project(x0) puts a state on it"
             )
+        if self.refuse is not None:
+            self.refuse(what, key, x)
 
 
 @dataclass(frozen=True)
@@ -213,8 +212,9 @@ class Mode:
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
     an integrator what the error estimate of its steps does not. `held` are the constraints that
     every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
-    one that does. `step` takes whole steps of this field, compiled. `flow` is the flow in closed
-    form, of a mode whose guards no state reaches: they are fired by contact signals alone.
+    one that does. `step` takes whole steps of this field, compiled. `flow(t, x, u, h, density)`
+    is the flow over h s in closed form, under a held input and noise of this density (ndx, ndx) at
+    x, None for none; of a mode whose guards no state reaches: they are fired by contact signals.
     """
 
     key: ModeKey
@@ -228,7 +228,7 @@ class Mode:
     project: Callable[[Array], Array] | None = None
     held: Held | None = None
     step: WholeStep | None = None
-    flow: ClosedFlow | None = None
+    flow: Callable[[float, Array, Array, float, Array | None], Flowed] | None = None
 
     def __post_init__(self) -> None:
         count("nu", self.nu, at_least=0)

@@ -177,7 +177,7 @@ def cross(
     after = vector(name, jump.state, space.nx)
     space.check(name, after)
 
-    impulses = _frozen(jump.impulses)
+    impulses = read_only(np.array(jump.impulses, dtype=np.float64))
     guards = crossing.guards if jump.guards is None else jump.guards
 
     def event(mode: ModeKey, u_after: Array) -> Event:
@@ -258,7 +258,3 @@ def accumulating(
             f"events accumulate there{between}"
         )
     return None
-
-
-def _frozen(a: Array) -> Array:
-    return read_only(np.array(a, dtype=np.float64))

@@ -90,8 +90,8 @@ class _Point:
         self._world = pose_a.position + pose_a.rotation @ self._point
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
         r = self._turn.T @ (self._on_b - ca.SX(place.position))
-        self._surface = _surface(known_surface(place.surface), r)
-        self.distance, self.normal = self._surface.distance - place.radius, self._surface.normal
+        distance, self.normal, self._curvature = _surface(known_surface(place.surface), r)
+        self.distance = distance - place.radius
         self.tangents = _tangents(self.normal, place.directions, place.axis)
         self._radius = place.radius
         arm = -place.radius * (self._turn @ self.normal)
@@ -126,13 +126,13 @@ class _Point:
         rate = self._across @ motion.accelerations[self._a].angular
         rate -= motion.accelerations[self._b].angular + ca.cross(of_b.angular, turned)
         arm = -self._radius * self.normal
-        arm_rate = -self._radius * (self._surface.curvature @ velocity)
+        arm_rate = -self._radius * (self._curvature @ velocity)
         acceleration += ca.cross(back @ rate, arm) + ca.cross(spin, arm_rate)
         return velocity + ca.cross(spin, arm), acceleration
 
     def bend(self, velocity: Expression) -> Expression:
         """What the curvature of the surface adds to the acceleration of the gap."""
-        return ca.bilin(self._surface.curvature, velocity, velocity)
+        return ca.bilin(self._curvature, velocity, velocity)
 
     def row(self, columns: dict[int, list[Spatial]], direction: Expression) -> Expression:
         """The row (1, nv) of a direction (3, 1) in the frame of the surface."""
@@ -158,14 +158,6 @@ class _Point:
         return [(body, push) for body, push in both if body >= 0]
 
 
-class _SurfaceAt(NamedTuple):
-    """Signed distance, normal (3, 1), and curvature (3, 3)."""
-
-    distance: Expression
-    normal: Expression
-    curvature: Expression
-
-
 def known_surface(surface: Surface) -> ExpressedSurface:
     """The surface; `InputError` for one of which no expression is known."""
     if isinstance(surface, ExpressedSurface):
@@ -175,13 +167,13 @@ def known_surface(surface: Surface) -> ExpressedSurface:
     )
 
 
-def _surface(surface: ExpressedSurface, r: Expression) -> _SurfaceAt:
-    """A surface at the point r (3, 1) in its frame."""
+def _surface(surface: ExpressedSurface, r: Expression) -> Expression:
+    """Signed distance, normal (3, 1) and curvature (3, 3) at the point r (3, 1) in its frame."""
     at = ca.SX.sym("r", 3)
     distance = surface.expression(at)
     curvature, normal = ca.hessian(distance, at)
     made = ca.Function("surface", [at], [distance, ca.densify(normal), curvature])
-    return _SurfaceAt(*made(r))
+    return made(r)
 
 
 def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:

@@ -13,7 +13,7 @@ that threads can share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,6 @@ from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
-_CHOICES = ("auto", "generated", "pinocchio")
 _GENERATED = 24  # velocities of a robot up to which its terms are generated in half a second
 _COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
@@ -100,7 +99,7 @@ class ContactDynamics:
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         self.all = ContactSet(robot, self.contacts)
-        self.terms = _chosen(member("terms", terms, _CHOICES), robot, self.all)
+        self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
         self._phases: dict[Modes, Phase] = {}
 
     @property
@@ -129,13 +128,18 @@ class ContactDynamics:
 
     def tangent_jacobian(self, q: Array) -> Array:
         """J_t of all contacts (c, 2, nv); zero where there is no friction or no such motion."""
-        return self._tangential(self.all.jacobian(q))
+        return self.tangential(self.all.jacobian(q))
 
     def slip_velocities(self, q: Array, v: Array) -> Array:
         """Sliding velocities v_t of all contacts (c, 2), in m/s, closed or not."""
         return np.asarray(self.tangent_jacobian(q) @ v)
 
-    def _tangential(self, rows: Array) -> Array:
+    def rate_derivatives(self, q: Array, v: Array) -> Array:
+        """D_(q, v) of the rates J v of all rows (r, 2 nv)."""
+        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates
+        return np.hstack((turned, self.all.jacobian(q)))
+
+    def tangential(self, rows: Array) -> Array:
         """Values of all rows (r, ...) along the tangents of every contact (c, 2, ...)."""
         result = np.zeros((len(self.contacts), 2, *rows.shape[1:]))
         for i, tangents in enumerate(self.all.tangents):
@@ -266,7 +270,7 @@ class ContactDynamics:
         Raises `NoContactSolutionError` where gaps do not close.
         """
         robot, none = self.robot, np.zeros(self.robot.nv)
-        closed, held = list(phase.closed), phase.all_rows[phase.constrained]
+        closed, held = list(phase.closed), phase.held_rows
         for _ in range(_PROJECTIONS):
             gap = self.gaps(q)[closed]
             rows = self.all.jacobian(q)
@@ -290,12 +294,11 @@ class ContactDynamics:
         of all constrained rows.
         """
         nv, jacobian, mass = self.robot.nv, self.all.jacobian(q), self.robot.mass_matrix(q)
-        normals, held = jacobian[list(phase.closed)], phase.all_rows[phase.constrained]
+        normals, held = jacobian[list(phase.closed)], phase.held_rows
         off = np.where(np.isin(phase.closed, contacts), -1.0, 0.0)[:, None] * normals
         moved = np.eye(2 * nv)
         moved[:nv, :nv] += KKT(mass, normals.T, normals).solve(np.zeros((nv, nv)), off)[0]
-        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates
-        rates_z = np.hstack([turned, jacobian])[held] @ moved
+        rates_z = self.rate_derivatives(q, v)[held] @ moved
         system = KKT(mass, jacobian[held].T, jacobian[held])
         moved[nv:] += system.solve(np.zeros((nv, 2 * nv)), -rates_z)[0]
         return moved
@@ -318,10 +321,9 @@ class ContactDynamics:
         before: the solution with the contacts that stop still sliding. In a surface friction has
         turned away what perturbations there were across, see `stop_of`.
         """
-        nv, held = len(v), phase.all_rows[phase.constrained]
+        nv, held = len(v), phase.held_rows
         system, _ = self._stop(phase, q, v)
-        turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates
-        rates_z = np.hstack([turned, self.all.jacobian(q)])
+        rates_z = self.rate_derivatives(q, v)
         change = -self._sliding_of(phase, contacts)[:, None] * rates_z[held]
         dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
         slowed = np.eye(2 * nv)
@@ -344,7 +346,7 @@ class ContactDynamics:
 
     def _sliding_of(self, phase: Phase, contacts: Sequence[int]) -> Array:
         """1 for the constrained rows (m,) that are tangents of these contacts, otherwise 0."""
-        held = phase.all_rows[phase.constrained]
+        held = phase.held_rows
         tangent = held >= len(self.contacts)
         return np.where(tangent & np.isin(self.all.owner[held], contacts), 1.0, 0.0)
 
@@ -375,7 +377,7 @@ class ContactDynamics:
         rates_z, gaps_z = np.zeros((size, columns)), np.zeros((c, columns))
         rates_z[:, : 2 * nv] = d.rates
         gaps_z[:, :nv] = d.rates[:c, nv:]
-        slip_z = self._tangential(rates_z)
+        slip_z = self.tangential(rates_z)
         return AccelerationDerivatives(point, a_z, forces_z, friction_z, slip_z, gaps_z, rates_z)
 
     def _linearised(

@@ -40,7 +40,7 @@ from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_C
 
 
 class Rows(NamedTuple):
-    """Terms of the closed contacts of a phase: k gaps in m, r rows.
+    """Terms of the closed contacts of a phase, which has r rows.
 
     target (r,): the accelerations J a that keep contacts closed and sticking.
     """
@@ -50,7 +50,6 @@ class Rows(NamedTuple):
     jacobian: Array
     rates: Array
     target: Array
-    gaps: Array
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
         target -= 2.0 * stabilization * rates
         target[: len(gaps)] -= stabilization**2 * gaps
     jacobian = values.jacobian[phase.all_rows]
-    return Rows(values.mass.copy(), values.drive.copy(), jacobian, rates, target, gaps)
+    return Rows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class _Search:
         self._phase = system.dynamics.phase(modes)
         if self._phase.sliding:
             raise InputError(f"mode {mode!r} must have no contact that slides")
-        self._held = self._phase.all_rows[self._phase.constrained]
+        self._held = self._phase.held_rows
         self._open = [i for i in range(len(modes)) if i not in self._phase.closed]
         self._stick = [i for i in self._phase.closed if modes[i] == STICK]
         self.rows, self.weight = len(self._held), system.robot.weight
@@ -176,9 +176,9 @@ class _Search:
 
     def result(self, z: Array, residual: float) -> Equilibrium:
         q, u, forces = self._parts(z)
-        count = len(self._system.contacts)
-        friction = np.zeros((count, 2))
-        for i, tangents in enumerate(self._system.dynamics.all.tangents):
-            friction[i, : len(tangents)] = forces[tangents]
+        normal, friction = (
+            forces[: len(self._system.contacts)],
+            self._system.dynamics.tangential(forces),
+        )
         state = np.concatenate((q, np.zeros(self._system.robot.nv)))
-        return Equilibrium(state, u.copy(), forces[:count], friction, residual)
+        return Equilibrium(state, u.copy(), normal, friction, residual)

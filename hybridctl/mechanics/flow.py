@@ -7,7 +7,6 @@ at states for which that is not sound, see `ModeField`, and for other robots, fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -147,19 +146,15 @@ class ContactFlow:
         q, v = self._parts(x)
         phase = self.dynamics.phase(self.modes)
         now = self.dynamics.terms.values(q, v, np.zeros(self.dynamics.robot.nu))
-        held = phase.all_rows[phase.constrained]
-        return np.concatenate((now.gaps[list(phase.closed)], now.rates[held]))
+        return np.concatenate((now.gaps[list(phase.closed)], now.rates[phase.held_rows]))
 
     def residuals_jacobian(self, x: Array) -> Array:
         """D_x of the residuals, (k + m, 2 nv)."""
-        q, v = self._parts(x)
-        dynamics, phase, nv = self.dynamics, self.dynamics.phase(self.modes), len(v)
-        rows, still = dynamics.all, np.zeros(nv)
-        forces = np.zeros(len(rows.jacobian(q)))
-        rates = dynamics.terms.derivatives(q, v, still, forces).rates
-        gaps = np.hstack((dynamics.gap_jacobian(q), np.zeros((len(dynamics.contacts), nv))))
-        held = phase.all_rows[phase.constrained]
-        return np.concatenate((gaps[list(phase.closed)], rates[held]))
+        phase, nv = self.dynamics.phase(self.modes), self.dynamics.robot.nv
+        rates = self.dynamics.rate_derivatives(*self._parts(x))
+        gaps = np.zeros((len(phase.closed), 2 * nv))
+        gaps[:, :nv] = rates[list(phase.closed), nv:]
+        return np.concatenate((gaps, rates[phase.held_rows]))
 
     def project(self, x: Array) -> Array:
         """The state nearby with closed contacts closed and sticking ones at rest."""

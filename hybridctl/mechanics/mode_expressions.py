@@ -280,7 +280,7 @@ def _independent(samples: list[Array], symmetric: bool) -> _Independent:
     full = [choice for choice in choices if len(choice.rows) == rank]
     if rank == len(samples[0]):
         return full[0]
-    return max(full, key=lambda choice: min(_condition(choice.block(g)) for g in samples))
+    return max(full, key=lambda choice: min(1.0 / np.linalg.cond(choice.block(g)) for g in samples))
 
 
 def _pivots(matrix: Array) -> list[int]:
@@ -288,12 +288,6 @@ def _pivots(matrix: Array) -> list[int]:
     _, triangle, order = qr(matrix, mode="economic", pivoting=True)
     sizes = np.abs(triangle.diagonal())
     return sorted(order[: int((sizes > RANK * sizes[0]).sum())].tolist())
-
-
-def _condition(matrix: Array) -> float:
-    """The least singular value relative to the largest."""
-    sizes = np.linalg.svd(matrix, compute_uv=False)
-    return float(sizes[-1] / sizes[0])
 
 
 def _independent_rows(robot: Robot, members: ContactSet, part: Part) -> _Independent:

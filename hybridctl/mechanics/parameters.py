@@ -32,7 +32,6 @@ from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.bodies import Body
-from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.equations import (
@@ -84,13 +83,13 @@ class _Derivatives:
 
     def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """D_p of the field (2 nv, np)."""
-        a_p = self._differentiated(x, u, key).acceleration_z
+        a_p = self._acceleration(key, x, u).acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """D_p of the guards (n, np)."""
         guards = ContactGuards.of(self.system.dynamics, contact_modes(key))
-        return guards.by_parameters(self._differentiated(x, u, key), self.columns.static_friction)
+        return guards.by_parameters(self._acceleration(key, x, u), self.columns.static_friction)
 
     def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
         """D_p of the reset (2 nv, np)."""
@@ -103,11 +102,23 @@ class _Derivatives:
             result[nv:] = _velocity_after(dynamics, self.columns, x[:n], x[n:], report)
         return result
 
-    def _differentiated(self, x: Array, u: Array, key: ModeKey) -> AccelerationDerivatives:
-        n = self.system.robot.nq
-        return _acceleration(
-            self.system.dynamics, self.columns, x[:n], x[n:], u, contact_modes(key)
-        )
+    def _acceleration(self, key: ModeKey, x: Array, u: Array) -> AccelerationDerivatives:
+        """Those by the parameters, which leave gaps, rates and sliding velocities alone."""
+        dynamics, columns, modes = self.system.dynamics, self.columns, contact_modes(key)
+        q, v = np.split(x, [self.system.robot.nq])
+        phase, count = dynamics.phase(modes), len(modes)
+        forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
+        point = dynamics.acceleration(q, v, u, modes)
+        if point.solution is None:
+            torque = columns.torque(q, v, point.acceleration)
+            a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
+        else:
+            a_p, m_p, own = _linearised(columns, q, v, point.solution)
+            rows = point.solution.mix @ m_p + own
+            forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
+        still = np.zeros((len(dynamics.all.owner), columns.count))
+        slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
+        return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
 
 class _Columns:
@@ -194,25 +205,6 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
         )
     if kind != "restitution" and not contact.rough:
         raise InputError(f"parameter {name!r}: contact {contact.name!r} must have friction above 0")
-
-
-def _acceleration(
-    dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, u: Array, modes: Modes
-) -> AccelerationDerivatives:
-    """Those by the parameters, which leave gaps, rates and sliding velocities alone."""
-    phase, count, number = dynamics.phase(modes), len(modes), columns.count
-    forces, friction = np.zeros((count, number)), np.zeros((count, 2, number))
-    point = dynamics.acceleration(q, v, u, modes)
-    if point.solution is None:
-        torque = columns.torque(q, v, point.acceleration)
-        a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
-    else:
-        a_p, m_p, own = _linearised(columns, q, v, point.solution)
-        rows = point.solution.mix @ m_p + own
-        forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
-    still = np.zeros((len(dynamics.all.owner), number))
-    slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
-    return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
 
 def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[Array, Array, Array]:

@@ -35,7 +35,8 @@ class Phase:
     `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
     What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
     row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
-    multiplier. `held` are the sticking contacts, by their place among the closed ones.
+    multiplier, and `held_rows` are the same among all. `held` are the sticking contacts, by their
+    place among the closed ones.
     """
 
     def __init__(self, tangents: Sequence[Indices], friction: Array, modes: Modes) -> None:
@@ -54,6 +55,7 @@ class Phase:
         self.held = tuple(j for j, i in enumerate(self.closed) if modes[i] == STICK)
         self.sticking = np.array([r for j in self.held for r in self.tangents[j]], dtype=np.intp)
         self.constrained: Indices = np.concatenate((np.arange(k), self.sticking))
+        self.held_rows: Indices = self.all_rows[self.constrained]
         self.sliding = tuple(
             Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])
             for j, i in enumerate(self.closed)

@@ -94,9 +94,7 @@ class Robot:
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         curved = [body for body in self.tree().bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
-        self._subspaces = [
-            (slice(body.v, body.v + body.twist.shape[1]), body.twist) for body in curved
-        ]
+        self._turns = [(slice(b.v, b.v + b.twist.shape[1]), _adjoint(b.twist)) for b in curved]
         names = motors(self._model) if actuated is None else tuple(actuated)
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
@@ -232,8 +230,8 @@ class Robot:
     def transport(self, v: Array) -> Array:
         """Minus the adjoint action of v (nv, nv): how perturbations of q turn with the motion."""
         result = np.zeros((self.nv, self.nv))
-        for iv, s in self._subspaces:
-            result[iv, iv] = -s.T @ pin.Motion(s @ v[iv]).action @ s
+        for iv, turns in self._turns:
+            result[iv, iv] = -turns @ v[iv]
         return result
 
     def normalize(self, q: Array) -> Array:
@@ -415,6 +413,11 @@ class Robot:
     def tree(self) -> Tree:
         """The constants of the dynamics; springs and dampers are in `passive`."""
         return tree_of(self._model)
+
+
+def _adjoint(s: Array) -> Array:
+    """ad (n, n, n) of the velocities of a joint with motion subspace s (6, n): ad(v) = ad @ v."""
+    return np.stack([s.T @ pin.Motion(column).action @ s for column in s.T], axis=-1)
 
 
 def _on_sagittal_base(model: Any) -> Any:

@@ -84,11 +84,7 @@ class _Flat:
 
     point: Array
     unit_normal: Array
-
-    @property
-    def curved(self) -> bool:
-        """False."""
-        return False
+    curved = False
 
     def distance(self, r: Array) -> Array:
         """n . (r - point)."""
@@ -114,11 +110,7 @@ class _Round:
     center: Array
     radius: float | Array
     inside: bool | Array = False
-
-    @property
-    def curved(self) -> bool:
-        """True."""
-        return True
+    curved = True
 
     @property
     def _side(self) -> Array:
@@ -201,6 +193,7 @@ class Terrain(ByValue):
     """
 
     serialized: str
+    curved = True
 
     def __init__(self, height: Callable[[Expression, Expression], Expression]) -> None:
         """height: h in m of CasADi expressions x and y in m, such as `lambda x, y: 0.1 * x * y`.
@@ -222,11 +215,6 @@ class Terrain(ByValue):
 
     def __repr__(self) -> str:
         return f"Terrain({ca.Function.deserialize(self.serialized)})"
-
-    @property
-    def curved(self) -> bool:
-        """True."""
-        return True
 
     def heights(self, x: Array, y: Array) -> Array:
         """h (n,) at n places, m."""

@@ -117,13 +117,10 @@ class ContactSystem(HybridSystem):
         unit, entries = _OUTPUTS[name]
         if name == "energy":
             return tuple(f"{entry} {name} [{unit}]" for entry in entries)
-        places = self.robot.joint_names if name == "joint_position" else self._contact_names
+        names = tuple(contact.name for contact in self.contacts)
+        places = self.robot.joint_names if name == "joint_position" else names
         ends = [f".{entry}" for entry in entries] or [""]
         return tuple(f"{name}.{place}{end} [{unit}]" for place in places for end in ends)
-
-    @property
-    def _contact_names(self) -> tuple[str, ...]:
-        return tuple(contact.name for contact in self.contacts)
 
     def _mode(self, key: ModeKey) -> Mode:
         flow = self._flow_of(key)

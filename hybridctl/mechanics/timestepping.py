@@ -34,6 +34,7 @@ from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.coulomb import CoulombProblem, follow
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.guards import ContactGuard, Kind
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
@@ -209,16 +210,16 @@ def _advance(
 
 def _guards(contacts: Sequence[Contact], before: Modes, after: Modes) -> tuple[str, ...]:
     """Names of the guards that stand for a change of modes."""
-    names = []
-    for contact, a, b in zip(contacts, before, after, strict=True):
-        if a == b:
-            continue
-        if a == OPEN:
-            names.append(f"{contact.name} closes")
-        elif b == OPEN:
-            names.append(f"{contact.name} opens")
-        elif b in SLIPS:
-            names.append(f"{contact.name} slips{b.removeprefix('slip')}")
-        else:
-            names.append(f"{contact.name} sticks")
-    return tuple(names)
+    return tuple(
+        ContactGuard(i, _kind(a, b), SLIPS.get(b, 0.0)).name(contacts)
+        for i, (a, b) in enumerate(zip(before, after, strict=True))
+        if a != b
+    )
+
+
+def _kind(before: str, after: str) -> Kind:
+    if before == OPEN:
+        return "closes"
+    if after == OPEN:
+        return "opens"
+    return "slips" if after in SLIPS else "sticks"

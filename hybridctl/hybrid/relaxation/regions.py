@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -80,39 +81,27 @@ def slides(strip: Strip) -> bool:
     return strip.border is not None and strip.size == strip.n
 
 
-@dataclass(frozen=True, eq=False)
-class NoEscape(Held):
-    """Refuses states on a guard from which both fields lead away, under no input.
+def refuse_start(
+    guards: tuple[str, ...],
+    of: Callable[[ModeKey, str], Strip],
+    what: str,
+    key: ModeKey,
+    x: Array,
+) -> None:
+    """Raise `EscapingError` if both fields lead away from `what`, the state x, under no input.
 
-    strips: of the guards of the mode, by `of(mode, guard)`. Only guards whose jump is undone by the
-    next mode have a state on both sides; a ball that has just bounced is on one.
+    That is on one of these guards, with their strips by of(mode, guard). Only guards whose jump is
+    undone by the next mode have a state on both sides; a ball that has just bounced is on one.
     """
-
-    guards: tuple[str, ...] = ()
-    of: Callable[[ModeKey, str], Strip] | None = None
-
-    @staticmethod
-    def on(guards: tuple[str, ...], of: Callable[[ModeKey, str], Strip]) -> NoEscape:
-        """For these guards of a mode."""
-        return NoEscape((), lambda x: np.zeros(0), np.zeros(0), (), guards, of)
-
-    def check(self, what: str, key: ModeKey, x: Array) -> None:
-        """Raise `EscapingError` if `what`, the state x of mode `key`, is such a state."""
-        super().check(what, key, x)
-        if self.of is None:
-            return
-        for strip in (self.of(key, name) for name in self.guards):
-            u = np.zeros(strip.source.nu)
-            near = abs(strip.guard.value(0.0, x, u)) <= _ON * max(1.0, float(np.abs(x).max()))
-            if near and slides(strip) and self._is_undone(strip, x, u):
-                refuse_escape(what, strip, sides(strip, 0.0, x, u))
-
-    def _is_undone(self, strip: Strip, x: Array, u: Array) -> bool:
-        if self.of is None or strip.border is None:
-            return False
+    for strip in (of(key, name) for name in guards):
+        u = np.zeros(strip.source.nu)
+        near = abs(strip.guard.value(0.0, x, u)) <= _ON * max(1.0, float(np.abs(x).max()))
+        if not near or not slides(strip) or strip.border is None:
+            continue
         image = strip.chart.at(0.0, x, u).landed
-        back = self.of(strip.target.key, strip.border.name).chart.at(0.0, image, u).landed
-        return back.shape == x.shape and bool(np.allclose(back, x, rtol=_UNDONE, atol=_UNDONE))
+        back = of(strip.target.key, strip.border.name).chart.at(0.0, image, u).landed
+        if back.shape == x.shape and np.allclose(back, x, rtol=_UNDONE, atol=_UNDONE):
+            refuse_escape(what, strip, sides(strip, 0.0, x, u))
 
 
 def refuse_escape(what: str, strip: Strip, found: Sides) -> None:
@@ -265,7 +254,10 @@ class GuardModes(HybridSystem, ABC):
         mode, names = self.system.mode(key), self.system.outgoing(key).guards.names
         for name in names:
             self.strip(key, name)
-        return mode if mode.held else replace(mode, held=NoEscape.on(names, self.strip))
+        if mode.held is not None:
+            return mode
+        refuse = partial(refuse_start, names, self.strip)
+        return replace(mode, held=Held((), _nothing, np.zeros(0), (), refuse=refuse))
 
     def _mode_at(self, key: ModeKey) -> Mode:
         motion = self.motion(key)
@@ -274,3 +266,7 @@ class GuardModes(HybridSystem, ABC):
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
         motion = self.motion(key)
         return self.ways(key) if motion is None else Outgoing(motion.guards(), motion.edge)
+
+
+def _nothing(x: Array) -> Array:
+    return np.zeros(0)

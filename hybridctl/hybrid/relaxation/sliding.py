@@ -118,33 +118,6 @@ class _Met:
 
 
 @dataclass(frozen=True, eq=False)
-class _HeldOnGuard(Held):
-    """Sliding states are on their guard, and not where both fields lead away."""
-
-    strip: Strip | None = None
-
-    @staticmethod
-    def of(strip: Strip) -> _HeldOnGuard:
-        u = np.zeros(strip.source.nu)
-        moves = any(strip.guard.derivative(t, np.zeros(strip.n), u)[0] for t in (0.0, 1.0))
-        names = () if moves else (strip.guard.name,)
-        return _HeldOnGuard(
-            names,
-            lambda x: np.zeros(0) if moves else np.array([strip.guard.value(0.0, x, u)]),
-            np.full(len(names), _HELD),
-            ("",) * len(names),
-            strip,
-        )
-
-    def check(self, what: str, key: ModeKey, x: Array) -> None:
-        """Raise `EscapingError` besides what `Held` raises."""
-        super().check(what, key, x)
-        strip = self.strip
-        if strip is not None:
-            refuse_escape(what, strip, sides(strip, 0.0, x, np.zeros(strip.source.nu)))
-
-
-@dataclass(frozen=True, eq=False)
 class _Slide(OnGuard):
     """Sliding on one guard: its field, and the ways out."""
 
@@ -161,7 +134,20 @@ class _Slide(OnGuard):
             self.jacobian,
             self.outputs,
             project=self.project,
-            held=_HeldOnGuard.of(self.strip),
+            held=self._held(),
+        )
+
+    def _held(self) -> Held:
+        """The guard, if it does not move; and no states from which both fields lead away."""
+        guard, u = self.strip.guard, np.zeros(self.strip.source.nu)
+        moves = any(guard.derivative(t, np.zeros(self.strip.n), u)[0] for t in (0.0, 1.0))
+        names = () if moves else (guard.name,)
+        return Held(
+            names,
+            lambda x: np.array([guard.value(0.0, x, u) for _ in names]),
+            np.full(len(names), _HELD),
+            ("",) * len(names),
+            refuse=lambda what, key, x: refuse_escape(what, self.strip, self.sides(0.0, x, u)),
         )
 
     def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
