@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.checks import Array
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
