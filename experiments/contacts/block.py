@@ -28,8 +28,8 @@ from hybridctl.experiments.contacts.closed_form import (
     agreement,
     compared_summary,
     comparison_table,
+    draw_contacts,
 )
-from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import block
 from rich.console import Console
 from rich.table import Table

@@ -20,8 +20,8 @@ from hybridctl.experiments.contacts.closed_form import (
     agreement,
     compared_summary,
     comparison_table,
+    draw_contacts,
 )
-from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import ball
 from rich.console import Console
 
