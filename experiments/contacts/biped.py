@@ -31,16 +31,14 @@ from hybridctl.robots.biped import AIR, Parameters
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate
 from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.settings import Bounds, Positive, check_settings
 

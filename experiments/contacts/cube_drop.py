@@ -21,11 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 
+from hybridctl import HybridTrajectory, simulate
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import (

@@ -48,12 +48,9 @@ from rich.console import Console
 
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
 from hybridctl.estimation.filters import STRATEGIES
-from hybridctl.estimation.likelihood import fit_noise
-from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.start import first_estimate
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import Tick, progress
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings

@@ -22,11 +22,10 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
 from hybridctl.errors import HybridctlError
-from hybridctl.estimation.filters import STRATEGIES, run_filter
+from hybridctl.estimation.filters import STRATEGIES, first_estimate, run_filter
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.state import FilterState
 from hybridctl.mechanics import closed_contacts
 

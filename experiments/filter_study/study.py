@@ -31,11 +31,10 @@ from hybridctl import __version__
 from hybridctl.checks import member
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import HybridctlError
-from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import FILTERS, run_filter
+from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
+from hybridctl.estimation.judgement import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import HybridTrajectory

@@ -29,17 +29,14 @@ from rich.table import Table as RichTable
 from scipy.spatial.transform import Rotation
 from scipy.stats import qmc
 
-from hybridctl import __version__
+from hybridctl import __version__, simulate
 from hybridctl.checks import Array, number
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
-from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter_model import FilterModel
+from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
-from hybridctl.estimation.record import Record
 from hybridctl.estimation.surface import Surface, Top, fitted
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Count, Positive, check_settings

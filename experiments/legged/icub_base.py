@@ -43,8 +43,8 @@ from hybridctl.estimation.legged.levels import (
     noise_of_standing,
 )
 from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.space import ERRORS, Error
+from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import progress, table

@@ -10,12 +10,11 @@ import numpy as np
 from hybridctl.experiments.legged.recording import FEET, Recording, Truth, euler
 
 from hybridctl.checks import Array
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation import Estimate, Record
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings, held
 from hybridctl.estimation.legged.rotation import matrix, quaternion
-from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 
 

@@ -30,15 +30,12 @@ from hybridctl.experiments.linearization.saltation_figures import draw_all
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import symbolic
+from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, symbolic
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, InputError
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.report import progress, table
-from hybridctl.sensitivity.linearize import linearize
 from hybridctl.settings import Bounds, Count, Positive, check_settings
 
 Tick = Callable[[float], None]

@@ -27,13 +27,12 @@ from hybridctl.experiments.linearization.validate_cases import Case
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import plugins
+from hybridctl import HybridTrajectory, plugins, simulate
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.policy import DisturbedPolicy
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid import DisturbedPolicy
+from hybridctl.hybrid.trajectory import Arc
 from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.variation import InputChange, Variation

@@ -10,15 +10,11 @@ import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.robots.rrr_door import Parameters, system
 
+from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading, simulate
 from hybridctl.checks import Array
-from hybridctl.control.detection import Detection
-from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control import ClockTracking, Detection
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
-from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid import Policy
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.settings import Bounds, NotNegative, check_settings
 

@@ -25,14 +25,17 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, Indices, array
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.phantom import Micro, PhantomModes, Times, through
 from hybridctl.sensitivity.pieces import (
     EVENT_ACCURACY,
     ROUNDING,
+    Micro,
+    PhantomModes,
     Piece,
+    Times,
     alike,
     common_lineality,
     search,
+    through,
 )
 
 _TIE = 1e-13  # of the size of its terms: that much a time may be off by rounding

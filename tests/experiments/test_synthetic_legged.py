@@ -5,7 +5,7 @@ import pytest
 from hybridctl.experiments.legged import synthetic
 from scipy.spatial.transform import Rotation
 
-from hybridctl.estimation.consistency import band, nees
+from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.legged.rotation import matrix
 
 RATE = 200.0

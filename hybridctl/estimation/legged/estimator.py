@@ -19,7 +19,6 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.legged.contact import Hysteresis
 from hybridctl.estimation.legged.hypotheses import (
     ContactEvidence,
     ContactHypotheses,
@@ -27,12 +26,12 @@ from hybridctl.estimation.legged.hypotheses import (
 )
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
-from hybridctl.estimation.legged.noise import BaseNoise
-from hybridctl.estimation.legged.readings import Readings, signal_name
+from hybridctl.estimation.legged.readings import Hysteresis, Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
 from hybridctl.estimation.legged.system import (
     OPEN,
+    BaseNoise,
     LeggedBase,
     Touch,
     base_system,
