@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.legged import synthetic
+from oracles import walking_robots as synthetic
 from scipy.spatial.transform import Rotation
 
 from hybridctl.estimation.judgement import band, nees
