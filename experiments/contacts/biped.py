@@ -40,7 +40,7 @@ from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
 
@@ -49,7 +49,7 @@ LEFT_FIRST, RIGHT_FIRST = (0, 1), (1, 0)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The biped, and the drops.
 
     robot: of both soft variants and the short rigid one. long_length, long_height: in m, of the
@@ -67,7 +67,7 @@ class Config:
     tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for k, step in enumerate(self.steps):
             number(f"steps[{k}]", step, at_most=self.reach)
         self.long()

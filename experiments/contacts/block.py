@@ -42,7 +42,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, mode_text, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 
@@ -51,7 +51,7 @@ OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick"
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Angles in rad, m, s, N, and 1 for friction.
 
     tilt, drop, speed: of the block that lands, the gap of its lower corner and its speed along
@@ -75,7 +75,7 @@ class Config:
     atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         stop = self.speed / (self.friction * self.model.gravity)
         number("lift_time", self.lift_time, above=stop)
         number("landing_duration", self.landing_duration, above=self.lift_time)

@@ -42,7 +42,7 @@ from hybridctl.plots import (
     snapshots,
 )
 from hybridctl.report import RunFolder, event_record, progress, table
-from hybridctl.settings import Bounds, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, NotNegative, Positive, Settings
 
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 
@@ -57,7 +57,7 @@ ROUNDING = 1e-12  # J; an impact that loses less than minus this gains energy
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """State at the start, without `data`: m, rad (roll, pitch, yaw), m/s, rad/s; end in s.
 
     velocity: in the world. spin: about the axes of the cube. step: of time stepping, s. data:
@@ -78,7 +78,7 @@ class Config:
     atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.data is not None and not isinstance(self.data, str):
             raise InputError(f"data must be the path of a file, got {self.data!r}")
 

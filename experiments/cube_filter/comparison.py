@@ -53,7 +53,7 @@ from hybridctl.estimation.filters import STRATEGIES
 from hybridctl.estimation.result import FilterResult
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import Tick, progress
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.workers import crew
 
 LEVELS = (
@@ -183,7 +183,7 @@ def _settings() -> CubeSettings:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is run on which tosses.
 
     data: file of recorded tosses; without, tosses are simulated. fitted, judged: how many tosses,
@@ -211,7 +211,7 @@ class Config:
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not isinstance(self.data, str | None):
             raise InputError(f"data must be the path of a file, got {self.data!r}")
         for name, known in (("filters", FILTERS), ("free", LEVELS)):

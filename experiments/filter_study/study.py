@@ -41,7 +41,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.models import find_model
 from hybridctl.plots import CURVES, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
@@ -76,7 +76,7 @@ Natural = Annotated[int, Bounds(at_least=0)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
 
     particle_runs: the first of the runs, in which the particle filter takes part too; where a model
@@ -94,7 +94,7 @@ class Config:
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for model in self.models:
             member("model", model, SETUPS)
 

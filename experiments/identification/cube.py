@@ -39,7 +39,7 @@ from hybridctl.estimation.surface import Surface, Top, fitted
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.settings import Count, Positive, check_settings
+from hybridctl.settings import Count, Positive, Settings
 
 NAMES = ("friction", "restitution", "rounding")
 
@@ -162,7 +162,7 @@ def _noise() -> CubeSettings:
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Settings):
     """Ranges in which some points of a Sobol sequence lie, by the seed that scrambles it."""
 
     friction: tuple[float, float]
@@ -172,7 +172,7 @@ class Box:
     seed: int
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for name in NAMES:
             low, high = getattr(self, name)
             number(f"upper end of {name}", high, above=low)
@@ -185,7 +185,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is taken of the recordings in the file `data`.
 
     fitted, held_out: numbers of tosses, those from 0 and those that follow. every: which of the
@@ -206,9 +206,6 @@ class Config:
     depth: Positive = 60.0
     ahead: Positive = 0.2
     noise: CubeSettings = field(default_factory=_noise)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:

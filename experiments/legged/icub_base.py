@@ -48,7 +48,7 @@ from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.report import progress, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 
@@ -71,7 +71,7 @@ Share = Annotated[float, Bounds(above=0.0, at_most=1.0)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is run on the recording in the folder `data`.
 
     source: "archive" (NPZ), "bag", or "any" that is there. settings: of the filter. share_touch,
@@ -95,7 +95,7 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | None):
             raise InputError(f"data must be the path of a folder, got {self.data!r}")
-        check_settings(self)
+        super().__post_init__()
 
 
 def quick(config: Config) -> Config:

@@ -37,7 +37,7 @@ from hybridctl.plots import GREEN, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
-from hybridctl.settings import Bounds, Positive, UnitInterval, check_settings
+from hybridctl.settings import Bounds, Positive, Settings, UnitInterval
 from hybridctl.spaces import VectorSpace
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
@@ -50,7 +50,7 @@ DURATION = 1.0  # s, with the surfaces in the middle
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Fields in m/s, and how they are tested.
 
     opposing: delta of the linear case. changes: Delta of the others for the signs (-, -), (-, +),
@@ -69,7 +69,7 @@ class Config:
     atol: Positive = 1e-12
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         changes = array("changes", self.changes, (len(SIGNS), 2))
         if not (changes > -1.0).all():
             raise InputError(f"changes must be greater than -1, got {changes.min()}")

@@ -36,7 +36,7 @@ from hybridctl.errors import EventLimitError, InputError
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.report import progress, table
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.settings import Bounds, Count, Positive, Settings
 
 Tick = Callable[[float], None]
 
@@ -287,7 +287,7 @@ GRAVITY = 9.81
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The examples and how they are tested; SI units, angles in rad.
 
     slope, height (above the slope, along its normal), velocity (horizontal, vertical; at the
@@ -321,7 +321,7 @@ class Config:
     atol: Positive = 1e-13
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for name in ("deviations", "scales"):
             falling = getattr(self, name)
             if not falling or (np.diff(falling) >= 0.0).any():

@@ -36,13 +36,13 @@ from hybridctl.hybrid.trajectory import Arc
 from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.variation import InputChange, Variation
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is perturbed, and by how much.
 
     seed, directions: of the perturbations (z0, v), |z0| = 1 (rad, m, s), each input a sine of at
@@ -61,7 +61,7 @@ class Config:
     tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.difference_directions > self.directions:
             raise InputError(
                 f"difference_directions must be at most directions ({self.directions}), got "

@@ -34,7 +34,7 @@ from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity import Linearization
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.settings import Bounds, Count, Positive, Settings
 
 SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
 
@@ -48,7 +48,7 @@ COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Numbers of intervals and iterations; block: m, m/s, rad; door: s, and rad of the wrist.
 
     block_target: where the block shall stop, after sliding from x = 0. door_start, door_end: the
@@ -68,9 +68,6 @@ class Config:
     door_shift: float = 0.05
     rtol: Positive = 1e-9
     atol: Positive = 1e-9
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:

@@ -41,7 +41,7 @@ from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.return_map import periodic_orbit
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.settings import Bounds, Count, Positive, Settings
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
@@ -50,7 +50,7 @@ _NODES, _WEIGHTS = leggauss(8)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The random starts, and the sizes at which cost and value function are compared.
 
     samples: starts of each case. seed: of their directions. size: of the deviations, relative to
@@ -64,7 +64,7 @@ class Config:
     tolerance: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if len(set(self.sizes)) < 2:
             raise InputError(f"sizes must have two or more different numbers, got {self.sizes}")
 

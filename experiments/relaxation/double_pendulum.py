@@ -44,7 +44,7 @@ from hybridctl.plots import (
     snapshots,
 )
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 
@@ -59,7 +59,7 @@ Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is simulated.
 
     start, variation_start: theta_1, theta_2 in degrees, at rest. epsilon, variation_epsilon: rad.
@@ -76,9 +76,6 @@ class Config:
     variation_duration: Positive = 2.0
     sizes: tuple[Positive, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
     printed: tuple[Positive, ...] = (1e-3, 1e-4, 1e-5)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:

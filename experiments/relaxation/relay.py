@@ -39,7 +39,7 @@ from hybridctl.plots import (
     series,
 )
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Positive, check_settings
+from hybridctl.settings import Positive, Settings
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
 
@@ -51,7 +51,7 @@ SURFACES: tuple[Surface, ...] = ("relay", "friction")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The two systems, and the widths of their strips.
 
     relay: k in m/s^2. relay_forcing, friction_forcing: A in m/s^2 and omega in rad/s. friction: mu.
@@ -67,9 +67,6 @@ class Config:
     speed: Positive = 0.5
     duration: Positive = 15.0
     widths: tuple[Positive, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True, eq=False)

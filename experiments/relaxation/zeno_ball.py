@@ -52,7 +52,7 @@ from hybridctl.plots import (
     series,
 )
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
 
@@ -70,7 +70,7 @@ Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is varied.
 
     restitution: of the main case. restitutions: for which the time of the last bounce is looked at;
@@ -91,9 +91,6 @@ class Config:
     lift_width: Width = 1e-7
     pull: Annotated[float, Bounds(above=GRAVITY)] = 2.0
     rest: Positive = 2.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:

@@ -48,7 +48,7 @@ from hybridctl.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.settings import Bounds, Count, Positive, Settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
@@ -59,7 +59,7 @@ LEAST = 0.5  # gains below are raised where the search begins, as logarithms can
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of the tuning.
 
     friction, release: of the door experiment, whose other settings are in `door`. seed, members:
@@ -97,7 +97,7 @@ class Config:
     door: rrr_door.Config = field(default_factory=rrr_door.Config)
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not self.input_weights:
             raise InputError("input_weights must have one number at least, got none")
         low, high = self.gains_between

@@ -43,11 +43,11 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.robot import Robot
-from hybridctl.settings import NotNegative, check_settings
+from hybridctl.settings import NotNegative, Settings
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Settings):
     """How surely the state is known at the start, as standard deviations.
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
@@ -60,9 +60,6 @@ class Start:
     velocity: NotNegative = 1e-2
     gyroscope: NotNegative = 1e-3
     accelerometer: NotNegative = 5e-2
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,14 @@ from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.settings import Positive, check_settings
+from hybridctl.settings import Positive, Settings
 
 _ROUNDING = 1e-9  # s, of stamps
 _LEAST = 1e-3  # weight of a hypothesis that still corrects
 
 
 @dataclass(frozen=True)
-class ContactEvidence:
+class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
     still, moving: standard deviations of the velocity of feet that stand and swing, m/s. span: s
@@ -66,7 +66,7 @@ class ContactEvidence:
     forces: bool = True
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         number("moving", self.moving, above=self.still)
         flag("forces", self.forces)
 

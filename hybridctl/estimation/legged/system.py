@@ -33,11 +33,11 @@ from hybridctl.estimation.legged.space import (
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, Mode, ModeKey, Outgoing, Reset, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import NotNegative, Positive, check_settings
+from hybridctl.settings import NotNegative, Positive, Settings
 
 
 @dataclass(frozen=True)
-class BaseNoise:
+class BaseNoise(Settings):
     """Standard deviations; densities are per square root of Hz.
 
     gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
@@ -61,9 +61,6 @@ class BaseNoise:
     ground: Positive = 1e-2
     held_rate: NotNegative = 0.3
     held_force: NotNegative = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def core(self, gap: float) -> Array:
         """Variances (15,) per s of base and biases; gap: s without a sample in this step."""
