@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,7 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """The comparison as it stands in summary.json."""
-        return {
-            "quantity": self.quantity,
-            "simulated": self.simulated,
-            "closed_form": self.closed_form,
-            "error": self.error,
-        }
+        return {**asdict(self), "error": self.error}
 
 
 def compared_summary(

@@ -11,7 +11,7 @@ from hybridctl.experiments.legged.recording import FEET, Recording, Truth, euler
 
 from hybridctl.checks import Array
 from hybridctl.estimation import Estimate, Record
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings, held
 from hybridctl.estimation.legged.rotation import matrix, quaternion
@@ -70,17 +70,6 @@ class Track:
     position: Array
     angles: Array
     covariance: Array | None
-
-    @staticmethod
-    def of(roots: Sequence[RootPose]) -> Track:
-        """The track of a filter's poses."""
-        angles = euler(np.array([root.orientation for root in roots]))
-        return Track(
-            np.array([root.time for root in roots]),
-            np.array([root.position for root in roots]),
-            angles,
-            np.array([root.covariance for root in roots]),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,4 +177,9 @@ def tracked(estimator: BaseEstimator, record: Record, estimates: Sequence[Estima
         estimator.root(e, None if u is None else u[:3])
         for e, u in zip(estimates, inputs, strict=True)
     ]
-    return Track.of(roots)
+    return Track(
+        np.array([root.time for root in roots]),
+        np.array([root.position for root in roots]),
+        euler(np.array([root.orientation for root in roots])),
+        np.array([root.covariance for root in roots]),
+    )

@@ -59,7 +59,8 @@ class Topic:
         table = RawTable(self.name, stamps=stamps, kind=self.kind)
         for path in dict.fromkeys(key for row in self.rows for key in row):
             cells = [row.get(path) for row in self.rows]
-            names = [row.get(_beside(path, "name")) for row in self.rows]
+            parent, dot, _ = path.rpartition(".")
+            names = [row.get(f"{parent}{dot}name") for row in self.rows]
             self._column(table, path, cells, names)
         return table
 
@@ -132,11 +133,6 @@ def _parts(value: Any) -> Sequence[tuple[str, Any]]:
         return [(str(name), part) for name, part in value.items()]
     names = getattr(value, "__dataclass_fields__", ())
     return [(name, getattr(value, name)) for name in names if not name.startswith("__")]
-
-
-def _beside(path: str, name: str) -> str:
-    parent, dot, _ = path.rpartition(".")
-    return f"{parent}{dot}{name}"
 
 
 def _is_text(value: Any) -> bool:

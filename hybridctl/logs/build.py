@@ -149,7 +149,7 @@ def _channels(table: RawTable) -> list[tuple[str, ChannelSource]]:
         if (
             _usable(values, rows)
             and (time is None or name != time[0])
-            and not _is_stamp(name, table)
+            and not (table.stamps is not None and table.units.get(name) == "ns")
         ):
             parent = name.rpartition(".")[0]
             vector = parent and values.ndim == 1 and name not in table.labels
@@ -165,10 +165,6 @@ def _usable(values: Field, rows: int) -> bool:
         and len(values) == rows
         and values.size > 0
     )
-
-
-def _is_stamp(name: str, table: RawTable) -> bool:
-    return table.stamps is not None and table.units.get(name) == "ns"
 
 
 def _source(
@@ -254,7 +250,8 @@ def _channel(
     values = np.concatenate(parts, axis=1)[rows].astype(np.float64)
     values, columns = _columns(table, source, values)
     stamped = np.isfinite(clock.times)
-    keep = stamped & ~_absent(table, source, count)[rows]
+    absent = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
+    keep = stamped & ~np.logical_and.reduce(absent)[rows]
     if not keep.any():
         raise InputError("no row with a stamp and a value")
     unit, values = _converted(table, source, values)
@@ -295,11 +292,6 @@ def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
     if not 0 <= first < end <= count:
         raise InputError(f"segment {index} goes from row {first} to {end}, but there are {count}")
     return slice(first, end)
-
-
-def _absent(table: RawTable, source: ChannelSource, count: int) -> NDArray[np.bool_]:
-    masks = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
-    return np.asarray(np.logical_and.reduce(masks))
 
 
 def _columns(

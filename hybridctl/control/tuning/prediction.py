@@ -151,13 +151,6 @@ class PredictedEvent:
         return gain
 
 
-def predicted_event(index: int, jump: JumpGains | PiecewiseLinearJump) -> PredictedEvent:
-    """Event `index` of a linearization."""
-    if isinstance(jump, PiecewiseLinearJump):
-        return PredictedEvent(index, jump)
-    return PredictedEvent(index, PiecewiseLinearJump(("isolated",), lambda fired, j: jump))
-
-
 _FORMULA = radau(3)
 _GRADING = 3.0  # interval j of n ends at (j / n)^3 of its arc
 
@@ -251,7 +244,8 @@ class Prediction:
         weight = weight_at("state_weight", state_weight, [a.space.ndx for a in arcs], spans)
         number = count("intervals", intervals)
         self._nodes = [_nodes(linearization, k, weight, number) for k in range(len(arcs))]
-        self._events = [predicted_event(k, jump) for k, jump in enumerate(linearization.jumps)]
+        jumps = map(_piecewise, linearization.jumps)
+        self._events = [PredictedEvent(k, jump) for k, jump in enumerate(jumps)]
         final = np.zeros((last, last)) if final_weight is None else final_weight
         self._final = block_diag(semidefinite("final_weight", final, last), np.zeros((nu, nu)))
         p0 = semidefinite("covariance", covariance, first)
@@ -346,6 +340,12 @@ class Prediction:
         by_gain -= np.swapaxes(nodes.input, 2, 3) @ by_rate
         start = (2.0 / z.shape[1]) * value @ z + products[-1].T @ end
         return by_gain.sum(axis=(0, 1)), start
+
+
+def _piecewise(jump: JumpGains | PiecewiseLinearJump) -> PiecewiseLinearJump:
+    if isinstance(jump, PiecewiseLinearJump):
+        return jump
+    return PiecewiseLinearJump(("isolated",), lambda fired, j: jump)
 
 
 def _spread(part: _Passed) -> Array:
