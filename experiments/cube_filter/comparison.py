@@ -25,15 +25,13 @@ from hybridctl.experiments.cube_filter.score import (
     SLOW,
     Case,
     Score,
-    filtered,
-    score,
-)
-from hybridctl.experiments.cube_filter.tables import (
     comparisons,
     draw_shares,
+    filtered,
     printed,
     record,
     rows_text,
+    score,
 )
 from hybridctl.experiments.cube_filter.tosses import (
     ORIGIN,

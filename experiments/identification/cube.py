@@ -22,8 +22,6 @@ import numpy as np
 from hybridctl.experiments.cube_filter.score import filtered
 from hybridctl.experiments.cube_filter.tosses import ORIGIN, moved, recorded
 from hybridctl.robots.filter_models import CubeSettings, cube_model
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table as RichTable
 from scipy.spatial.transform import Rotation
@@ -37,7 +35,7 @@ from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.surface import Surface, Top, fitted
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Count, Positive, Settings
 
@@ -366,8 +364,7 @@ def draw_profiles(folder: Path, surface: Surface, top: Top) -> None:
     folder.mkdir(exist_ok=True)
     n = surface.values.shape[1]
     even, odd = surface.top(list(range(0, n, 2))), surface.top(list(range(1, n, 2)))
-    figure = Figure(figsize=(10.0, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(10.0, 3.4)
     rests = surface.rests.sum(axis=1)
     for k, (axes, name) in enumerate(zip(figure.subplots(1, 3, sharey=True), NAMES, strict=True)):
         unit, label = _UNITS[name]

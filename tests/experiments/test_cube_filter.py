@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from hybridctl.experiments.cube_filter import comparison as cube_filter
 from hybridctl.experiments.cube_filter.comparison import LEVELS, at_levels, search
-from hybridctl.experiments.cube_filter.score import Case, Score, filtered, score
-from hybridctl.experiments.cube_filter.tables import by_phase, comparisons, record
+from hybridctl.experiments.cube_filter.score import (
+    Case,
+    Score,
+    by_phase,
+    comparisons,
+    filtered,
+    record,
+    score,
+)
 from hybridctl.experiments.cube_filter.tosses import (
     Calibration,
     after_impacts,
