@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -123,32 +124,22 @@ def simulate_all(config: Config, console: Console) -> Runs:
     model = config.model
     slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
     on_ground = [0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0]
+    run = partial(simulate, rtol=config.rtol, atol=config.atol)
     with console.status("simulating"):
         return Runs(
-            simulate(
+            run(
                 block.system(model, actuated=True),
                 OPEN,
                 tilted(config),
                 (0.0, config.landing_duration),
                 lambda t, x: lift(config, t),
-                rtol=config.rtol,
-                atol=config.atol,
             ),
-            simulate(
-                block.system(model),
-                SLIDING,
-                on_ground,
-                (0.0, slide_time),
-                rtol=config.rtol,
-                atol=config.atol,
-            ),
-            simulate(
+            run(block.system(model), SLIDING, on_ground, (0.0, slide_time)),
+            run(
                 block.system(block.ROCKING),
                 PIVOTING,
                 leaning(config),
                 (0.0, config.rocking_duration),
-                rtol=config.rtol,
-                atol=config.atol,
             ),
         )
 

@@ -110,17 +110,11 @@ def run(config: Config, console: Console) -> Findings:
 
 def study(config: Config, case: Case, tick: Any) -> Result:
     """All runs of one case."""
-    designs = {
-        design: hybrid_lqr(
-            with_jumps(case.map, design),
-            list(case.state_weights),
-            list(case.input_weights),
-            case.final_weight,
-        )
-        for design in DESIGNS
-    }
+    weights = case.state_weights, case.input_weights, case.final_weight
+    designs = {d: hybrid_lqr(with_jumps(case.map, d), *weights) for d in DESIGNS}
     random = np.random.default_rng(config.seed)
-    deviations = config.size * case.deviation * random.normal(size=(config.samples, case.ndx))
+    drawn = random.normal(size=(config.samples, len(case.deviation)))
+    deviations = config.size * case.deviation * drawn
     costs: dict[str, list[float]] = {design: [] for design in DESIGNS}
     for k, dx in enumerate(deviations):
         for design, result in designs.items():
@@ -169,13 +163,8 @@ def cost_of(config: Config, case: Case, result: LqrResult, dx: Array) -> float:
         tracking = simulate(case.map.system, first.mode, start, span, policy, **options)  # type: ignore[arg-type]
     except SimulationError:
         return np.inf
-    return simulated_cost(
-        case.reference,
-        tracking,
-        list(case.state_weights),
-        list(case.input_weights),
-        case.final_weight,
-    )
+    weights = case.state_weights, case.input_weights, case.final_weight
+    return simulated_cost(case.reference, tracking, *weights)
 
 
 def simulated_cost(
@@ -322,11 +311,6 @@ class Case:
     input_weights: tuple[Array, ...]
     final_weight: Array
     deviation: Array
-
-    @property
-    def ndx(self) -> int:
-        """The number of deviations."""
-        return len(self.deviation)
 
 
 def on_the_paddle(tolerance: float) -> Case:
