@@ -15,9 +15,8 @@ from rich.table import Table
 from benchmarks.timing import Timing, measure
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import make_filter
+from hybridctl.estimation.filters import first_estimate, make_filter
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.models import find_model
 from hybridctl.report import table

@@ -1,12 +1,9 @@
 """Settings of experiments and models: dataclasses whose types say their bounds as well.
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3  # rad
     widths: tuple[Positive, ...] = (1e-2, 1e-3)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 """
 
 from __future__ import annotations
@@ -43,6 +40,13 @@ def least_and_most(kind: type, name: str) -> tuple[float, float]:
         -math.inf if lower is None else lower,
         math.inf if bounds.at_most is None else bounds.at_most,
     )
+
+
+class Settings:
+    """What a dataclass of settings derives from: they are checked when they are made."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def check_settings(settings: Any) -> None:

@@ -28,8 +28,7 @@ from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem, listed_parts
-from hybridctl.sensitivity.augmentation import ParameterDerivatives
-from hybridctl.sensitivity.held import inputs_as_parameters
+from hybridctl.sensitivity.augmentation import ParameterDerivatives, inputs_as_parameters
 from hybridctl.spaces import VectorSpace
 from hybridctl.whole_jump import compiled_jump
 from hybridctl.whole_step import compiled_step

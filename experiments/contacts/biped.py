@@ -22,25 +22,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.contacts.biped_figures import draw_flow, write_drops
 from hybridctl.robots import biped
 from hybridctl.robots.biped import AIR, Parameters
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate
 from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
 
@@ -49,7 +49,7 @@ LEFT_FIRST, RIGHT_FIRST = (0, 1), (1, 0)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The biped, and the drops.
 
     robot: of both soft variants and the short rigid one. long_length, long_height: in m, of the
@@ -67,7 +67,7 @@ class Config:
     tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for k, step in enumerate(self.steps):
             number(f"steps[{k}]", step, at_most=self.reach)
         self.long()
@@ -289,3 +289,52 @@ def flow_table(config: Config, summary: Mapping[str, Any]) -> Table:
     )
     columns = ["ground", "rise -", "rise +", "spin -", "spin +", "by x", "pitch", "(19)", "sim."]
     return table(title, columns, rows)
+
+
+SHOWN = ((4, "rise [m/s]"), (2, "pitch [rad]"), (5, "pitch rate [rad/s]"))
+SIDES = ((-1.0, REFERENCE, "right foot first"), (1.0, TRACKING, "left foot first"))
+TANGENT = 0.6  # of the reach, on either side
+
+
+def write_drops(
+    folder: RunFolder, drops: Mapping[str, tuple[Parameters, HybridTrajectory]]
+) -> None:
+    """The motion of drops, each a scene by its title, for the page."""
+    scenes = []
+    for title, (parameters, run) in drops.items():
+        ground = np.array([(x, -parameters.curvature * x**2) for x in np.linspace(-0.7, 0.7, 41)])
+        mover = Mover("biped", run, partial(_outline, parameters))
+        scenes.append(Scene(title, [mover], [ground]))
+    write_motion(folder, scenes)
+
+
+def _outline(p: Parameters, x: Array) -> list[Array]:
+    """Both limbs, from the body to their feet."""
+    sides = ((-1.0, x[2] + p.spread), (1.0, x[2] - p.spread))
+    feet = [x[:2] + s * p.length * np.array([np.cos(a), np.sin(a)]) for s, a in sides]
+    return [np.array([feet[0], x[:2], feet[1]])]
+
+
+def draw_flow(folder: RunFolder, results: Mapping[str, Result]) -> None:
+    """A column for each ground: drops as dots, and the one-sided derivatives as tangents."""
+    rows = [
+        [
+            Panel(f"{name}\n{label}", _flow(result, component), least=2e-3)
+            for name, result in results.items()
+        ]
+        for component, label in SHOWN
+    ]
+    title = "A biped a moment after it has landed, on four kinds of ground"
+    series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")
+
+
+def _flow(result: Result, component: int) -> list[Line]:
+    """A component of the final state over the pitch; without tangents where it jumps at level."""
+    lines = [Line(result.pitches, result.finals[:, component], "simulated", "black", ".")]
+    if result.sides is None:
+        return lines
+    size = np.array([0.0, TANGENT * float(result.pitches.max())])
+    return lines + [
+        Line(sign * size, result.level[component] + slope * size, name, color)
+        for slope, (sign, color, name) in zip(result.sides[:, component], SIDES, strict=True)
+    ]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ from hybridctl.experiments.contacts.closed_form import (
     agreement,
     compared_summary,
     comparison_table,
+    draw_contacts,
 )
-from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import block
 from rich.console import Console
 from rich.table import Table
@@ -42,7 +43,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.page.motion import Mover, Scene, mode_text, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 
@@ -51,7 +52,7 @@ OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick"
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Angles in rad, m, s, N, and 1 for friction.
 
     tilt, drop, speed: of the block that lands, the gap of its lower corner and its speed along
@@ -75,7 +76,7 @@ class Config:
     atol: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         stop = self.speed / (self.friction * self.model.gravity)
         number("lift_time", self.lift_time, above=stop)
         number("landing_duration", self.landing_duration, above=self.lift_time)
@@ -123,32 +124,22 @@ def simulate_all(config: Config, console: Console) -> Runs:
     model = config.model
     slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
     on_ground = [0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0]
+    run = partial(simulate, rtol=config.rtol, atol=config.atol)
     with console.status("simulating"):
         return Runs(
-            simulate(
+            run(
                 block.system(model, actuated=True),
                 OPEN,
                 tilted(config),
                 (0.0, config.landing_duration),
                 lambda t, x: lift(config, t),
-                rtol=config.rtol,
-                atol=config.atol,
             ),
-            simulate(
-                block.system(model),
-                SLIDING,
-                on_ground,
-                (0.0, slide_time),
-                rtol=config.rtol,
-                atol=config.atol,
-            ),
-            simulate(
+            run(block.system(model), SLIDING, on_ground, (0.0, slide_time)),
+            run(
                 block.system(block.ROCKING),
                 PIVOTING,
                 leaning(config),
                 (0.0, config.rocking_duration),
-                rtol=config.rtol,
-                atol=config.atol,
             ),
         )
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from hybridctl.experiment import Check
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.plots import energy, forces, modes
 from hybridctl.report import event_record, table
 
 
@@ -28,12 +30,7 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """The comparison as it stands in summary.json."""
-        return {
-            "quantity": self.quantity,
-            "simulated": self.simulated,
-            "closed_form": self.closed_form,
-            "error": self.error,
-        }
+        return {**asdict(self), "error": self.error}
 
 
 def compared_summary(
@@ -72,3 +69,10 @@ def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> 
 def _plain(value: float) -> str:
     """With six digits, and no sign for zero."""
     return f"{round(value, 6) + 0.0:.6f}"
+
+
+def draw_contacts(stem: Path, title: str, run: HybridTrajectory) -> None:
+    """Save `<stem>_modes.png`, `<stem>_forces.png` and `<stem>_energy.png`."""
+    modes(run, stem.with_name(f"{stem.name}_modes.png"), title=title)
+    forces(run, stem.with_name(f"{stem.name}_forces.png"), title=title)
+    energy(run, stem.with_name(f"{stem.name}_energy.png"), title=title)

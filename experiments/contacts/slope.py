@@ -20,8 +20,8 @@ from hybridctl.experiments.contacts.closed_form import (
     agreement,
     compared_summary,
     comparison_table,
+    draw_contacts,
 )
-from hybridctl.experiments.contacts.figures import draw_contacts
 from hybridctl.robots import ball
 from rich.console import Console
 
@@ -33,7 +33,7 @@ from hybridctl.mechanics import closed_contacts
 from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, progress
-from hybridctl.settings import Bounds, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, NotNegative, Positive, Settings
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 
@@ -51,7 +51,7 @@ STYLES = (
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Slope in rad, height above it in m, speed down the slope at the start in m/s.
 
     friction_low lets the ball slide, friction_high stops it, friction_catch too, for the
@@ -70,7 +70,7 @@ class Config:
     atol: NotNegative = 1e-9
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         border = float(np.tan(self.slope))
         number("friction_low", self.friction_low, at_most=border)
         number("friction_high", self.friction_high, above=border)

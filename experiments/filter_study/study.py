@@ -19,11 +19,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from hybridctl.experiments.filter_study import figures
 from rich.console import Console
 from rich.table import Table
 
@@ -31,17 +31,17 @@ from hybridctl import __version__
 from hybridctl.checks import member
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import HybridctlError
-from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import FILTERS, run_filter
+from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
+from hybridctl.estimation.judgement import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.models import find_model
+from hybridctl.plots import CURVES, Line, Panel, series
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
@@ -76,7 +76,7 @@ Natural = Annotated[int, Bounds(at_least=0)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
 
     particle_runs: the first of the runs, in which the particle filter takes part too; where a model
@@ -94,7 +94,7 @@ class Config:
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for model in self.models:
             member("model", model, SETUPS)
 
@@ -154,7 +154,7 @@ def studied(record: Journal, config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         for model, found in models.items():
-            figures.draw(folder / f"figures/nees_{model}.png", model, found)
+            draw_nees(folder / f"figures/nees_{model}.png", model, found)
 
     summary = {"runs": config.runs, "sweep_runs": config.sweep, "models": models}
     return Findings(summary, printed(models), checks(models), draw=draw)
@@ -357,3 +357,25 @@ def _settings(model: str, scale: float) -> FilterSettings:
 @cache
 def _model(model: str, scale: float) -> FilterModel:
     return find_model(model).make(_settings(model, scale))
+
+
+def draw_nees(path: Path, model: str, found: Mapping[str, Any]) -> None:
+    """NEES per degree of freedom of every filter, beside the band; the salted one below all."""
+    filters = found["filters"]
+    lines = [
+        _curve(values, "nees_per_degree", name, color, ".-", 3.5 if name == "salted" else 1.2)
+        for (name, values), color in zip(filters.items(), CURVES, strict=False)
+    ]
+    for key, label in (("low", "99 % band"), ("high", None)):
+        lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))
+    panel = Panel("NEES / degree", lines, log=True)
+    title = f"{model}, {filters['salted']['runs']} runs at the stated noise: 1 is right"
+    series(path, [[panel]], title=title)
+
+
+def _curve(
+    values: Mapping[str, Any], key: str, label: str | None, color: str, style: str, width: float
+) -> Line:
+    rows = values["nees"]
+    times, points = (np.array([row[k] for row in rows]) for k in ("time", key))
+    return Line(times, points, label, color, style, width)

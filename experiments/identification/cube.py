@@ -11,36 +11,122 @@ pose in flight is from the pose some time later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hybridctl.experiments.cube_filter.score import filtered
 from hybridctl.experiments.cube_filter.tosses import ORIGIN, moved, recorded
-from hybridctl.experiments.identification import figures
-from hybridctl.experiments.identification.likelihoods import (
-    NAMES,
-    Table,
-    at_point,
-    flight,
-    prediction_errors,
-    shortened,
-)
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 from rich.table import Table as RichTable
+from scipy.spatial.transform import Rotation
 from scipy.stats import qmc
 
-from hybridctl import __version__
+from hybridctl import __version__, simulate
 from hybridctl.checks import Array, number
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import InputError
-from hybridctl.estimation.record import Record
+from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
+from hybridctl.estimation import Estimate, FilterModel, Record
+from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.surface import Surface, Top, fitted
 from hybridctl.experiment import Check, Findings, experiment
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
-from hybridctl.settings import Count, Positive, check_settings
+from hybridctl.settings import Count, Positive, Settings
+
+NAMES = ("friction", "restitution", "rounding")
+
+
+def at_point(settings: CubeSettings, point: Array) -> CubeSettings:
+    """Settings at a point (3,)."""
+    return replace(settings, **dict(zip(NAMES, point.tolist(), strict=True)))
+
+
+def shortened(record: Record, until: float) -> Record:
+    """The rows of the first `until` s."""
+    return record.between(-np.inf, float(record.channels["pose"].times.min()) + until)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Log-likelihoods by point and toss, and how many poses the gate rejected, in a journal.
+
+    Every toss has a filter with one hypothesis go along its first poses.
+    """
+
+    journal: Journal
+    settings: CubeSettings
+    records: Mapping[int, Record]
+
+    def fill(
+        self, points: Array, numbers: Sequence[int], tick: Callable[[int], None] = lambda done: None
+    ) -> Array:
+        """Log-likelihoods (m, n) of tosses at points (m, 3); -inf where a filter fails."""
+        rows = []
+        for k, point in enumerate(points):
+            rows.append([self._entry(point, n)[0] for n in numbers])
+            tick(k + 1)
+        return np.array(rows)
+
+    def rejected(self, point: Array, numbers: Sequence[int]) -> int:
+        """How many poses of these tosses the gate rejected at a point."""
+        return sum(self._entry(point, n)[1] for n in numbers)
+
+    def _entry(self, point: Array, number: int) -> tuple[float, int]:
+        key = json.dumps([*point.tolist(), number])
+        found = self.journal.get(key)
+        if found is None:
+            found = self._found(point, number)
+            self.journal.put(key, found)
+        total, rejected = found
+        return float(total), int(rejected)
+
+    def _found(self, point: Array, number: int) -> tuple[float, int]:
+        settings = at_point(self.settings, point)
+        try:
+            result, rows = filtered("salted", settings, self.records[number])
+        except (SimulationError, ConstraintViolatedError):
+            return -np.inf, 0
+        return float(log_likelihoods(result, rows).sum()), len(result.rejected)
+
+
+def flight(model: FilterModel, settings: CubeSettings, record: Record) -> Estimate:
+    """The last estimate of a toss before the first event of its filter."""
+    result, _ = filtered("salted", settings, record)
+    found: Estimate = result.initial
+    for step in result.steps:
+        if step.events or step.estimate.mode != model.open:
+            break
+        found = step.estimate
+    return found
+
+
+def prediction_errors(
+    model: FilterModel, record: Record, start: Estimate, ahead: float
+) -> tuple[float, float]:
+    """How far the motion from a start is from the pose `ahead` s later, in m and in rad.
+
+    nan where the record has no row then, or the motion cannot be simulated.
+    """
+    poses = record.channels["pose"]
+    row = int(np.abs(poses.times - start.time - ahead).argmin())
+    end = float(poses.times[row])
+    if abs(end - start.time - ahead) > np.diff(poses.times).max():
+        return np.nan, np.nan
+    at = model.system, start.mode, start.mean, (start.time, end)
+    try:
+        run = simulate(*at, rtol=1e-7, atol=1e-7, on_zeno="rest")
+    except (SimulationError, ConstraintViolatedError):
+        return np.nan, np.nan
+    found, seen = run.final_state, poses.values[row]
+    turn = Rotation.from_quat(found[3:7]).inv() * Rotation.from_quat(seen[3:7])
+    return float(np.linalg.norm(found[:3] - seen[:3])), float(turn.magnitude())
+
 
 SUMMARY = (
     "friction, restitution and corner radius of a cube from recorded tosses, held out on others"
@@ -74,7 +160,7 @@ def _noise() -> CubeSettings:
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Settings):
     """Ranges in which some points of a Sobol sequence lie, by the seed that scrambles it."""
 
     friction: tuple[float, float]
@@ -84,7 +170,7 @@ class Box:
     seed: int
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for name in NAMES:
             low, high = getattr(self, name)
             number(f"upper end of {name}", high, above=low)
@@ -97,7 +183,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is taken of the recordings in the file `data`.
 
     fitted, held_out: numbers of tosses, those from 0 and those that follow. every: which of the
@@ -118,9 +204,6 @@ class Config:
     depth: Positive = 60.0
     ahead: Positive = 0.2
     noise: CubeSettings = field(default_factory=_noise)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -168,7 +251,7 @@ def identified(journal: Journal, config: Config, console: Console) -> Findings:
         summary,
         printed(summary),
         [Check("log-likelihood of other tosses over that of what is published", gain, least=0.0)],
-        draw=lambda folder: figures.draw(folder / "figures", surface, top),
+        draw=lambda folder: draw_profiles(folder / "figures", surface, top),
     )
 
 
@@ -268,3 +351,39 @@ def printed(summary: Mapping[str, Any]) -> list[RichTable | str]:
         table("On tosses that were not used", columns, judged),
         "mm, deg: median error of predictions from the last pose in flight.",
     ]
+
+
+_UNITS = {"friction": (1.0, ""), "restitution": (1.0, ""), "rounding": (1e3, " [mm]")}
+
+
+def draw_profiles(folder: Path, surface: Surface, top: Top) -> None:
+    """Profiles of all tosses and of their halves, and what was evaluated, in the folder.
+
+    A point of the evaluation is drawn as far from the profile as it is from the quadratic.
+    """
+    folder.mkdir(exist_ok=True)
+    n = surface.values.shape[1]
+    even, odd = surface.top(list(range(0, n, 2))), surface.top(list(range(1, n, 2)))
+    figure = canvas(10.0, 3.4)
+    rests = surface.rests.sum(axis=1)
+    for k, (axes, name) in enumerate(zip(figure.subplots(1, 3, sharey=True), NAMES, strict=True)):
+        unit, label = _UNITS[name]
+        low, high = surface.points[:, k].min(), surface.points[:, k].max()
+        at = np.linspace(low, high, 200)
+        for one, color, what in (
+            (top, TRACKING, "all tosses"),
+            (even, REFERENCE, "even ones"),
+            (odd, BASELINE, "odd ones"),
+        ):
+            fall = -0.5 * ((at - one.values[k]) / one.standard_errors[k]) ** 2
+            axes.plot(unit * at, fall, color=color, lw=1.6, label=what if k == 0 else None)
+        x = surface.points[:, k]
+        own = -0.5 * ((x - top.values[k]) / top.standard_errors[k]) ** 2
+        axes.plot(unit * x, own + rests, ".", color="black", label="evaluated" if k == 0 else None)
+        axes.set_xlabel(f"{name}{label}")
+        axes.grid(alpha=0.3)
+        if k == 0:
+            axes.set_ylabel("log-likelihood below its top")
+            axes.legend(fontsize=8)
+    figure.suptitle("Profiles of the log-likelihood of the tosses")
+    save_figure(figure, folder / "profiles.png")

@@ -1,1 +1,1 @@
-"""Base estimation of legged robots: a recorded walk, and synthetic ones with truth."""
+"""Base estimation of a legged robot: a recorded walk, with motion capture as truth."""

@@ -11,18 +11,25 @@ errors differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.legged import figures, robustness
-from hybridctl.experiments.legged.odometry import odometry
 from hybridctl.experiments.legged.recording import FEET, INERTIAL, Recording, Source, load
-from hybridctl.experiments.legged.score import Outcome, errors, filtered, judged, rms, tracked
-from hybridctl.experiments.legged.tables import printed
+from hybridctl.experiments.legged.score import (
+    Outcome,
+    errors,
+    filtered,
+    judged,
+    odometry,
+    rms,
+    tracked,
+)
 from rich.console import Console
+from rich.table import Table
 from scipy.spatial.transform import Rotation
 
 from hybridctl.errors import InputError
@@ -36,12 +43,12 @@ from hybridctl.estimation.legged.levels import (
     noise_of_standing,
 )
 from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.space import ERRORS, Error
+from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import progress
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.report import progress, table
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 
@@ -64,7 +71,7 @@ Share = Annotated[float, Bounds(above=0.0, at_most=1.0)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is run on the recording in the folder `data`.
 
     source: "archive" (NPZ), "bag", or "any" that is there. settings: of the filter. share_touch,
@@ -88,7 +95,7 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | None):
             raise InputError(f"data must be the path of a folder, got {self.data!r}")
-        check_settings(self)
+        super().__post_init__()
 
 
 def quick(config: Config) -> Config:
@@ -269,3 +276,76 @@ def _levels(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             forces = {"touch_force": s.touch_force, "lift_force": s.lift_force}
             found.append({"name": outcome.name, **forces, **asdict(s.noise)})
     return found
+
+
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Everything that summary.json holds, to be read."""
+    touched = summary["touchdowns"]
+    title = (
+        f"Root over {summary['duration']:.1f} s, touchdowns {touched['left']} + {touched['right']}"
+    )
+    ways = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
+    tilts = ("error", "settled s", "tilt deg", "yaw deg", "mm")
+    levels = ("", "force N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
+    parts: list[Table | str] = [
+        table(title, ways, [_row(f) for f in summary["filters"]]),
+        "mm: RMS position; walk: of the part that walks; end: last error. NEES: of the position, "
+        "should be 3. L + R: touchdowns. ms: per sample.",
+        table("Started wrong in tilt", tilts, [_tilt(f) for f in summary["tilted"]]),
+        "settled: s until tilt stays within 1 deg while standing; others: RMS over everything.",
+        table("Settings", levels, [_level(f) for f in summary["levels"]]),
+    ]
+    if "robustness" in summary:
+        damages = ("", "mm", "yaw deg", "roll deg", "pitch deg", "NEES", "within", "flags")
+        parts += [
+            table("Damaged recordings", damages, [_robust(f) for f in summary["robustness"]]),
+            "within: share of rows with position and yaw where the filter says with 99.9 %.",
+        ]
+    return parts
+
+
+def _row(f: Mapping[str, Any]) -> tuple[str, ...]:
+    seconds = f["seconds_per_sample"]
+    return (
+        f["name"],
+        f"{1e3 * f['position_rmse']:.1f}",
+        f"{1e3 * f['position_rmse_walk']:.1f}",
+        f"{1e3 * f['final_position_error']:.1f}",
+        *(f"{np.degrees(f[f'{name}_rmse']):.2f}" for name in ("roll", "pitch", "yaw")),
+        "-" if f["mean_nees"] is None else f"{f['mean_nees']:.2f}",
+        "-" if "touchdowns" not in f else "{left} + {right}".format(**f["touchdowns"]),
+        "-" if seconds is None else f"{1e3 * seconds:.2f}",
+    )
+
+
+def _tilt(f: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f["error"],
+        "never" if f["settled"] is None else f"{f['settled']:.2f}",
+        f"{np.degrees(f['tilt_rmse']):.2f}",
+        f"{np.degrees(f['yaw_rmse']):.2f}",
+        f"{1e3 * f['position_rmse']:.1f}",
+    )
+
+
+def _level(f: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f["name"],
+        f"{f['touch_force']:.0f}/{f['lift_force']:.0f}",
+        f"{f['gyroscope']:.1e}",
+        f"{f['accelerometer']:.1e}",
+        f"{1e3 * f['foot']:.1f}",
+        f"{f['foot_turn']:.3f}",
+        f"{1e3 * f['measured']:.1f}",
+    )
+
+
+def _robust(f: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f["name"],
+        f"{1e3 * f['position_rmse']:.1f}",
+        *(f"{np.degrees(f[f'{name}_rmse']):.2f}" for name in ("yaw", "roll", "pitch")),
+        f"{f['mean_nees']:.2f}",
+        f"{100.0 * f['within']:.0f} %",
+        "; ".join(f["flags"]) or "none",
+    )

@@ -10,12 +10,51 @@ import numpy as np
 from hybridctl.experiments.legged.recording import FEET, Recording, Truth, euler
 
 from hybridctl.checks import Array
-from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
+from hybridctl.estimation import Estimate, Record
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.record import Record
+from hybridctl.estimation.legged.readings import Readings, held
+from hybridctl.estimation.legged.rotation import matrix, quaternion
 from hybridctl.estimation.result import FilterResult
+
+
+def odometry(
+    estimator: BaseEstimator, readings: Readings, orientation: Array, position: Array
+) -> Track:
+    """The root over the foot that bears more, which is held where it is until the other does.
+
+    orientation (4,), position (3,): of the root at the first row of angles.
+    """
+    timed, kinematics = estimator.readings(readings), estimator.base.kinematics
+    feet, angles = list(timed.loads), timed.angles
+    loads = np.hstack([held(timed.loads[foot], angles.times) for foot in feet])
+    bearing = np.argmax(loads, axis=1)
+    inner, offset = kinematics.base  # inertial frame in the root
+    turn, place = matrix(orientation), np.array(position, dtype=np.float64)
+    held_turn = held_place = None
+    turns, places, last = [], [], -1
+    for row, k in zip(angles.values, bearing, strict=True):
+        seen = dict(zip(feet, kinematics(row, feet), strict=True))
+        own = {f: (inner @ s.rotation, offset + inner @ s.position) for f, s in seen.items()}
+        if k != last:
+            if last >= 0 and held_turn is not None and held_place is not None:
+                turn, place = _root(held_turn, held_place, *own[feet[last]])
+            c, s = own[feet[k]]
+            held_turn, held_place = turn @ c, place + turn @ s
+            last = k
+        assert held_turn is not None
+        assert held_place is not None
+        turn, place = _root(held_turn, held_place, *own[feet[k]])
+        turns.append(quaternion(turn))
+        places.append(place)
+    return Track(angles.times, np.array(places), euler(np.array(turns)), None)
+
+
+def _root(foot_turn: Array, foot_place: Array, c: Array, s: Array) -> tuple[Array, Array]:
+    """The root that sees a foot, held there, in rotation c and position s."""
+    turn = foot_turn @ c.T
+    return turn, foot_place - turn @ s
+
 
 Begin = Callable[[BaseEstimator, Estimate], Estimate]
 
@@ -31,17 +70,6 @@ class Track:
     position: Array
     angles: Array
     covariance: Array | None
-
-    @staticmethod
-    def of(roots: Sequence[RootPose]) -> Track:
-        """The track of a filter's poses."""
-        angles = euler(np.array([root.orientation for root in roots]))
-        return Track(
-            np.array([root.time for root in roots]),
-            np.array([root.position for root in roots]),
-            angles,
-            np.array([root.covariance for root in roots]),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,4 +177,9 @@ def tracked(estimator: BaseEstimator, record: Record, estimates: Sequence[Estima
         estimator.root(e, None if u is None else u[:3])
         for e, u in zip(estimates, inputs, strict=True)
     ]
-    return Track.of(roots)
+    return Track(
+        np.array([root.time for root in roots]),
+        np.array([root.position for root in roots]),
+        euler(np.array([root.orientation for root in roots])),
+        np.array([root.covariance for root in roots]),
+    )

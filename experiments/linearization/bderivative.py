@@ -17,13 +17,14 @@ The field is :math:`\dot x = 1 + \Delta(\operatorname{sign} x)` in the plane, in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.linearization.bderivative_figures import draw_balls, draw_errors
+from matplotlib.axes import Axes
 from rich.console import Console
 
 from hybridctl.checks import Array, array, number
@@ -32,10 +33,11 @@ from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Guard, Mode, Reset, Transition
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.plots import GREEN, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
-from hybridctl.settings import Bounds, Positive, UnitInterval, check_settings
+from hybridctl.settings import Bounds, Positive, Settings, UnitInterval
 from hybridctl.spaces import VectorSpace
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
@@ -48,7 +50,7 @@ DURATION = 1.0  # s, with the surfaces in the middle
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Fields in m/s, and how they are tested.
 
     opposing: delta of the linear case. changes: Delta of the others for the signs (-, -), (-, +),
@@ -67,7 +69,7 @@ class Config:
     atol: Positive = 1e-12
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         changes = array("changes", self.changes, (len(SIGNS), 2))
         if not (changes > -1.0).all():
             raise InputError(f"changes must be greater than -1, got {changes.min()}")
@@ -266,3 +268,64 @@ def record(config: Config, result: Result) -> dict[str, Any]:
         "steps": config.steps,
         "errors": result.errors,
     }
+
+
+ORDERS = (TRACKING, REFERENCE)
+STYLES = ("o-", "s--", "^-")
+MARKS = (*ORDERS, GREEN)
+DOT = 4  # of so many simulated points one is drawn
+
+
+def draw_balls(path: Path, results: Mapping[str, Result]) -> None:
+    """The ball before the surfaces and its image behind them, simulated and predicted."""
+    figure = canvas(1.0 + 4.6 * len(results), 5.4)
+    grid = figure.subplots(1, len(results), squeeze=False)
+    for axes, (name, result) in zip(grid[0], results.items(), strict=True):
+        _draw_ball(axes, result)
+        axes.set_title(name, fontsize=10)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+    figure.suptitle("A ball of initial points and its image after 1 s")
+    save_figure(figure, path)
+
+
+def _draw_ball(axes: Axes, result: Result) -> None:
+    instance, b = result.instance, result.instance.derivative()
+    start, end = instance.start, instance.end
+    axes.axhline(0.0, color="#555555", lw=1.5)
+    axes.axvline(0.0, color="#555555", lw=1.5, label="surfaces")
+    times = np.linspace(0.0, 1.0, 61)
+    path = [instance.nominal(t) for t in times]
+    axes.plot(*np.transpose(path), color="black", lw=1.0, label="nominal")
+    axes.plot(*np.transpose([start, end]), "o", color="black", ms=4)
+    orders = b.follow(instance.turned(result.rim)).orders[:, 0]
+    for first, color in enumerate(ORDERS):
+        for points, centre, label in (
+            (result.rim, start, None),
+            (result.predicted, end, f"B-derivative, x{first + 1} = 0 first"),
+        ):
+            mine = orders == first
+            shown = np.where((mine | np.roll(mine, 1))[:, None], centre + points, np.nan)
+            axes.plot(*np.vstack([shown, shown[:1]]).T, color=color, lw=2.0, label=label)
+    axes.plot(*(end + result.image)[::DOT].T, "o", color="black", ms=3, label="simulated", zorder=4)
+    axes.set_aspect("equal")
+    axes.set_xlabel("x1 [m]")
+    axes.set_ylabel("x2 [m]")
+    axes.grid(alpha=0.3)
+
+
+def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, Result]) -> None:
+    """Errors of one-sided differences of the flow, for shrinking steps."""
+    figure = canvas(6.2, 4.6)
+    axes = figure.subplots()
+    for (name, result), style, color in zip(results.items(), STYLES, MARKS, strict=True):
+        shown = np.maximum(result.errors, np.finfo(np.float64).eps)
+        axes.loglog(steps, shown, style, color=color, ms=4, lw=1.4, label=name)
+    scale = results["turning"].errors[0] / steps[0]
+    axes.loglog(steps, scale * np.array(steps), ":", color="black", lw=1.0, label="slope 1")
+    axes.set_xlabel("step [m]")
+    axes.set_ylabel("largest error [m/m]")
+    axes.set_title("One-sided differences of the flow against the B-derivative", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    save_figure(figure, path)

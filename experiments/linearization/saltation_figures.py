@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from hybridctl.experiments.linearization.saltation_study import Pair, Result
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,6 +14,9 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder
+
+if TYPE_CHECKING:
+    from hybridctl.experiments.linearization.saltation import Pair, Result
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
 COLORS = (GREEN, ORANGE, TRACKING, REFERENCE)

@@ -19,30 +19,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.linearization.validate_cases import Case
-from hybridctl.experiments.linearization.validate_figures import draw
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import plugins
+from hybridctl import HybridTrajectory, plugins, simulate
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.policy import DisturbedPolicy
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid import DisturbedPolicy
+from hybridctl.hybrid.trajectory import Arc
+from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.variation import InputChange, Variation
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is perturbed, and by how much.
 
     seed, directions: of the perturbations (z0, v), |z0| = 1 (rad, m, s), each input a sine of at
@@ -61,7 +61,7 @@ class Config:
     tolerance: Positive = 1e-11
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.difference_directions > self.directions:
             raise InputError(
                 f"difference_directions must be at most directions ({self.directions}), got "
@@ -335,3 +335,38 @@ def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
         f"state's derivative: {summary['best_derivative_error']:.1e} with saltation, "
         f"{summary['reset_only_error']:.1e} with the resets' Jacobians only",
     ]
+
+
+COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
+STYLES = ("o-", "s-", "^-", "d-")
+
+
+def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Result]) -> None:
+    """Remainders on the left, derivative errors with and without saltation on the right."""
+    figure = canvas(10.5, 4.8)
+    left, right = figure.subplots(1, 2)
+    for (name, result), color, style in zip(results.items(), COLORS, STYLES, strict=False):
+        label: str | None = name
+        for remainders in result.remainders:
+            left.loglog(config.sizes, remainders, style, color=color, ms=4, lw=1.0, label=label)
+            label = None
+        errors = result.derivative_errors
+        right.loglog(config.steps, errors, style, color=color, ms=4, lw=1.3, label=name)
+        right.loglog(config.steps, result.reset_errors, style[0] + ":", color=color, ms=4, lw=1.3)
+    sizes = np.array(config.sizes)
+    least = min(float(result.remainders[:, 0].min()) for result in results.values())
+    guide = 0.3 * least * (sizes / sizes[0]) ** 2
+    left.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 2")
+    left.set_xlabel("epsilon")
+    left.set_ylabel("largest |x - alpha - epsilon z|")
+    left.set_title("Remainder of the linearization", fontsize=10)
+    right.plot([], [], "-", color="black", lw=1.0, label="saltation matrices")
+    right.plot([], [], ":", color="black", lw=1.3, label="Jacobians of the resets only")
+    right.set_xlabel("step of the difference")
+    right.set_ylabel("relative error")
+    right.set_title("Derivative of the final state", fontsize=10)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.suptitle(f"First-order validation: {experiment}")
+    save_figure(figure, path)

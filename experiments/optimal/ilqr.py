@@ -26,18 +26,15 @@ from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import block, rrr_door
 from rich.console import Console
 
-from hybridctl import symbolic
+from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.checks import Array
-from hybridctl.control.ilqr.cost import QuadraticCost
-from hybridctl.control.ilqr.search import OptimalMotion, ilqr
+from hybridctl.control import QuadraticCost
+from hybridctl.control.ilqr.search import OptimalMotion
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.report import RunFolder, table
-from hybridctl.sensitivity.linearize import Linearization, linearize
-from hybridctl.settings import Bounds, Count, Positive, check_settings
-from hybridctl.spaces import VectorSpace
+from hybridctl.sensitivity import Linearization
+from hybridctl.settings import Bounds, Count, Positive, Settings
 
 SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
 
@@ -51,7 +48,7 @@ COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Numbers of intervals and iterations; block: m, m/s, rad; door: s, and rad of the wrist.
 
     block_target: where the block shall stop, after sliding from x = 0. door_start, door_end: the
@@ -71,9 +68,6 @@ class Config:
     door_shift: float = 0.05
     rtol: Positive = 1e-9
     atol: Positive = 1e-9
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:

@@ -14,30 +14,34 @@ agree to second order in the size of the deviation, so that their relative diffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.optimal.lqr_cases import CASES, Case
-from hybridctl.experiments.optimal.lqr_figures import draw
+from hybridctl.experiments.rrr_door.reference import Design, build
+from hybridctl.robots import block, paddle, rrr_door
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
-from hybridctl.control.reference import Reference
+from hybridctl.control.lqr.periodic import periodic_lqr
+from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ReferenceSpreading, followed, locate
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.report import progress, table
 from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.sensitivity.return_map import periodic_orbit
+from hybridctl.settings import Bounds, Count, Positive, Settings
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
@@ -46,7 +50,7 @@ _NODES, _WEIGHTS = leggauss(8)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The random starts, and the sizes at which cost and value function are compared.
 
     samples: starts of each case. seed: of their directions. size: of the deviations, relative to
@@ -60,7 +64,7 @@ class Config:
     tolerance: Positive = 1e-9
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if len(set(self.sizes)) < 2:
             raise InputError(f"sizes must have two or more different numbers, got {self.sizes}")
 
@@ -106,17 +110,11 @@ def run(config: Config, console: Console) -> Findings:
 
 def study(config: Config, case: Case, tick: Any) -> Result:
     """All runs of one case."""
-    designs = {
-        design: hybrid_lqr(
-            with_jumps(case.map, design),
-            list(case.state_weights),
-            list(case.input_weights),
-            case.final_weight,
-        )
-        for design in DESIGNS
-    }
+    weights = case.state_weights, case.input_weights, case.final_weight
+    designs = {d: hybrid_lqr(with_jumps(case.map, d), *weights) for d in DESIGNS}
     random = np.random.default_rng(config.seed)
-    deviations = config.size * case.deviation * random.normal(size=(config.samples, case.ndx))
+    drawn = random.normal(size=(config.samples, len(case.deviation)))
+    deviations = config.size * case.deviation * drawn
     costs: dict[str, list[float]] = {design: [] for design in DESIGNS}
     for k, dx in enumerate(deviations):
         for design, result in designs.items():
@@ -165,13 +163,8 @@ def cost_of(config: Config, case: Case, result: LqrResult, dx: Array) -> float:
         tracking = simulate(case.map.system, first.mode, start, span, policy, **options)  # type: ignore[arg-type]
     except SimulationError:
         return np.inf
-    return simulated_cost(
-        case.reference,
-        tracking,
-        list(case.state_weights),
-        list(case.input_weights),
-        case.final_weight,
-    )
+    weights = case.state_weights, case.input_weights, case.final_weight
+    return simulated_cost(case.reference, tracking, *weights)
 
 
 def simulated_cost(
@@ -259,3 +252,118 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         sizes = ", ".join(f"{size:g}" for size in s["sizes"])
         lines.append(f"{name}: simulated cost against value function {gaps} at sizes {sizes}")
     return lines
+
+
+WRONG = (("reset", "reset's Jacobian only", REFERENCE), ("no", "no jump", BASELINE))
+COLORS = (TRACKING, REFERENCE, GREEN)
+
+
+def draw(path: Path, config: Config, results: Mapping[str, Result]) -> None:
+    """Ratios of costs of all starts on the left, value function against simulation on the right."""
+    figure = canvas(10.5, 4.6)
+    left, right = figure.subplots(1, 2)
+    for column, result in enumerate(results.values()):
+        for side, (design, label, color) in zip((-0.15, 0.15), WRONG, strict=True):
+            ratios = result.ratios(design)
+            ratios = np.sort(ratios[np.isfinite(ratios)])
+            places = column + side + np.linspace(-0.1, 0.1, len(ratios))
+            left.plot(places, ratios, "o", color=color, ms=4, label=label if column == 0 else None)
+    left.axhline(1.0, color="black", lw=0.8)
+    left.set_yscale("log")
+    left.set_xticks(range(len(results)), list(results))
+    left.set_ylabel("simulated cost / that with saltation")
+    left.set_title("Each start, sorted", fontsize=10)
+    for (name, result), color in zip(results.items(), COLORS, strict=True):
+        right.loglog(config.sizes, result.gaps, "o-", color=color, ms=4, label=name)
+    sizes = np.array(config.sizes)
+    middle = float(np.exp(np.mean([np.log(r.gaps) for r in results.values()])))
+    guide = middle * sizes / np.exp(np.log(sizes).mean())
+    right.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 1")
+    right.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    right.minorticks_off()
+    right.set_xlabel("size of the deviation")
+    right.set_ylabel("|simulated cost / value function - 1|")
+    right.set_title("Value function", fontsize=10)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.suptitle("Hybrid LQR with and without the saltation matrix")
+    save_figure(figure, path)
+
+
+PERIODS = 4
+EARLY, LATE = 1e-2, 1e2  # weights on errors before the impact, on inputs after it
+BLOCK_START = (0.0, 0.3, 0.2, 1.0, 0.0, 0.0)  # tilted, thrown sideways
+BLOCK_END = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A reference with its map and the weights of the cost.
+
+    state_weights, input_weights: of each arc. The error before the last impact counts little.
+    deviation (ndx,): the standard deviations of the start.
+    """
+
+    map: Linearization
+    reference: Reference
+    state_weights: tuple[Array, ...]
+    input_weights: tuple[Array, ...]
+    final_weight: Array
+    deviation: Array
+
+
+def on_the_paddle(tolerance: float) -> Case:
+    """A ball that bounces on a driven paddle, from apex to apex, where it would not stay."""
+    plant, p = paddle.system(), paddle.Parameters()
+    orbit = periodic_orbit(plant, paddle.AIR, paddle.apex(), p.period, input=paddle.drive)
+    q, r = np.diag([100.0, 10.0, 1.0, 0.1]), 1e-3 * np.eye(1)
+    nominal, _ = periodic_lqr(orbit.linearization, q, r).repeated(PERIODS)
+    return Case(
+        linearize(plant, nominal, rtol=tolerance, atol=tolerance),
+        extend(plant, nominal, before=0.5 * p.period, after=0.5 * p.period),
+        (q,) * (PERIODS + 1),
+        (r,) * (PERIODS + 1),
+        q,
+        np.array([5e-3, 5e-3, 2e-2, 2e-2]),
+    )
+
+
+def of_the_block(tolerance: float) -> Case:
+    """A block that lands corner by corner and slides, pushed and turned at its centre."""
+    plant = block.system(actuated=True)
+    nominal = simulate(
+        plant, ("open", "open"), BLOCK_START, (0.0, BLOCK_END), rtol=tolerance, atol=tolerance
+    )
+    q, r = np.diag([100.0, 100.0, 10.0, 1.0, 1.0, 0.1]), np.diag([1e-2, 1e-2, 1.0])
+    return Case(
+        linearize(plant, nominal, rtol=tolerance, atol=tolerance),
+        extend(plant, nominal, before=0.02, after=0.02),
+        (EARLY * q, EARLY * q, EARLY * q, q),
+        (r, r, r, LATE * r),
+        q,
+        np.array([5e-3, 1e-3, 5e-3, 1e-2, 1e-2, 2e-2]),
+    )
+
+
+def at_the_door(tolerance: float) -> Case:
+    """The reference of the thesis, which hits the door with both corners at once."""
+    parameters = rrr_door.Parameters()
+    plant = rrr_door.system(parameters)
+    reference = build(plant, parameters, Design(), rtol=tolerance, atol=tolerance)
+    q, r = np.diag([100.0] * 4 + [1.0] * 4), 0.01 * np.eye(3)
+    return Case(
+        linearize(plant, reference.nominal, rtol=tolerance, atol=tolerance),
+        reference,
+        (EARLY * q, q),
+        (r, LATE * r),
+        q,
+        np.array([0.02, 0.02, 0.02, 0.01, 0.02, 0.02, 0.02, 0.0]),
+    )
+
+
+CASES: Mapping[str, Callable[[float], Case]] = {
+    "paddle": on_the_paddle,
+    "block": of_the_block,
+    "door": at_the_door,
+}

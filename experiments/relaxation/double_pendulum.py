@@ -14,38 +14,42 @@ above by the stop; the inertia, which the paper does not print, is ours:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.relaxation.figures import (
-    draw_locked,
-    draw_printed,
-    draw_reference,
-    draw_variations,
-    write_pendulum,
-)
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import symbolic
+from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, simulate, symbolic
 from hybridctl.checks import Array
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.mode import Edge, Outgoing, Reset
-from hybridctl.hybrid.relaxation.relax import FREE, Relaxed, relax
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid.mode import Edge, Outgoing
+from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
+from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.plots import (
+    BANDS,
+    CURVES,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Line,
+    Panel,
+    Pose,
+    power_law,
+    series,
+    snapshots,
+)
 from hybridctl.report import RunFolder, table
-from hybridctl.sensitivity.linearize import linearize
-from hybridctl.settings import Bounds, Positive, check_settings
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 
 KICK = 5.0 / 16.0
+LINKS = ((TRACKING, "link 1"), (REFERENCE, "link 2"))
 LONG = 0.1  # s: shorter locks are the brief rests of a plastic stop that lets go at once
 CALM = 2.0  # times sqrt(epsilon): what is left of bounces is slower (K(0.5) = 1.46), rad/s
 RTOL, ATOL = 1e-12, 1e-13  # of variations, whose remainders are down to 1e-9
@@ -55,7 +59,7 @@ Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is simulated.
 
     start, variation_start: theta_1, theta_2 in degrees, at rest. epsilon, variation_epsilon: rad.
@@ -72,9 +76,6 @@ class Config:
     variation_duration: Positive = 2.0
     sizes: tuple[Positive, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)
     printed: tuple[Positive, ...] = (1e-3, 1e-4, 1e-5)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -335,3 +336,90 @@ def locked_table(pairs: Sequence[tuple[float, Interval, Interval]]) -> Table:
         for c, wanted, found in pairs
     ]
     return table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows)
+
+
+def write_pendulum(folder: RunFolder, runs: Mapping[str, HybridTrajectory]) -> None:
+    """The motion of double pendulums with links of 1 m, each a scene, for the page."""
+    scenes = [Scene(title, [Mover("links", run, _links)]) for title, run in runs.items()]
+    write_motion(folder, scenes)
+
+
+def _links(x: Array) -> list[Array]:
+    """Both links, hanging where both angles are zero."""
+    first, second = x[0], x[0] + x[2]
+    elbow = np.array([np.sin(first), -np.cos(first)])
+    tip = elbow + np.array([np.sin(second), -np.cos(second)])
+    return [np.array([np.zeros(2), elbow, tip])]
+
+
+def draw_locked(
+    folder: RunFolder,
+    name: str,
+    found: Relaxation,
+    locks: list[tuple[float, float]],
+    title: str,
+) -> None:
+    """Angles and velocities; what is behind the stop in black, locks by events shaded."""
+    bands = [Band(start, end, "locked, by events", BANDS[1]) for start, end in locks]
+    rows = [
+        [Panel("angle [deg]", _of_links(found, (0, 2)))],
+        [Panel("velocity [deg/s]", _of_links(found, (1, 3)))],
+    ]
+    title = f"Relaxed double pendulum, {title}; black: in the strip"
+    series(folder / f"figures/{name}.png", rows, title=title, bands=bands)
+
+
+def _of_links(found: Relaxation, entries: tuple[int, int]) -> list[Line]:
+    """Entries of the state of both links, in degrees, black where they are in the strip."""
+    lines = []
+    for entry, (color, name) in zip(entries, LINKS, strict=True):
+        degrees = np.degrees(found.states[:, entry])
+        behind = np.where(found.behind, degrees, np.nan)
+        lines += [
+            Line(found.times, degrees, name, color),
+            Line(found.times, behind, None, "black", width=2.4),
+        ]
+    return lines
+
+
+def draw_reference(folder: RunFolder, pose: Array, found: Relaxation) -> None:
+    """The pendulum in a pose (4,), and the angles of the reference of the variations."""
+    ((pivot, elbow, tip),) = _links(pose)
+    stop = elbow + 0.45 * (elbow - pivot)
+    bodies = [
+        Pose([np.array([pivot, elbow])]),
+        Pose([np.array([elbow, tip])], color=REFERENCE),
+        Pose([np.array([elbow, stop])], color="black"),
+    ]
+    scene = "blue link 1, red link 2, black the stop on link 1", bodies
+    snapshots(folder / "figures/start.png", [scene], title="The start", columns=1)
+    panel = Panel("angle [deg]", _of_links(found, (0, 2)))
+    title = "Reference of the variations; black: in the strip"
+    series(folder / "figures/reference.png", [[panel]], title=title)
+
+
+def draw_variations(folder: RunFolder, sizes: Array, remainders: Array) -> None:
+    """Remainders of the first-order variation over the size of the perturbation."""
+    lines = [Line(sizes, remainders, "remainder", style="o-"), power_law(sizes, remainders, 2.0)]
+    series(
+        folder / "figures/variations.png",
+        [[Panel("largest entry [rad, rad/s]", lines, log=True)]],
+        title="Variation through the strip, in the chart of the mode entered",
+        xlabel="perturbation of theta_2 [deg]",
+        xlog=True,
+    )
+
+
+def draw_printed(
+    folder: RunFolder, exact: HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
+) -> None:
+    """theta_2 of a plastic stop, by events and under the field as printed."""
+    times = next(iter(printed.values()))[0]
+    truth = np.array([exact(t)[2] for t in times.tolist()])
+    lines = [Line(times, np.degrees(truth), "by events", "black", width=3.0)]
+    for (epsilon, (t, angle)), color, style in zip(
+        printed.items(), CURVES, ("-", "--", ":"), strict=False
+    ):
+        lines.append(Line(t, np.degrees(angle), f"as printed, epsilon = {epsilon:g}", color, style))
+    title = "The field of appendix B as printed lets go too late"
+    series(folder / "figures/printed.png", [[Panel("angle of link 2 [deg]", lines)]], title=title)

@@ -14,36 +14,44 @@ The forcing is a pair of states, so that the fields are autonomous.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.relaxation.figures import draw_orders, draw_sliding
 from hybridctl.robots import ball
 from rich.console import Console
 
-from hybridctl import symbolic
+from hybridctl import HybridSystem, HybridTrajectory, relax, simulate, symbolic
 from hybridctl.checks import Array
 from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.relaxation.relax import relax
-from hybridctl.hybrid.relaxation.sliding import SLIDING, filippov
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid import filippov
+from hybridctl.hybrid.relaxation.sliding import SLIDING
+from hybridctl.plots import (
+    BANDS,
+    CURVES,
+    REFERENCE,
+    Band,
+    Line,
+    Panel,
+    power_law,
+    series,
+)
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Positive, check_settings
+from hybridctl.settings import Positive, Settings
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
 
 GRAVITY = 9.81
 SAMPLES = 600
+MARKS = ("o-", "s--")
 Surface = Literal["relay", "friction"]
 SURFACES: tuple[Surface, ...] = ("relay", "friction")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The two systems, and the widths of their strips.
 
     relay: k in m/s^2. relay_forcing, friction_forcing: A in m/s^2 and omega in rad/s. friction: mu.
@@ -59,9 +67,6 @@ class Config:
     speed: Positive = 0.5
     duration: Positive = 15.0
     widths: tuple[Positive, ...] = tuple(np.geomspace(1e-2, 1e-4, 7).tolist())
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,4 +186,31 @@ def run(config: Config, console: Console) -> Findings:
             Check("dry friction is the stick mode of mechanics, apart by [m]", apart, 1e-7),
         ],
         draw=draw,
+    )
+
+
+def draw_sliding(folder: RunFolder, name: str, found: Study) -> None:
+    """Velocity over time, with the phases of sliding shaded."""
+    bands = [Band(start, end, "slides", BANDS[1]) for start, end in found.phases]
+    lines = [
+        Line(found.times, found.states[:, 1], "Filippov", width=3.0),
+        Line(found.times, found.relaxed[:, 1], "relaxed, widest strip", REFERENCE, "--"),
+    ]
+    panel = Panel("velocity [m/s]", lines, zero=True)
+    series(folder / f"figures/{name}.png", [[panel]], title=f"Sliding: {name}", bands=bands)
+
+
+def draw_orders(folder: RunFolder, widths: Array, errors: Mapping[str, Array]) -> None:
+    """Errors over epsilon."""
+    lines = [
+        Line(widths, found, name, color, mark)
+        for (name, found), color, mark in zip(errors.items(), CURVES, MARKS, strict=False)
+    ]
+    first = next(iter(errors.values()))
+    series(
+        folder / "figures/errors.png",
+        [[Panel("largest difference [m, m/s]", [*lines, power_law(widths, first, 1.0)], log=True)]],
+        title="Relaxed runs against Filippov's solution",
+        xlabel="epsilon [m/s]",
+        xlog=True,
     )

@@ -17,23 +17,24 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.relaxation.figures import draw_ball, draw_errors
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.checks import Array
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.mode import (
-    Edge,
-    FieldJacobian,
+from hybridctl import (
     Guard,
-    GuardJacobian,
+    HybridSystem,
+    HybridTrajectory,
     Mode,
     Reset,
-    ResetJacobian,
+    SampledPolicy,
     Transition,
+    VectorSpace,
+    relax,
+    simulate,
 )
-from hybridctl.hybrid.policy import SampledPolicy
+from hybridctl.checks import Array
+from hybridctl.experiment import Check, Findings, experiment
+from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.relaxation.discrete import (
     OneStep,
     Rate,
@@ -41,19 +42,24 @@ from hybridctl.hybrid.relaxation.discrete import (
     euler,
     runge_kutta,
 )
-from hybridctl.hybrid.relaxation.relax import Relaxed, relax
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid.relaxation.relax import Relaxed
+from hybridctl.plots import (
+    CURVES,
+    REFERENCE,
+    Line,
+    Panel,
+    power_law,
+    series,
+)
 from hybridctl.report import RunFolder, table
-from hybridctl.settings import Bounds, Positive, check_settings
-from hybridctl.spaces import VectorSpace
+from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
 
 GRAVITY, HEIGHT = 1.0, 1.0
 AFTER = 3.0  # s past the last bounce, over which errors are taken
 START = (HEIGHT, 0.0)
+MARKS = ("o-", "s--", "^--", "v--", "D:", "x:")
 SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
 HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
 
@@ -64,7 +70,7 @@ Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """What is varied.
 
     restitution: of the main case. restitutions: for which the time of the last bounce is looked at;
@@ -85,9 +91,6 @@ class Config:
     lift_width: Width = 1e-7
     pull: Annotated[float, Bounds(above=GRAVITY)] = 2.0
     rest: Positive = 2.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def quick(config: Config) -> Config:
@@ -278,3 +281,41 @@ def _other_errors(config: Config) -> dict[str, tuple[Array, Array]]:
         errors = scheme_errors(config.restitution, INTEGRATORS[name], steps, config.ratio)
         found[f"{name}, c = {config.restitution:g}"] = steps, errors
     return found
+
+
+def draw_errors(
+    folder: RunFolder, curves: Mapping[str, tuple[Array, Array]], flow: tuple[Array, Array]
+) -> None:
+    """Errors of the ball after its last bounce: of schemes over the step, of the flow."""
+    label, colors = "largest |x| [m, m/s]", (*CURVES, REFERENCE)
+    lines = [
+        Line(steps, errors, name, color, mark)
+        for (name, (steps, errors)), color, mark in zip(curves.items(), colors, MARKS, strict=False)
+    ]
+    steps, errors = next(iter(curves.values()))
+    series(
+        folder / "figures/scheme.png",
+        [[Panel(label, [*lines, power_law(steps, errors, 1.0)], log=True)]],
+        title="After the last bounce, by a discrete scheme",
+        xlabel="step h [s], epsilon = 0.01 h",
+        xlog=True,
+    )
+    widths, found = flow
+    series(
+        folder / "figures/flow.png",
+        [[Panel(label, [Line(widths, found, style="o-"), power_law(*flow, 0.5)], log=True)]],
+        title="After the last bounce, integrated exactly",
+        xlabel="epsilon [m]",
+        xlog=True,
+    )
+
+
+def draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:
+    """Height and velocity of the relaxed ball over time."""
+    rows = []
+    for values, label in zip(states.T, ("height [m]", "velocity [m/s]"), strict=True):
+        height = np.array([values.min(), values.max()])
+        end = Line(np.full(2, last), height, "last bounce, closed form", REFERENCE, "--", 1.0)
+        rows.append([Panel(label, [Line(times, values), end])])
+    title = "Relaxed ball, epsilon = 1 mm, in the chart of the mode entered"
+    series(folder / "figures/ball.png", rows, title=title)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hybridctl.experiments.contacts.figures import draw_contacts
+from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
 from hybridctl.robots.rrr_door import Parameters
 

@@ -10,24 +10,20 @@ import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.robots.rrr_door import Parameters, system
 
+from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading, simulate
 from hybridctl.checks import Array
-from hybridctl.control.detection import Detection
-from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control import ClockTracking, Detection
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
-from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid import Policy
 from hybridctl.hybrid.trajectory import Arc
-from hybridctl.settings import Bounds, NotNegative, check_settings
+from hybridctl.settings import Bounds, NotNegative, Settings
 
 _CUT = 2.5  # standard deviations, the largest perturbation
 Relative: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.9 / _CUT)]
 
 
 @dataclass(frozen=True)
-class Perturbations:
+class Perturbations(Settings):
     """Standard deviations of normal distributions, cut off at 2.5 of them; all independent.
 
     position (rad), velocity (rad/s): of each arm joint at the start; the door starts as planned.
@@ -45,9 +41,6 @@ class Perturbations:
     door_position: NotNegative = 0.002
     door_stiffness: Relative = 0.1
     delay: NotNegative = 0.001
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)

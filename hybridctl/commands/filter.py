@@ -16,10 +16,9 @@ from hybridctl.commands.record import synthetic_log, truth_path, write
 from hybridctl.commands.results import draw_all, write_results
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import FILTERS, run_filter
+from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.start import first_estimate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping

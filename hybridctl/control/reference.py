@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -128,7 +129,8 @@ def extend(
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         for seed in _phantom_seeds(system, event):
-            arc = _around(system, integrator, seed, event.time, u, early[k], late[k])
+            flow = partial(_integrate, system, integrator, seed.mode, u, event.time, seed.state)
+            arc = joined(0, [flow(-early[k]), flow(late[k])])
             key = (k, frozenset(seed.fired))
             phantoms[key] = PhantomArc(k, seed.mode, seed.fired, seed.impulses, arc)
     return Reference(trajectory, arcs, phantoms)
@@ -211,22 +213,6 @@ def _continued(
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
     return joined(first.index, [past, *pieces, future])
-
-
-def _around(
-    system: HybridSystem,
-    integrator: Integrator,
-    seed: Seed,
-    time: float,
-    u: Feedforward,
-    before: float,
-    after: float,
-) -> Arc:
-    parts = [
-        _integrate(system, integrator, seed.mode, u, time, seed.state, -before),
-        _integrate(system, integrator, seed.mode, u, time, seed.state, after),
-    ]
-    return joined(0, parts)
 
 
 def _integrate(

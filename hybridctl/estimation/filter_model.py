@@ -29,7 +29,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.spaces import Space
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
@@ -186,7 +186,7 @@ class FilterModel:
 
 
 @dataclass(frozen=True)
-class FilterSettings:
+class FilterSettings(Settings):
     """Settings of filters on all models; noise of sensors, impacts and flow is each model's own.
 
     gate: probability with which a right value passes, None takes all. rewind, hypotheses,
@@ -217,7 +217,7 @@ class FilterSettings:
     seed: Annotated[int, Bounds(at_least=0)] = 0
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         check_gate(self.gate)
         if self.tolerance is not None:
             number("tolerance", self.tolerance, above=0.0, at_most=1e-4)

@@ -34,8 +34,8 @@ from scipy.stats import chi2
 
 from hybridctl.checks import Array, array, count, number, vector
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.estimation.consistency import Consistency, band
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.judgement import Consistency, band
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 

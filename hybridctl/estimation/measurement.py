@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -127,7 +127,7 @@ def linear(
     c = array("matrix", matrix, (None, None))
     if len(c) != len(np.atleast_2d(covariance)):
         raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
-    value, jacobian = _Product(name, c), _Constant(c)
+    value, jacobian = partial(_product, name, c), partial(_constant, c)
     return Measurement(name, value, jacobian, np.atleast_2d(covariance), gate=gate)
 
 
@@ -170,7 +170,9 @@ def encoders(
     h = np.eye(space.ndx)[[velocity for _, velocity in places]]
     h.flags.writeable = False
     r = np.atleast_2d(covariance)
-    return Measurement(name, _Entries(name, columns, True).value, _Constant(h), r, gate=gate)
+    return Measurement(
+        name, _Entries(name, columns, True).value, partial(_constant, h), r, gate=gate
+    )
 
 
 def base_pose(
@@ -188,29 +190,18 @@ def _posed(
 ) -> Measurement:
     h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
     h.flags.writeable = False
-    return Measurement(pose.name, pose.value, _Constant(h), r, pose.residual, gate)
+    return Measurement(pose.name, pose.value, partial(_constant, h), r, pose.residual, gate)
 
 
-@dataclass(frozen=True, eq=False)
-class _Constant:
+def _constant(matrix: Array, mode: Mode, t: float, x: Array, u: Array) -> Array:
     """A Jacobian that is the same everywhere."""
-
-    matrix: Array
-
-    def __call__(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
-        return self.matrix
+    return matrix
 
 
-@dataclass(frozen=True, eq=False)
-class _Product:
+def _product(name: str, matrix: Array, mode: Mode, t: float, x: Array, u: Array) -> Array:
     """C x in a vector space."""
-
-    name: str
-    matrix: Array
-
-    def __call__(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
-        _check_vector_space(self.name, mode, self.matrix.shape[1])
-        return np.asarray(self.matrix @ x)
+    _check_vector_space(name, mode, matrix.shape[1])
+    return np.asarray(matrix @ x)
 
 
 @dataclass(frozen=True, eq=False)

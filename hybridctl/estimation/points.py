@@ -88,7 +88,7 @@ def followed(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) ->
     """
     if path.kind == kind:
         return path.state
-    bring = _early if _past(path, kind) else _late
+    bring = _early if len(_fired(path.events)) > len(kind.guards) else _late
     try:
         return bring(model, path, kind, end, law)
     except (SimulationError, GuardViolatedError):
@@ -132,11 +132,6 @@ def center(space: Space, states: Array, weights: Array, guess: Array) -> tuple[A
 
 def _fired(events: Iterable[Event]) -> tuple[str, ...]:
     return tuple(sorted(name for event in events for name in event.guards))
-
-
-def _past(path: Path, kind: Kind) -> bool:
-    """Whether a path has had more events than those of `kind`."""
-    return len(_fired(path.events)) > len(kind.guards)
 
 
 def _early(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:

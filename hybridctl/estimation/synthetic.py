@@ -48,7 +48,8 @@ class Held:
 
     def law(self, history: History) -> InputLaw:
         """The input of this period; what happens within it does not change it."""
-        if history.events and history.time - self._tick(history.time) > _ROUNDING * self.period:
+        sampled = self.begin + self.period * self._index(history.time)
+        if history.events and history.time - sampled > _ROUNDING * self.period:
             last = history.events[-1]
             held = last.input_before if last.guards else last.input_after
             return lambda t, x: held
@@ -65,9 +66,6 @@ class Held:
     def disturbance(self, t: float) -> Array:
         """That of the period that holds time t (nu,)."""
         return np.asarray(self.disturbances[min(self._index(t), len(self.disturbances) - 1)])
-
-    def _tick(self, t: float) -> float:
-        return self.begin + self.period * self._index(t)
 
     def _index(self, t: float) -> int:
         return int(np.floor((t - self.begin) / self.period + _ROUNDING))
@@ -219,7 +217,10 @@ def _with_reset_noise(
                 break
             mode, x, t = noisy.mode_after, _perturbed(model, noisy, rng), noisy.time
             events.append(replace(noisy, state_after=x))
-    return _numbered(arcs, events)
+    return HybridTrajectory(
+        tuple(replace(arc, index=k) for k, arc in enumerate(arcs)),
+        tuple(replace(event, index=k) for k, event in enumerate(events)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,10 +279,3 @@ def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Ar
         if not ((guards.values(t, x, u) < _ON_SURFACE) & (rates < 0.0)).any():
             return x
     return event.state_after
-
-
-def _numbered(arcs: list[Arc], events: list[Event]) -> HybridTrajectory:
-    return HybridTrajectory(
-        tuple(replace(arc, index=k) for k, arc in enumerate(arcs)),
-        tuple(replace(event, index=k) for k, event in enumerate(events)),
-    )

@@ -50,7 +50,7 @@ def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) 
     middle = _nominal(model, estimate, estimate.mean, end, law)
     quiet = silent(model)
     paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
-    chosen = _kind(middle)
+    chosen = Path(middle.estimate.mode, middle.estimate.mean, middle.events).kind
     kind = _elected(paths, chosen)
     if kind != chosen:
         winner = next(k for k, path in enumerate(paths) if path.kind == kind)
@@ -140,11 +140,6 @@ def sigma_points(p: Array) -> Array:
     ways[:, free] = (vectors * np.sqrt(np.maximum(values, 0.0))).T * scale[free]
     ways = np.sqrt((live := values > _RANK * len(p)).sum()) * ways[live]
     return np.concatenate([ways, -ways])
-
-
-def _kind(prediction: Prediction) -> Kind:
-    e = prediction.estimate
-    return Path(e.mode, e.mean, prediction.events).kind
 
 
 def _elected(paths: list[Path], middle: Kind) -> Kind:

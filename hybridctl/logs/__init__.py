@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from hybridctl.logs.build import read_log as read_log
-from hybridctl.logs.estimates import PoseSeries as PoseSeries
-from hybridctl.logs.estimates import write_estimates as write_estimates
 from hybridctl.logs.mapping import Mapping as Mapping
 from hybridctl.logs.quality import LogReport as LogReport
 from hybridctl.logs.quality import examine as examine
 from hybridctl.logs.readers import read_raw as read_raw
 from hybridctl.logs.schema import Log as Log
+from hybridctl.logs.writers import PoseSeries as PoseSeries
+from hybridctl.logs.writers import write_estimates as write_estimates
 from hybridctl.logs.writers import write_log as write_log

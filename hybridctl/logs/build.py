@@ -1,8 +1,12 @@
-"""From the tables of a file to a log: stamps, values, units, rotations."""
+"""From the tables of a file to a log: stamps, values, units, rotations.
+
+Stamps are from a field, from a rate, or as recorded, without loss of precision. For recordings that
+come without a mapping one is guessed: a channel for each array, column or vector.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -13,15 +17,168 @@ from scipy.spatial.transform import Rotation
 from hybridctl import checks
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.logs.guess import guess_mapping
-from hybridctl.logs.mapping import ChannelSource, Mapping, Segment
+from hybridctl.logs.mapping import NANOSECONDS, ChannelSource, Mapping, Segment, TimeSource, si
 from hybridctl.logs.native import native_log
 from hybridctl.logs.raw import Field, RawLog, RawTable, measured
 from hybridctl.logs.readers import read_raw
 from hybridctl.logs.schema import Log
-from hybridctl.logs.stamps import Stamps, stamps
-from hybridctl.logs.units import si
 from hybridctl.series import Series
+
+ABSOLUTE = 1e8  # s; a stamp from here on counts from 1970, a smaller one from the log's start
+_LARGEST = float(2**63)
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """`times` in seconds after `origin_ns`; NaN where the recording has none."""
+
+    origin_ns: int
+    times: Array
+
+
+def stamps(table: RawTable, source: TimeSource, rows: slice, count: int) -> Stamps:
+    """The stamps of the chosen rows, of `count` in all.
+
+    Stamps from 1970 (more than three years) get an origin, taken off before anything is rounded;
+    smaller ones are relative already and stay as they are.
+    """
+    if source.rate:
+        return Stamps(0, np.arange(rows.stop - rows.start) / _rate(table, source.rate))
+    if not source.field and table.stamps is not None:
+        return from_nanoseconds(table.stamps[rows])
+    if source.field:
+        unit = table.units.get(source.field) or table.obvious_unit(source.field) or "s"
+        found: tuple[str, str] | None = (source.field, unit)
+    else:
+        found = table.obvious_time()
+    if found is None:
+        raise InputError(
+            f"no field is named like a time among {list(table.fields)}; the mapping needs "
+            "`time: {field: ..., unit: ...}` or `time: {rate: ...}`"
+        )
+    name, unit = found
+    values = table[name]
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise InputError(f"time field {name!r} must be (n,) numbers, got shape {values.shape}")
+    if len(values) != count:
+        raise InputError(
+            f"time field {name!r} has {len(values)} stamps, but there are {count} rows"
+        )
+    return _from_field(name, values[rows], source.unit or unit)
+
+
+def from_nanoseconds(values: NDArray[np.int64]) -> Stamps:
+    """Stamps in whole nanoseconds; exact to the last one."""
+    origin = int(values.min()) if values.size and values.min() >= ABSOLUTE * 1e9 else 0
+    return Stamps(origin, np.asarray((values - origin) * 1e-9, np.float64))
+
+
+def _rate(table: RawTable, rate: float | str) -> float:
+    if not isinstance(rate, str):
+        return rate
+    value = table[rate]
+    if value.size != 1 or value.dtype.kind not in "iuf":
+        raise InputError(f"time.rate: field {rate!r} must be one number, got shape {value.shape}")
+    return checks.number(f"time.rate (field {rate!r})", value.item(), above=0)
+
+
+def _from_field(name: str, values: Field, unit: str) -> Stamps:
+    nanoseconds = NANOSECONDS[checks.member(f"unit of time field {name!r}", unit, NANOSECONDS)]
+    if values.dtype.kind in "iu":
+        largest = max((abs(int(v)) for v in (values.min(), values.max())), default=0)
+        if largest * nanoseconds >= _LARGEST:
+            raise InputError(
+                f"time field {name!r} has a stamp of {largest} {unit}, which is out of range; "
+                "is its unit right?"
+            )
+        return from_nanoseconds(values.astype(np.int64) * nanoseconds)
+    seconds = values.astype(np.float64) * (nanoseconds * 1e-9)
+    seconds[~np.isfinite(seconds)] = np.nan
+    known = seconds[np.isfinite(seconds)]
+    if not known.size or known.min() < ABSOLUTE:
+        return Stamps(0, seconds)
+    first = float(values[np.isfinite(values)].min())
+    if first * nanoseconds >= _LARGEST:
+        raise InputError(
+            f"time field {name!r} has a stamp of {first:g} {unit}, which is out of range; "
+            "is its unit right?"
+        )
+    relative = (values - first) * (nanoseconds * 1e-9)
+    relative[~np.isfinite(relative)] = np.nan
+    whole = int(first)
+    return Stamps(whole * nanoseconds + round((first - whole) * nanoseconds), relative)
+
+
+def guess_mapping(raw: RawLog) -> Mapping:
+    """Channels named by field, or by topic and field; the time must have an obvious name."""
+    channels = dict(pair for table in raw.tables.values() for pair in _channels(table))
+    if not channels:
+        raise InputError(
+            f"{raw.path}: without a mapping, a field must be named like a time (t, time, stamp, "
+            f"time_ns, ...) and others have as many rows; see `hybridctl info {raw.path}`"
+        )
+    return Mapping(channels)
+
+
+def draft_mapping(raw: RawLog) -> Mapping:
+    """A mapping to edit: that which is guessed, or, without stamps, all numbers at 100 Hz."""
+    try:
+        return guess_mapping(raw)
+    except InputError:
+        channels = {
+            f"{table.name}.{name}".strip("."): ChannelSource((name,), topic=table.name)
+            for table in raw.tables.values()
+            for name, values in table.fields.items()
+            if values.size and _usable(values, len(values))
+        }
+        if not channels:
+            raise
+        return Mapping(channels, time=TimeSource(rate=100.0))
+
+
+def _channels(table: RawTable) -> list[tuple[str, ChannelSource]]:
+    time = table.obvious_time() if table.stamps is None else None
+    if table.stamps is not None:
+        rows = len(table.stamps)
+    elif time is not None:
+        rows = len(table.fields[time[0]])
+    else:
+        return []
+    groups: dict[str, list[str]] = {}
+    for name, values in table.fields.items():
+        if (
+            _usable(values, rows)
+            and (time is None or name != time[0])
+            and not (table.stamps is not None and table.units.get(name) == "ns")
+        ):
+            parent = name.rpartition(".")[0]
+            vector = parent and values.ndim == 1 and name not in table.labels
+            groups.setdefault(parent if vector else name, []).append(name)
+    clock = TimeSource(*time) if time else None
+    return [_source(table, group, fields, clock) for group, fields in groups.items()]
+
+
+def _usable(values: Field, rows: int) -> bool:
+    return (
+        values.dtype.kind in "biuf"
+        and values.ndim in (1, 2)
+        and len(values) == rows
+        and values.size > 0
+    )
+
+
+def _source(
+    table: RawTable, group: str, fields: list[str], time: TimeSource | None
+) -> tuple[str, ChannelSource]:
+    name = f"{table.name}.{group}" if table.name else group
+    parts = {field.rpartition(".")[2]: field for field in fields}
+    quaternion = set(parts) == set("wxyz")
+    return name, ChannelSource(
+        tuple(parts[axis] for axis in "xyzw") if quaternion else tuple(fields),
+        topic=table.name,
+        rotation="xyzw" if quaternion else "",
+        time=time,
+    )
 
 
 def read_log(
@@ -93,7 +250,8 @@ def _channel(
     values = np.concatenate(parts, axis=1)[rows].astype(np.float64)
     values, columns = _columns(table, source, values)
     stamped = np.isfinite(clock.times)
-    keep = stamped & ~_absent(table, source, count)[rows]
+    absent = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
+    keep = stamped & ~np.logical_and.reduce(absent)[rows]
     if not keep.any():
         raise InputError("no row with a stamp and a value")
     unit, values = _converted(table, source, values)
@@ -134,11 +292,6 @@ def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
     if not 0 <= first < end <= count:
         raise InputError(f"segment {index} goes from row {first} to {end}, but there are {count}")
     return slice(first, end)
-
-
-def _absent(table: RawTable, source: ChannelSource, count: int) -> NDArray[np.bool_]:
-    masks = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
-    return np.asarray(np.logical_and.reduce(masks))
 
 
 def _columns(

@@ -12,15 +12,13 @@ from rich.table import Table
 
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.files import atomic
-from hybridctl.logs.build import build, read_log
-from hybridctl.logs.guess import draft_mapping, guess_mapping
-from hybridctl.logs.messages import TEXT
+from hybridctl.logs.bags import TEXT
+from hybridctl.logs.build import ABSOLUTE, build, draft_mapping, guess_mapping, read_log
 from hybridctl.logs.native import native_log
 from hybridctl.logs.quality import LogReport, examine
 from hybridctl.logs.raw import RawTable
 from hybridctl.logs.readers import FORMATS, read_raw
 from hybridctl.logs.schema import Log
-from hybridctl.logs.stamps import ABSOLUTE
 
 
 def print_info(

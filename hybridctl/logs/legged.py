@@ -31,8 +31,8 @@ from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, R
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.result import FilterResult
-from hybridctl.logs.estimates import PoseSeries, write_estimates
 from hybridctl.logs.schema import Log
+from hybridctl.logs.writers import PoseSeries, write_estimates
 from hybridctl.mechanics.robot import Robot
 from hybridctl.series import Series
 

@@ -1,15 +1,215 @@
-"""The reader of a file, chosen by what is in it and not by its name."""
+"""The reader of a file, chosen by what is in it and not by its name.
+
+Here are those of named arrays (NPZ, HDF5) and of tables in text (CSV); those of messages are in
+`bags`.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections import Counter
 from collections.abc import Collection
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.logs.arrays import read_hdf5, read_npz
 from hybridctl.logs.bags import read_bag, read_mcap
-from hybridctl.logs.raw import RawLog, reading
-from hybridctl.logs.text import read_csv
+from hybridctl.logs.raw import MAX_BYTES, Field, RawLog, RawTable, missing_extra, reading, too_large
+
+HEADER = "hybridctl_log"
+PATIENCE = 20.0  # s
+_DEFLATE = 1032  # the most that deflate can compress
+_FILL = 2**20  # chunks that were never written may be declared up to this
+
+
+def read_npz(path: Path) -> RawLog:
+    """A zip of npy arrays; sizes are checked before anything is unpacked, nothing is unpickled."""
+    table = RawTable("")
+    native = None
+    with zipfile.ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        if not members:
+            raise FileFormatError(f"{path}: a zip archive without arrays (.npy)")
+        declared = sum(info.file_size for info in members)
+        if declared > min(MAX_BYTES, _DEFLATE * path.stat().st_size + _FILL):
+            raise too_large(path, "the content", declared)
+        for info in members:
+            name = info.filename.removesuffix(".npy")
+            with archive.open(info) as member:
+                value, problem = _npy(path, name, member, info.file_size)
+            if name == HEADER and value is not None:
+                native = json.loads(str(value))
+            elif value is None:
+                table.unusable[name] = problem
+            else:
+                table.fields[name] = value
+    return RawLog(path, "npz", {"": table}, native)
+
+
+def _npy(path: Path, name: str, member: Any, size: int) -> tuple[Any, str]:
+    """The array of one member, or None and the reason."""
+    version = np.lib.format.read_magic(member)
+    header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if header is None:
+        return None, f"npy version {version} is not known"
+    shape, _, dtype = header(member)
+    if dtype.hasobject:
+        return None, "it holds pickled objects, which are not read"
+    count = 1
+    for n in shape:
+        count *= n
+    if count < 0 or count * dtype.itemsize > size:
+        raise too_large(path, f"array {name!r}", count * dtype.itemsize)
+    if dtype.kind not in "biufU":
+        return None, f"its type is {dtype}"
+    member.seek(0)
+    return np.lib.format.read_array(member, allow_pickle=False), ""
+
+
+def read_hdf5(path: Path) -> RawLog:
+    """An HDF5 file: every dataset of numbers or text, by its path.
+
+    It is unpacked in another process, for `PATIENCE` seconds at most and a second more for each
+    5 MB: on a damaged file the HDF5 library may not come back, or end the process (in h5py 3.16
+    still). Links to other
+    files are not followed. Needs h5py (the extra `hdf5`).
+    """
+    if find_spec("h5py") is None:
+        raise missing_extra(path, "HDF5", "h5py", "hdf5")
+    size = path.stat().st_size
+    limit = min(MAX_BYTES, 2 * _DEFLATE * size + _FILL)
+    with TemporaryDirectory() as folder:
+        unpacked = Path(folder) / "unpacked.npz"
+        program = Path(__file__).with_name("hdf5_unpack.py")
+        command = [sys.executable, str(program), str(path), str(unpacked), str(limit), HEADER]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE + size / 5e6, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FileFormatError(f"{path}: damaged; reading it as HDF5 does not end") from error
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["the HDF5 library crashed"])[-1]
+            raise FileFormatError(f"{path}: a damaged HDF5 file ({reason})")
+        with np.load(unpacked, allow_pickle=False) as archive:
+            meta = json.loads(str(archive["meta"]))
+            fields = {name: archive[f"a{k}"] for k, name in enumerate(meta["names"])}
+    if not fields:
+        raise FileFormatError(f"{path}: an HDF5 file without datasets of numbers")
+    table = RawTable("", fields, units=meta["units"], unusable=meta["unusable"])
+    native = meta["native"]
+    return RawLog(path, "hdf5", {"": table}, None if native is None else json.loads(native))
+
+
+MARK = "# hybridctl log "
+_UNIT = re.compile(r"^(?P<name>.+?)\s*[\[(](?P<unit>[^\])]+)[\])]$")
+
+
+def read_csv(path: Path) -> RawLog:
+    """A CSV file: lines of comment (#), a row of names, rows of numbers.
+
+    The delimiter is the one of `,`, `;` and tab that is most frequent in the row of names. A unit
+    in brackets after a name counts. Empty cells are absent. Columns of whole numbers stay exact.
+    """
+    if path.stat().st_size > MAX_BYTES:
+        raise too_large(path, "the table", path.stat().st_size)
+    text = path.read_text(encoding="utf-8-sig")
+    if "\0" in text:
+        raise FileFormatError(f"{path}: a text file with zero bytes in it, so damaged")
+    lines = text.splitlines()
+    comments = 0
+    while comments < len(lines) and (not lines[comments].strip() or lines[comments][0] == "#"):
+        comments += 1
+    native = _native(path, lines[:comments])
+    if comments == len(lines):
+        raise FileFormatError(f"{path}: no row of names and no data")
+    delimiter = max(",;\t", key=lines[comments].count)
+    rows = list(csv.reader(lines[comments:], delimiter=delimiter, strict=True))
+    names, units = _heading(path, rows[0], with_units=native is None)
+    body = [row for row in rows[1:] if row]
+    for number, row in enumerate(body, comments + 2):
+        if len(row) != len(names):
+            raise FileFormatError(
+                f"{path}: line {number} has {len(row)} cells where the names are {len(names)}; "
+                "cut short or damaged"
+            )
+    if not body:
+        raise FileFormatError(f"{path}: names, but no rows of data")
+    table = RawTable("", units=units)
+    for name, cells in zip(names, zip(*body, strict=True), strict=True):
+        table.absent[name] = np.array([not cell.strip() for cell in cells])
+        column, problem = _column(cells)
+        if column is None:
+            table.unusable[name] = problem
+        else:
+            table.fields[name] = column
+    cut = [] if text.endswith("\n") else ["the last line has no end; the file may be cut short"]
+    return RawLog(path, "csv", {"": table}, native, cut)
+
+
+def _native(path: Path, comments: list[str]) -> dict[str, Any] | None:
+    for line in comments:
+        if line.startswith(MARK):
+            try:
+                header: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            except ValueError as error:
+                raise FileFormatError(f"{path}: the header line is damaged ({error})") from error
+            return header
+    return None
+
+
+def _heading(path: Path, cells: list[str], *, with_units: bool) -> tuple[list[str], dict[str, str]]:
+    names: list[str] = []
+    units: dict[str, str] = {}
+    for cell in cells:
+        match = _UNIT.match(cell.strip()) if with_units else None
+        names.append(match["name"] if match else cell.strip())
+        if match:
+            units[names[-1]] = match["unit"]
+    if all(_is_number(name) for name in names):
+        raise FileFormatError(
+            f"{path}: the first row must name the columns, but has numbers: {', '.join(cells)[:80]}"
+        )
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice or "" in names:
+        raise FileFormatError(
+            f"{path}: the columns need names, all different; see {twice or names}"
+        )
+    return names, units
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _column(cells: tuple[str, ...]) -> tuple[Field | None, str]:
+    """Whole numbers, else floats with NaN where a cell is empty, else None and the reason."""
+    try:
+        return np.array([int(cell) for cell in cells], dtype=np.int64), ""
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return np.array([float(cell) if cell.strip() else np.nan for cell in cells]), ""
+    except ValueError:
+        row = next(k for k, cell in enumerate(cells) if cell.strip() and not _is_number(cell))
+        return None, f"{cells[row][:40]!r} in data row {row + 1} is not a number"
+
 
 FORMATS = {
     "csv": "a table in text",

@@ -16,7 +16,7 @@ that resets, inputs and changes of dimension are served too, [RS] (4.33), (4.46)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +25,17 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, Indices, array
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.phantom import Micro, PhantomModes, Times, through
 from hybridctl.sensitivity.pieces import (
     EVENT_ACCURACY,
     ROUNDING,
+    Micro,
+    PhantomModes,
     Piece,
+    Times,
     alike,
     common_lineality,
     search,
+    through,
 )
 
 _TIE = 1e-13  # of the size of its terms: that much a time may be off by rounding
@@ -111,7 +114,7 @@ class PiecewiseLinearJump:
 
     def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
         """The jump where the input changes by -K dx besides, with K = gain(fired) (nu, d)."""
-        return PiecewiseLinearJump(self.guards, _FedBack(self, gain))
+        return PiecewiseLinearJump(self.guards, partial(_fed_back, self, gain))
 
     def after(self, fired: Iterable[int]) -> PiecewiseLinearJump:
         """The jump of the guards that are left where `fired` have fired, in their order."""
@@ -266,15 +269,13 @@ class PiecewiseLinearJump:
         return np.broadcast_to(u, (count, self.input_dimension))
 
 
-@dataclass(frozen=True, eq=False)
-class _FedBack:
-    """The jumps of simultaneous guards under feedback."""
-
-    piecewise: PiecewiseLinearJump
-    gain: Callable[[frozenset[int]], Array]
-
-    def __call__(self, fired: frozenset[int], j: int) -> JumpGains:
-        return self.piecewise.jump(fired, j).fed_back(self.gain(fired))
+def _fed_back(
+    piecewise: PiecewiseLinearJump,
+    gain: Callable[[frozenset[int]], Array],
+    fired: frozenset[int],
+    j: int,
+) -> JumpGains:
+    return piecewise.jump(fired, j).fed_back(gain(fired))
 
 
 _Groups = dict[frozenset[int], list[tuple[Indices, Array]]]

@@ -195,7 +195,10 @@ class _Returns:
         assert duration is not None
         options = {"rtol": self.rtol, "atol": self.atol}
         span = (self.start, self.start + duration)
-        law = None if self.input is None else _in_time(self.input)
+        law: InputLaw | None = None
+        if self.input is not None:
+            u = self.input
+            law = lambda t, x: np.asarray(u(t), dtype=np.float64)  # noqa: E731
         run = simulate(
             self.system,
             self.mode,
@@ -298,10 +301,6 @@ class _Returns:
                 f"{self.crossings}"
             )
         return found[self.crossings - 1]
-
-
-def _in_time(u: Callable[[float], ArrayLike]) -> InputLaw:
-    return lambda t, x: np.asarray(u(t), dtype=np.float64)
 
 
 def _height(section: Section, space: Space) -> Callable[[Array], float]:

@@ -9,9 +9,8 @@ from hybridctl.experiments.optimal.ilqr import reset_only
 from hybridctl.robots import block, cube
 
 import hybridctl as hc
-from hybridctl.control.ilqr.backward import expand, sweep, total_cost, trapezoid
+from hybridctl.control.ilqr.backward import expand, interval, sweep, total_cost, trapezoid
 from hybridctl.control.ilqr.cost import QuadraticCost
-from hybridctl.control.ilqr.interval import interval
 from hybridctl.control.ilqr.rollout import Feedback, Plant, closed_loop, open_loop
 from hybridctl.control.ilqr.search import ilqr
 from hybridctl.errors import InputError, ZenoError

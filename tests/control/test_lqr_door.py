@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.optimal.lqr import simulated_cost
-from hybridctl.experiments.optimal.lqr_cases import at_the_door
+from hybridctl.experiments.optimal.lqr import at_the_door, simulated_cost
 
 import hybridctl as hc
 from hybridctl.control.lqr.continuous import hybrid_lqr

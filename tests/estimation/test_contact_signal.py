@@ -9,10 +9,10 @@ from hybridctl.robots import ball
 
 import hybridctl as hc
 from hybridctl.errors import NoContactSolutionError, UnknownNameError
-from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth

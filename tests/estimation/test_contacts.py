@@ -5,9 +5,9 @@ import pytest
 from hybridctl.robots import ball, block
 
 import hybridctl as hc
-from hybridctl.estimation.consistency import mode_agreement, nis_band
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.judgement import mode_agreement, nis_band
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.reconcile import reconcile

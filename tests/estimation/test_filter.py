@@ -12,16 +12,16 @@ from scipy.stats import truncnorm
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.errors import InputError
-from hybridctl.estimation.consistency import (
+from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.estimate import Estimate, retracted
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.judgement import (
     band,
     event_time_errors,
     mode_agreement,
     nees,
     nis_band,
 )
-from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, retracted
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.points import integrated
 from hybridctl.estimation.reconcile import condition, reconcile

@@ -9,9 +9,8 @@ from hybridctl.robots import block
 import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.filters import kalman
+from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.models import find_model

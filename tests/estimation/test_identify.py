@@ -12,12 +12,11 @@ import pytest
 import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
-from hybridctl.estimation.filters import kalman
+from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.identify import Evaluation, Problem, identify, profile
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.scores import scores
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.models import find_model
 

@@ -14,13 +14,12 @@ import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.filters import kalman
+from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.filters import make_filter as named_filter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.monitor import inflation
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
-from hybridctl.estimation.start import first_estimate
 from hybridctl.estimation.state import Beginning
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from hybridctl.robots import ball, block
 
-from hybridctl.estimation.arcs import step_transition
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import Prediction, extend, predict
+from hybridctl.estimation.predict import Prediction, extend, predict, step_transition
 from hybridctl.hybrid.laws import HeldInput
 
 H = 0.02

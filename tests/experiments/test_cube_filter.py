@@ -7,9 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hybridctl.experiments.cube_filter import comparison as cube_filter
-from hybridctl.experiments.cube_filter.levels import LEVELS, at_levels, search
-from hybridctl.experiments.cube_filter.score import Case, Score, filtered, score
-from hybridctl.experiments.cube_filter.tables import by_phase, comparisons, record
+from hybridctl.experiments.cube_filter.comparison import LEVELS, at_levels, search
+from hybridctl.experiments.cube_filter.score import (
+    Case,
+    Score,
+    by_phase,
+    comparisons,
+    filtered,
+    record,
+    score,
+)
 from hybridctl.experiments.cube_filter.tosses import (
     Calibration,
     after_impacts,
@@ -27,8 +34,8 @@ from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
 from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.start import first_estimate
 from hybridctl.report import RunFolder
 
 RECORDINGS = Path(__file__).parents[3] / "shared/data/cube_tosses/cube_tosses.npz"

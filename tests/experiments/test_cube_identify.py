@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hybridctl.experiments.cube_filter.tosses import recorded as tosses
 from hybridctl.experiments.identification import cube
-from hybridctl.experiments.identification.likelihoods import (
+from hybridctl.experiments.identification.cube import (
     Table,
     at_point,
     prediction_errors,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
-from hybridctl.experiments.tuning.figures import number_log_axis
+from hybridctl.experiments.tuning.tune import number_log_axis
 from matplotlib.figure import Figure
 from rich.console import Console
 

@@ -8,9 +8,9 @@ from hybridctl.robots import ball
 
 from hybridctl import plugins
 from hybridctl.errors import InputError
-from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.filter_model import FilterSettings
-from hybridctl.estimation.start import first_estimate
+from hybridctl.estimation.filters import first_estimate
+from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.synthetic import simulate_truth, synthetic
 from hybridctl.logs import Log
 from hybridctl.models import find_model

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments.optimal import lqr, lqr_cases
+from hybridctl.experiments.optimal import lqr
 from rich.console import Console
 
 from hybridctl.errors import InputError
@@ -18,7 +18,7 @@ def cheap():
 
 @pytest.fixture(scope="module", params=["paddle", "block"])
 def result(request, cheap):
-    case = lqr_cases.CASES[request.param](cheap.tolerance)
+    case = lqr.CASES[request.param](cheap.tolerance)
     return lqr.study(cheap, case, lambda x: None)
 
 
@@ -36,7 +36,7 @@ def test_the_cost_is_the_predicted_one_the_closer_the_smaller_the_deviation(resu
 
 
 def test_designs_believe_in_their_own_jumps(cheap):
-    case = lqr_cases.on_the_paddle(cheap.tolerance)
+    case = lqr.on_the_paddle(cheap.tolerance)
     right = case.map.jumps[0]
     reset = lqr.with_jumps(case.map, "reset").jumps[0]
     np.testing.assert_array_equal(reset.state, right.reset_jacobian)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from hybridctl.experiments.linearization import saltation
-from hybridctl.experiments.linearization.saltation_study import simulate_from
+from hybridctl.experiments.linearization.saltation import simulate_from
 from rich.console import Console
 
 from hybridctl.errors import InputError

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.legged import synthetic
+from oracles import walking_robots as synthetic
 from scipy.spatial.transform import Rotation
 
-from hybridctl.estimation.consistency import band, nees
+from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.legged.rotation import matrix
 
 RATE = 200.0

@@ -8,8 +8,8 @@ import pytest
 from logs.sample_logs import require, write
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.logs import arrays, read_log, read_raw
-from hybridctl.logs.text import _heading
+from hybridctl.logs import read_log, read_raw, readers
+from hybridctl.logs.readers import _heading
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
 
@@ -146,13 +146,13 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, format
 
 def test_a_missing_h5py_is_named_with_its_extra(tmp_path, monkeypatch):
     path = write("h5", tmp_path)
-    monkeypatch.setattr(arrays, "find_spec", lambda name: None)
+    monkeypatch.setattr(readers, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs the package h5py.*hybridctl\[hdf5\]"):
         read_log(path)
 
 
 def test_joint_states_whose_order_and_number_change_are_sorted_by_name():
-    from hybridctl.logs.messages import Topic
+    from hybridctl.logs.bags import Topic
 
     topic = Topic("/joint_states", "sensor_msgs/msg/JointState")
     topic.add(1, {"name": ["a", "b"], "position": [1.0, 2.0], "effort": []})
@@ -167,7 +167,7 @@ def test_joint_states_whose_order_and_number_change_are_sorted_by_name():
 
 
 def test_messages_that_do_not_fit_a_table_say_why():
-    from hybridctl.logs.messages import Topic
+    from hybridctl.logs.bags import Topic
 
     topic = Topic("/scan", "sensor_msgs/msg/LaserScan")
     for k in range(2):

@@ -6,8 +6,11 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
-from hybridctl.sensitivity.augmentation import ParameterDerivatives, with_parameters
-from hybridctl.sensitivity.held import inputs_as_parameters
+from hybridctl.sensitivity.augmentation import (
+    ParameterDerivatives,
+    inputs_as_parameters,
+    with_parameters,
+)
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 RUN = {"rtol": 1e-11, "atol": 1e-11}

@@ -9,7 +9,7 @@ where an impact passes a grid time; one of inputs and positions does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -53,7 +53,6 @@ class Cost(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
 class QuadraticCost:
     r"""The cost of the distance from a target, measured in the tangent space at the target.
 
@@ -67,13 +66,6 @@ class QuadraticCost:
     exact; the Hessian leaves out the curvature of d (Gauss-Newton). Raises `InputError`.
     """
 
-    space: Space
-    target: Array
-    input: Array
-    final_state: Array
-    state: Array
-    feedforward: Callable[[float], Array]
-
     def __init__(
         self,
         space: Space,
@@ -85,19 +77,14 @@ class QuadraticCost:
         feedforward: Callable[[float], Array] | None = None,
     ) -> None:
         n = space.ndx
-        x = vector("target", target, space.nx)
-        space.check("target", x)
-        r = semidefinite("input", input, definite=True)
-        entries = {
-            "space": space,
-            "target": x,
-            "input": r,
-            "final_state": semidefinite("final", final, n),
-            "state": semidefinite("state", np.zeros((n, n)) if state is None else state, n),
-            "feedforward": _Zero(len(r)) if feedforward is None else feedforward,
-        }
-        for name, value in entries.items():
-            object.__setattr__(self, name, value)
+        self.space = space
+        self.target = vector("target", target, space.nx)
+        space.check("target", self.target)
+        self.input = semidefinite("input", input, definite=True)
+        self.final_state = semidefinite("final", final, n)
+        self.state = semidefinite("state", np.zeros((n, n)) if state is None else state, n)
+        none = np.zeros(len(self.input))
+        self.feedforward = partial(_same, none) if feedforward is None else feedforward
 
     def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
         """The cost per second at time t in s and (x, u)."""
@@ -124,9 +111,5 @@ class QuadraticCost:
         return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
 
 
-@dataclass(frozen=True)
-class _Zero:
-    size: int
-
-    def __call__(self, t: float) -> Array:
-        return np.zeros(self.size)
+def _same(value: Array, t: float) -> Array:
+    return value

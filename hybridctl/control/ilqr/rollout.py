@@ -122,7 +122,7 @@ def closed_loop(plant: Plant, feedback: Feedback, step: float) -> Rollout:
     asked = nominal.inputs + step * feedback.offsets
     pieces, states, inputs = list[HybridTrajectory](), [x], [asked[0]]
     for k, v in enumerate(asked[1:]):
-        near = _matching(stretches, mode, count)
+        near = next((s for s in stretches if s.mode == mode and s.count == count), None)
         if near is not None:
             reference, i = _reference(plant, nominal, near, k)
             error = plant.system.mode(mode).space.difference(x, reference)
@@ -147,11 +147,6 @@ def _stretches(rollout: Rollout) -> list[_Stretch]:
         before = [piece.arcs[-1]]
         count += len(piece.events)
     return found
-
-
-def _matching(stretches: Sequence[_Stretch], mode: ModeKey, count: int) -> _Stretch | None:
-    """The stretch of this mode and event count."""
-    return next((s for s in stretches if s.mode == mode and s.count == count), None)
 
 
 def _reference(plant: Plant, nominal: Rollout, near: _Stretch, k: int) -> tuple[Array, int]:

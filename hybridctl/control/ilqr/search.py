@@ -1,7 +1,7 @@
 r"""Iterative LQR through events, whose sequence may change from one iteration to the next.
 
 Inputs that are linear between the times of a grid are improved by sweeps. A backward pass
-(`ilqr_backward`) gives offsets and gains from the first-order map of each interval, through the
+(`backward`) gives offsets and gains from the first-order map of each interval, through the
 events inside it, and the value function, which jumps with the saltation matrix:
 :math:`V^- = G^T V^+ G`, [Salt] (42). Forward, the system is simulated under them with whatever
 events then come (`rollout.Feedback` says how the reference is extended); of the steps 1, 1/2,
@@ -13,7 +13,7 @@ in the search along the step; so has one that grazes a guard, where there is no 
 
 Second derivatives of the motion are left out of the model on intervals without events, as Gauss
 and Newton do; on those with events they are estimated from the exact first derivatives of
-successive motions (`ilqr_backward.with_curvature`), since there they decide how fast it converges:
+successive motions (`backward.with_curvature`), since there they decide how fast it converges:
 superlinearly, once the sequence of events stays and the flow is linear or the final cost is met.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -35,7 +35,7 @@ def weight_at(
         for k, (size, ends) in enumerate(zip(sizes, times, strict=True)):
             for t in ends:
                 semidefinite(f"{name}({k}, {t:g})", weights(k, t), size, definite=definite)
-        return _InTime(weights)
+        return partial(_in_time, weights)
     per_arc: list[ArrayLike] = [cast(ArrayLike, weights)] * len(sizes)
     if isinstance(weights, list | tuple) and len(weights) and np.ndim(weights[0]) == 2:
         per_arc = list(cast(Sequence[ArrayLike], weights))
@@ -47,20 +47,12 @@ def weight_at(
         semidefinite(name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite)
         for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
     ]
-    return _PerArc(matrices)
+    return partial(_per_arc, matrices)
 
 
-@dataclass(frozen=True, eq=False)
-class _InTime:
-    weights: Callable[[int, float], ArrayLike]
-
-    def __call__(self, arc: int, t: float) -> Array:
-        return np.asarray(self.weights(arc, t), dtype=np.float64)
+def _in_time(weights: Callable[[int, float], ArrayLike], arc: int, t: float) -> Array:
+    return np.asarray(weights(arc, t), dtype=np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class _PerArc:
-    weights: Sequence[Array]
-
-    def __call__(self, arc: int, t: float) -> Array:
-        return self.weights[arc]
+def _per_arc(weights: Sequence[Array], arc: int, t: float) -> Array:
+    return weights[arc]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from hybridctl.control.tracking import tracking_error
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.workers import Crew, Here
 
 Controller = Literal["spreading", "conventional"]
 
@@ -121,16 +123,9 @@ class Ensemble:
     def _run(
         self, controller: Controller, gains: GainSchedule, members: Sequence[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        if self.executor is None:
-            for member in members:
-                yield member, _attempt(self.trial, controller, gains, member)
-            return
-        futures = {
-            self.executor.submit(_attempt, self.trial, controller, gains, member): member
-            for member in members
-        }
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        crew = Crew(Here()) if self.executor is None else Crew(self.executor, len(members))
+        work = partial(_attempt, self.trial, controller, gains)
+        return ((member, call.result()) for member, call in crew.finished(work, members))
 
     def _advance(self) -> None:
         if self.advance is not None:

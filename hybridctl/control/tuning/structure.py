@@ -13,8 +13,7 @@ from hybridctl.checks import Array, array, vector
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.continuous import hybrid_lqr
 from hybridctl.control.lqr.events import Treatment
-from hybridctl.control.tuning.prediction import PredictedCost
-from hybridctl.control.tuning.prediction_events import PhantomKey
+from hybridctl.control.tuning.prediction import PhantomKey, PredictedCost
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.linearize import Linearization
 

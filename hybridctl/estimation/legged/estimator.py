@@ -19,7 +19,6 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.legged.contact import Hysteresis
 from hybridctl.estimation.legged.hypotheses import (
     ContactEvidence,
     ContactHypotheses,
@@ -27,12 +26,12 @@ from hybridctl.estimation.legged.hypotheses import (
 )
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
-from hybridctl.estimation.legged.noise import BaseNoise
-from hybridctl.estimation.legged.readings import Readings, signal_name
+from hybridctl.estimation.legged.readings import Hysteresis, Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
 from hybridctl.estimation.legged.system import (
     OPEN,
+    BaseNoise,
     LeggedBase,
     Touch,
     base_system,
@@ -44,11 +43,11 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.robot import Robot
-from hybridctl.settings import NotNegative, check_settings
+from hybridctl.settings import NotNegative, Settings
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Settings):
     """How surely the state is known at the start, as standard deviations.
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
@@ -61,9 +60,6 @@ class Start:
     velocity: NotNegative = 1e-2
     gyroscope: NotNegative = 1e-3
     accelerometer: NotNegative = 5e-2
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ hypotheses, by the logarithm of a ratio for each foot that they take to stand:
   :math:`w = R^T v + \omega \times s + \dot s`. It is :math:`N(0, S + \sigma_s^2)` for one that
   stands and :math:`N(0, S + \sigma_m^2)` for one that swings, S being what estimate and angles do
   not know of it.
-- *Force.* :math:`\log p / (1 - p)`, p the probability of contact of its vertical force (`contact`).
+- *Force.* :math:`\log p / (1 - p)`, p that of contact by its vertical force (`readings`).
 
 Both are new once in `span` s, so that a sample has the share h / span of them, or all. What the
 angles say of a foot's pose is no evidence: their noise from sample to sample is as large as what a
@@ -33,10 +33,9 @@ from hybridctl.checks import Array, flag, number
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.legged.contact import Hysteresis
 from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
 from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import signal_name
+from hybridctl.estimation.legged.readings import Hysteresis, signal_name
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
@@ -44,14 +43,14 @@ from hybridctl.estimation.record import Record, Sample, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.settings import Positive, check_settings
+from hybridctl.settings import Positive, Settings
 
 _ROUNDING = 1e-9  # s, of stamps
 _LEAST = 1e-3  # weight of a hypothesis that still corrects
 
 
 @dataclass(frozen=True)
-class ContactEvidence:
+class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
     still, moving: standard deviations of the velocity of feet that stand and swing, m/s. span: s
@@ -67,7 +66,7 @@ class ContactEvidence:
     forces: bool = True
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         number("moving", self.moving, above=self.still)
         flag("forces", self.forces)
 

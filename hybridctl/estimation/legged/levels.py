@@ -22,9 +22,9 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import LegKinematics
-from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.readings import Readings, held
 from hybridctl.estimation.legged.rotation import quaternion, vector
+from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
 from hybridctl.mechanics.robot import Robot
 

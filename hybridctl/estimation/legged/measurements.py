@@ -15,7 +15,7 @@ even.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -33,69 +33,62 @@ _EYE = np.eye(3)
 
 def angles_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
     """The channel "angles" of joint angles (n,) in rad; feet in contact appear in it."""
-    return ImplicitMeasurement(ANGLES, _Angles(base).compare, gate)
+    return ImplicitMeasurement(ANGLES, partial(_by_angles, base), gate)
 
 
 def ground_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
     """The channel "ground" of the height (1,) in m of a level plane under the feet in contact."""
-    return ImplicitMeasurement(GROUND, _Ground(base).compare, gate)
+    return ImplicitMeasurement(GROUND, partial(_by_ground, base), gate)
 
 
-@dataclass(frozen=True, eq=False)
-class _Angles:
+def _by_angles(
+    base: LeggedBase, mode: Mode, t: float, x: Array, u: Array, z: Array
+) -> Comparison | None:
     """The comparison with joint angles."""
-
-    base: LeggedBase
-
-    def compare(self, mode: Mode, t: float, x: Array, u: Array, z: Array) -> Comparison | None:
-        base = self.base
-        if z.shape != (len(base.kinematics.joints),):
-            raise InputError(
-                f"a row of {ANGLES!r} must have the angles of {base.kinematics.joints}, got shape "
-                f"{z.shape}"
-            )
-        places = base.places(mode.key)
-        if not places or not np.isfinite(z).all():
-            return None
-        size = sum(3 if place.turn_x is None else 6 for place in places)
-        r, h = np.empty(size), np.zeros((size, mode.space.ndx))
-        back, row, twists, own = matrix(x[:4]).T, 0, [], []
-        for place, seen in zip(places, base.kinematics(z, base.standing(mode.key)), strict=True):
-            s = back @ (x[place.x] - x[4:7])
-            at, wide = slice(row, row + 3), 3 if place.turn_x is None else 6
-            r[at] = seen.position - s
-            h[at, ANGLE], h[at, POSITION], h[at, place.dx] = skew(s), -_EYE, _EYE
-            if place.turn_x is not None:
-                turn = back @ matrix(x[place.turn_x])
-                at = slice(row + 3, row + 6)
-                r[at] = vector(quaternion(seen.rotation @ turn.T))
-                h[at, ANGLE], h[at, place.turn_dx] = -_EYE, turn
-            twists.append(seen.twist[:wide])
-            own.append(base.pose_variances[:wide])
-            row += wide
-        by = base.noise.encoder * np.concatenate(twists)
-        noise = by @ by.T
-        noise.reshape(-1)[:: size + 1] += np.concatenate(own)
-        space = base.space(mode.key)
-        return Comparison(r, h if space.error == "left" else h @ space.to_left(x), noise)
+    if z.shape != (len(base.kinematics.joints),):
+        raise InputError(
+            f"a row of {ANGLES!r} must have the angles of {base.kinematics.joints}, got shape "
+            f"{z.shape}"
+        )
+    places = base.places(mode.key)
+    if not places or not np.isfinite(z).all():
+        return None
+    size = sum(3 if place.turn_x is None else 6 for place in places)
+    r, h = np.empty(size), np.zeros((size, mode.space.ndx))
+    back, row, twists, own = matrix(x[:4]).T, 0, [], []
+    for place, seen in zip(places, base.kinematics(z, base.standing(mode.key)), strict=True):
+        s = back @ (x[place.x] - x[4:7])
+        at, wide = slice(row, row + 3), 3 if place.turn_x is None else 6
+        r[at] = seen.position - s
+        h[at, ANGLE], h[at, POSITION], h[at, place.dx] = skew(s), -_EYE, _EYE
+        if place.turn_x is not None:
+            turn = back @ matrix(x[place.turn_x])
+            at = slice(row + 3, row + 6)
+            r[at] = vector(quaternion(seen.rotation @ turn.T))
+            h[at, ANGLE], h[at, place.turn_dx] = -_EYE, turn
+        twists.append(seen.twist[:wide])
+        own.append(base.pose_variances[:wide])
+        row += wide
+    by = base.noise.encoder * np.concatenate(twists)
+    noise = by @ by.T
+    noise.reshape(-1)[:: size + 1] += np.concatenate(own)
+    space = base.space(mode.key)
+    return Comparison(r, h if space.error == "left" else h @ space.to_left(x), noise)
 
 
-@dataclass(frozen=True, eq=False)
-class _Ground:
+def _by_ground(
+    base: LeggedBase, mode: Mode, t: float, x: Array, u: Array, z: Array
+) -> Comparison | None:
     """The comparison with the height of the ground."""
-
-    base: LeggedBase
-
-    def compare(self, mode: Mode, t: float, x: Array, u: Array, z: Array) -> Comparison | None:
-        if z.shape != (1,):
-            raise InputError(f"a row of {GROUND!r} must have one height, got shape {z.shape}")
-        base, places = self.base, self.base.places(mode.key)
-        if not places or not np.isfinite(z).all():
-            return None
-        up = matrix(x[:4])[2]
-        h = np.zeros((len(places), mode.space.ndx))
-        for row, place in zip(h, places, strict=True):
-            row[place.dx] = up
-        heights = np.array([x[place.x][2] for place in places])
-        noise = base.noise.ground**2 * np.eye(len(places))
-        return Comparison(z - heights, h @ base.space(mode.key).to_left(x), noise)
+    if z.shape != (1,):
+        raise InputError(f"a row of {GROUND!r} must have one height, got shape {z.shape}")
+    places = base.places(mode.key)
+    if not places or not np.isfinite(z).all():
+        return None
+    up = matrix(x[:4])[2]
+    h = np.zeros((len(places), mode.space.ndx))
+    for row, place in zip(h, places, strict=True):
+        row[place.dx] = up
+    heights = np.array([x[place.x][2] for place in places])
+    noise = base.noise.ground**2 * np.eye(len(places))
+    return Comparison(z - heights, h @ base.space(mode.key).to_left(x), noise)

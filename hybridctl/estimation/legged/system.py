@@ -13,22 +13,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.errors import UnknownNameError
 from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
-from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
-from hybridctl.estimation.legged.space import ANGLE, BASE_TANGENT, POSITION, BaseSpace, Error
-from hybridctl.estimation.legged.strapdown import Strapdown
+from hybridctl.estimation.legged.space import (
+    ANGLE,
+    BASE_TANGENT,
+    POSITION,
+    BaseSpace,
+    Error,
+    Strapdown,
+)
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mode import Edge, Mode, ModeKey, Outgoing, Reset, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.settings import NotNegative, Positive, Settings
 
+
+@dataclass(frozen=True)
+class BaseNoise(Settings):
+    """Standard deviations; densities are per square root of Hz.
+
+    gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
+    gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
+    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep and slip.
+    encoder (rad): of each angle in each sample. measured (m), measured_turn (rad): of each pose of
+    a foot besides, such as links that bend. ground (m): of the height of the ground under a foot.
+    held_rate (rad/s), held_force (m/s^2): by how much rates and forces change while samples are
+    missing; the change is taken to be white, as wide as the gap.
+    """
+
+    gyroscope: NotNegative = 5e-3
+    accelerometer: NotNegative = 5e-2
+    gyroscope_walk: NotNegative = 1e-4
+    accelerometer_walk: NotNegative = 1e-3
+    foot: NotNegative = 5e-3
+    foot_turn: NotNegative = 0.15
+    encoder: Positive = 1e-3
+    measured: Positive = 1e-3
+    measured_turn: Positive = 5e-3
+    ground: Positive = 1e-2
+    held_rate: NotNegative = 0.3
+    held_force: NotNegative = 1.0
+
+    def core(self, gap: float) -> Array:
+        """Variances (15,) per s of base and biases; gap: s without a sample in this step."""
+        return np.repeat(
+            [
+                self.gyroscope**2 + self.held_rate**2 * gap,
+                0.0,
+                self.accelerometer**2 + self.held_force**2 * gap,
+                self.gyroscope_walk**2,
+                self.accelerometer_walk**2,
+            ],
+            3,
+        )
+
+
+T = TypeVar("T")
 OPEN, STICK = "open", "stick"
 GAP, OTHERS = 6, 7  # of the input: which, and how many there are besides the angles
 
@@ -148,9 +196,8 @@ class LeggedBase:
 def base_system(base: LeggedBase) -> HybridSystem:
     """The hybrid system of a base with feet; see this module."""
     instance("base", base, LeggedBase)
-    graph = _Graph(base)
     names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
-    return HybridSystem(graph.mode, graph.outgoing, names)
+    return HybridSystem(partial(_mode, base), partial(_outgoing, base), names)
 
 
 def touches(foot: str) -> str:
@@ -168,63 +215,40 @@ def with_foot(key: Sequence[str], index: int, state: str) -> tuple[str, ...]:
     return (*key[:index], state, *key[index + 1 :])
 
 
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """Modes and edges, made when they are asked for."""
-
-    base: LeggedBase
-
-    def mode(self, key: ModeKey) -> Mode:
-        base, space = self.base, self.base.space(key)
-        flow = Strapdown(space, base.gravity, base.nu)
-        return Mode(key, space, flow.field, base.nu, flow.jacobian, flow=flow.flow)
-
-    def outgoing(self, key: ModeKey) -> Outgoing:
-        base, standing = self.base, self.base.standing(key)
-        names = tuple(lifts(f) if f in standing else touches(f) for f in base.feet)
-        silent = _Silent(len(names), base.space(key).ndx, base.nu)
-        return Outgoing(
-            GuardSet(names, silent.values, silent.jacobian), _Edges(base, key, names).of
-        )
+def _mode(base: LeggedBase, key: ModeKey) -> Mode:
+    space = base.space(key)
+    flow = Strapdown(space, base.gravity, base.nu)
+    return Mode(key, space, flow.field, base.nu, flow.jacobian, flow=flow.flow)
 
 
-@dataclass(frozen=True, eq=False)
-class _Silent:
-    """Guards that are one everywhere."""
-
-    count: int
-    ndx: int
-    nu: int
-
-    def values(self, t: float, x: Array, u: Array) -> Array:
-        return np.ones(self.count)
-
-    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        n = self.count
-        return GuardJacobian(np.zeros(n), np.zeros((n, self.ndx)), np.zeros((n, self.nu)))
+def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
+    """The ways out of a mode, one for each foot, by guards that are one everywhere."""
+    standing, n = base.standing(key), len(base.feet)
+    names = tuple(lifts(f) if f in standing else touches(f) for f in base.feet)
+    still = GuardJacobian(np.zeros(n), np.zeros((n, base.space(key).ndx)), np.zeros((n, base.nu)))
+    guards = GuardSet(names, partial(_same, np.ones(n)), partial(_same, still))
+    return Outgoing(guards, partial(_edge, base, key, names))
 
 
-@dataclass(frozen=True, eq=False)
-class _Edges:
-    """The ways out of a mode, one for each foot."""
+def _same(value: T, t: float, x: Array, u: Array) -> T:
+    return value
 
-    base: LeggedBase
-    key: ModeKey
-    names: tuple[str, ...]
 
-    def of(self, fired: tuple[str, ...]) -> Edge | None:
-        if len(fired) != 1 or fired[0] not in self.names:
-            return None
-        index, key = self.names.index(fired[0]), self.key
-        assert isinstance(key, tuple)
-        foot = self.base.feet[index]
-        if foot in self.base.standing(key):
-            after = with_foot(key, index, OPEN)
-            lift = Lift(self.base, key, after)
-            return Edge(Reset(lift.map, lift.jacobian), after)
-        after = with_foot(key, index, STICK)
-        touch = Touch(self.base, key, after, foot)
-        return Edge(Reset(touch.map, touch.jacobian), after)
+def _edge(
+    base: LeggedBase, key: ModeKey, names: tuple[str, ...], fired: tuple[str, ...]
+) -> Edge | None:
+    if len(fired) != 1 or fired[0] not in names:
+        return None
+    assert isinstance(key, tuple)
+    index = names.index(fired[0])
+    foot = base.feet[index]
+    if foot in base.standing(key):
+        after = with_foot(key, index, OPEN)
+        lift = Lift(base, key, after)
+        return Edge(Reset(lift.map, lift.jacobian), after)
+    after = with_foot(key, index, STICK)
+    touch = Touch(base, key, after, foot)
+    return Edge(Reset(touch.map, touch.jacobian), after)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.errors import InputError
-from hybridctl.estimation.legged.contact import Hysteresis, completed
+from hybridctl.estimation.legged.readings import Hysteresis, completed
 
 NAN = np.nan
 CONTACT = Hysteresis(100.0, 50.0)

@@ -13,9 +13,9 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.levels import noise_of_creep, noise_of_standing
-from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.space import ERRORS
+from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.record import Series
 from hybridctl.estimation.smoother import smooth
 from hybridctl.mechanics.robot import Robot

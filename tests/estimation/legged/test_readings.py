@@ -5,8 +5,7 @@ import pytest
 from estimation.legged.machine import machine
 
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.estimation.legged.contact import Hysteresis
-from hybridctl.estimation.legged.readings import Readings, held, uniform_stamps
+from hybridctl.estimation.legged.readings import Hysteresis, Readings, held, uniform_stamps
 from hybridctl.estimation.record import Series
 
 CONTACT = Hysteresis(100.0, 50.0)

@@ -18,13 +18,12 @@ from hybridctl.robots import five_link, public
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
-from hybridctl.estimation.consistency import nees
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.judgement import nees
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, Start
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
-from hybridctl.estimation.legged.noise import BaseNoise
 from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.legged.system import OPEN, STICK
+from hybridctl.estimation.legged.system import OPEN, STICK, BaseNoise
 from hybridctl.estimation.record import Series
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.robot import Robot
