@@ -7,6 +7,7 @@ at states for which that is not sound, see `ModeField`, and for other robots, fr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
