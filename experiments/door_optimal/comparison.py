@@ -113,11 +113,12 @@ class SpringGains:
         return SpringGains(reference, np.diag(plant.robot.mass_matrix(q))[:3].copy())
 
     def schedule(self, parameters: Array) -> GainSchedule:
-        """The gains; phantom arcs have those of before the impact."""
+        """The gains; phantom arcs have those of before their event."""
         pairs = np.exp(parameters).reshape(2, 2).tolist()
         before, after = (self._gain(*pair) for pair in pairs)
         arcs = [before, *[after] * (len(self.reference.arcs) - 1)]
-        return GainSchedule.constant(arcs, dict.fromkeys(self.reference.phantoms, before))
+        phantoms = {(k, fired): arcs[k] for k, fired in self.reference.phantoms}
+        return GainSchedule.constant(arcs, phantoms)
 
     def _gain(self, frequency: float, damping: float) -> Array:
         idle = np.zeros((3, 1))

@@ -23,7 +23,14 @@ from hybridctl.experiments.door_optimal.comparison import (
     searched,
     tuned,
 )
-from hybridctl.experiments.door_optimal.reference import VARIANTS, Found, Wanted, find, published
+from hybridctl.experiments.door_optimal.reference import (
+    VARIANTS,
+    Found,
+    Wanted,
+    find,
+    guessed_ends,
+    published,
+)
 from hybridctl.experiments.rrr_door.tracking import PERTURBATION
 from hybridctl.experiments.tuning.door import Perturbations
 from rich.console import Console
@@ -169,8 +176,9 @@ def guessed(config: Config, known: Reference) -> dict[str, Any]:
     """Costs and seconds from random guesses; None where the search failed."""
     random = np.random.default_rng(config.seed)
     costs: list[float | None] = []
+    size = guessed_ends(config.variants[0], config.wanted, known).shape
     for _ in range(config.guesses):
-        noise = config.scatter * random.normal(size=(4, 8))
+        noise = config.scatter * random.normal(size=size)
         try:
             optimum = find(config.variants[0], config.wanted, known, noise).optimum
             costs.append(optimum.cost)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hybridctl.experiments.door_optimal import door_optimal
 from hybridctl.experiments.door_optimal.comparison import CONTROLLERS, SpringGains, Stage
-from hybridctl.experiments.door_optimal.reference import Wanted, find, published
+from hybridctl.experiments.door_optimal.reference import CLOSE, LET_GO, Wanted, find, published
 from rich.console import Console
 
 from hybridctl.control.feasibility import feasibility
@@ -67,6 +67,34 @@ def test_the_optimum_presses_more_in_either_order_than_the_published_reference(k
         asked = (1.0 + optimum.margin) * (1.0 - 1e-4)
         assert min(ours.phantom_margin.values()) >= asked * wanted.force
         assert ours.least_impulse >= asked * wanted.impulse
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["release", "friction-release"])
+def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(known, variant):
+    """The door swings on by itself; from a start that is off, corners leave one by one."""
+    wanted = Wanted()
+    found = find(variant, wanted, known[1])
+    run = found.optimum.run
+    assert found.optimum.mismatch < 1e-6, "violation after simulation"
+    assert [event.guards for event in run.events] == [CLOSE, LET_GO]
+    assert run.events[1].time == pytest.approx(1.0 + wanted.hold, abs=1e-6)
+    assert run.final_state[3] == pytest.approx(wanted.angle, abs=1e-6)
+    np.testing.assert_allclose(run.final_state[:3], run(0.0)[:3], atol=1e-6)
+    reference = found.extended(0.15)
+    release = feasibility(found.plant, reference).events[1]
+    assert max(release.guard_rates.values()) <= -wanted.unload * (1.0 - 1e-6)
+    assert release.growing
+    assert release.associativity == pytest.approx(0.0, abs=1e-12), "nothing jumps"
+    stage = Stage(found.plant, reference, window=0.02, delay=1e-3)
+    gains = SpringGains.of(found.plant, reference).schedule(START)
+    off = np.array([-0.02, 0.01, 0.01, 0.0, 0.02, -0.02, 0.01, 0.0])
+    tracked = stage.run("spreading", gains, off, np.zeros(3))
+    fired = [guard for event in tracked.events for guard in event.guards]
+    assert set(fired[-2:]) == set(LET_GO)
+    assert tracked.final_mode == ("open", "open")
+    error = np.abs(tracked.final_state - run.final_state)[:3]
+    assert error.max() < 0.1, "it decays at 5 rad/s for a second"
 
 
 @pytest.mark.slow
