@@ -24,7 +24,7 @@ from hybridctl.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.detection import Detection
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
+from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Controller, Ensemble, Outcome, Statistics, outcome
 from hybridctl.control.tuning.search import tune
@@ -32,6 +32,7 @@ from hybridctl.hybrid.policy import DisturbedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.linearize import Linearization
 
 CONTROLLERS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")
 _BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
@@ -126,6 +127,35 @@ class SpringGains:
         return np.hstack([np.diag(spring), idle, np.diag(damper), idle])
 
 
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What tracking is expected to meet: the perturbations, under gains to begin with.
+
+    start: frequency in rad/s and damping ratio before the impact and after it.
+    """
+
+    perturbations: Perturbations
+    start: tuple[float, float, float, float]
+
+    def feedback(self, free: Linearization) -> Linearization:
+        """A linearization under these gains."""
+        whole = extend(free.system, free.trajectory, before=0.0, after=0.0)
+        structure = SpringGains.of(free.system, whole)
+        return free.closed_loop(structure.schedule(np.log(self.start)).arcs)
+
+    @property
+    def covariance(self) -> Array:
+        """Of the start (8, 8)."""
+        p = self.perturbations
+        deviations = [p.position] * 3 + [0.0] + [p.velocity] * 3 + [0.0]
+        return np.diag(np.square(deviations))
+
+    @property
+    def input_covariance(self) -> Array:
+        """Of the error of the torques (3, 3), (N m)^2."""
+        return self.perturbations.input_bias**2 * np.eye(3)
+
+
 @dataclass(frozen=True)
 class Budget:
     """What each controller gets: members of the ensemble and evaluations of the search.
@@ -160,6 +190,7 @@ class Tuned:
         return {
             "frequencies_and_dampings": self.parameters,
             "mean_error": self.statistics.mean_error,
+            "quartiles": np.percentile(self.statistics.errors, (25.0, 50.0, 75.0)),
             "p95_error": self.statistics.p95_error,
             "peak_input": self.statistics.peak_input,
             "failures": self.statistics.failures,

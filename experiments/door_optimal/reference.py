@@ -5,21 +5,26 @@ at 1 s, and the door at the published angle, at rest, 1 s later; with friction t
 the way. With release both corners let go of the door 0.6 s after they touch it, as their forces
 vanish together, the door swings on by itself to the published angle, 1 s later, and the arm goes
 back to where it began. The optimum presses, in every order of touch and of release, as many times
-as hard as the margins ask as it can, and goes on doing so for a spread of event times.
+as hard as the margins ask as it can, and goes on doing so for a spread of event times: the one
+that its own tracking is expected to leave, or one that is given. With friction it is given, as the
+orders of touch end apart there, and event times have no first order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from hybridctl.experiments.door_optimal.comparison import Expected
 from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
+from hybridctl.experiments.tuning.door import CUT
 from hybridctl.robots import rrr_door
 
 from hybridctl.checks import Array, member, number
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
+from hybridctl.control.trajectory.spread import optimise_over_spread
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
@@ -66,16 +71,18 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A variant with its plant and its optimum."""
+    """A variant with its plant and its optimum, feasible for `spread` s past its events."""
 
     variant: str
     plant: HybridSystem
     optimum: OptimalTrajectory
+    spread: float
 
     def record(self) -> dict[str, Any]:
         """The optimum as it stands in summary.json."""
         return {
             "margin": 1.0 + self.optimum.margin,
+            "spread": self.spread,
             "cost": self.optimum.cost,
             "mismatch": self.optimum.mismatch,
             "iterations": self.optimum.iterations,
@@ -161,11 +168,18 @@ def guessed_ends(variant: str, wanted: Wanted, known: Reference) -> Array:
     return np.array([*states, release, release, back])
 
 
-def find(variant: str, wanted: Wanted, known: Reference, noise: Array | float = 0.0) -> Found:
+def find(
+    variant: str,
+    wanted: Wanted,
+    known: Reference,
+    noise: Array | float = 0.0,
+    expected: Expected | None = None,
+) -> Found:
     """The optimum of a variant, from straight ways between the ends of arcs.
 
-    known: the published reference. noise: added to the `guessed_ends`. Raises what `optimise`
-    raises.
+    known: the published reference. noise: added to the `guessed_ends`. expected: what the spread
+    of event times is derived from, instead of the one that is wanted. Raises what `optimise` and
+    `optimise_over_spread` raise.
     """
     friction = wanted.friction if "friction" in variant else 0.0
     parameters = rrr_door.Parameters(friction=friction)
@@ -176,4 +190,14 @@ def find(variant: str, wanted: Wanted, known: Reference, noise: Array | float = 
         return np.asarray((1.0 - s) * ends[2 * k] + s * ends[2 * k + 1])
 
     planned = door_task(plant, variant, wanted, known.nominal(0.0))
-    return Found(variant, plant, optimise(planned, guess))
+    if expected is None:
+        return Found(variant, plant, optimise(planned, guess), wanted.spread)
+    found = optimise_over_spread(
+        replace(planned, spread=0.0),
+        guess,
+        expected.feedback,
+        expected.covariance,
+        input_covariance=expected.input_covariance,
+        spread=CUT,
+    )
+    return Found(variant, plant, found.optimum, found.covered[0])

@@ -170,11 +170,12 @@ def length_unit(robot: Robot, joint: str) -> str:
     return "rad" if body.twist[3:].any() else "m"
 
 
-def torque_limits(task: Task, u: Expression) -> list[Limited]:
-    """Of all inputs, without any where the task has none."""
+def torque_limits(task: Task, u: Expression, share: float = 1.0) -> list[Limited]:
+    """Of all inputs, without any where the task has none. share: of the limits."""
     if not np.isfinite(task.torque):
         return []
-    limits = [Limit(f"input {i}", "N m", -task.torque, task.torque) for i in range(u.numel())]
+    most = share * task.torque
+    limits = [Limit(f"input {i}", "N m", -most, most) for i in range(u.numel())]
     return [(u[i], limit) for i, limit in enumerate(limits)]
 
 

@@ -37,7 +37,9 @@ from hybridctl.mechanics.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
-_STEPS = 3  # of Runge and Kutta's method on a continuation: their error is far below its margins
+_STEPS = 6  # of Runge and Kutta's method on a continuation: their error is far below its margins
+_BETWEEN = 0.02  # of limits of inputs, kept for what lies between these steps
+_PRESSING = 0.5  # of the least force, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +151,8 @@ class Continued:
     """An arc that goes on past its event.
 
     modes: of the contacts. state (nx, 1): where it goes on from. inputs: u (nu, 1) at a distance
-    from there, s. length: s, negative for back in time. where: for messages. free: closed contacts
-    that need not press.
+    from there, s. length: s, negative for back in time. where: for messages. opening: contacts
+    whose force vanishes at the event: beyond it they need not press.
     """
 
     modes: tuple[str, ...]
@@ -158,7 +160,7 @@ class Continued:
     inputs: Callable[[float], Expression]
     length: float
     where: str
-    free: Sequence[int] = ()
+    opening: Sequence[int] = ()
 
     def values(self, task: Task) -> tuple[Expression, tuple[Limit, ...]]:
         """Values (n, steps) of forces and inputs on the way, and their limits (n)."""
@@ -181,10 +183,12 @@ class Continued:
     def _rows(self, task: Task, count: int) -> tuple[Any, tuple[Limit, ...]] | None:
         """A function of forces (count, 1) and inputs, and its limits; None without any."""
         forces, u = ca.SX.sym("forces", count), ca.SX.sym("u", task.system.robot.nu)
-        rows = torque_limits(task, u)
+        rows = torque_limits(task, u, share=1.0 - _BETWEEN)
         for i, mode in enumerate(self.modes):
-            if mode != "open" and i not in self.free:
-                rows += cone_limits(task, forces, i, "N", 0.0, mode)
+            vanishing = i in self.opening
+            if mode != "open" and not (vanishing and self.length > 0.0):
+                least = 0.0 if vanishing else _PRESSING * task.margins.force
+                rows += cone_limits(task, forces, i, "N", least, mode)
         if not rows:
             return None
         function = ca.Function("rows", [forces, u], [ca.vertcat(*(value for value, _ in rows))])

@@ -273,7 +273,7 @@ def _events_apart(
             between = f"after {' then '.join(order.contacts)}"
             arcs += [
                 Continued(order.modes, order.state, ahead, spread, between, opening),
-                Continued(order.modes, order.state, ahead, -spread, between),
+                Continued(order.modes, order.state, ahead, -spread, between, opening),
             ]
     if k + 1 < len(variables):
         w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
