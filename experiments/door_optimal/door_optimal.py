@@ -32,8 +32,9 @@ from hybridctl.experiments.door_optimal.reference import (
     guessed_ends,
     published,
 )
-from hybridctl.experiments.rrr_door.tracking import PERTURBATION
 from hybridctl.experiments.tuning.door import Perturbations
+from hybridctl.experiments.tuning.door import draw as perturbed
+from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
 
@@ -139,7 +140,9 @@ def run(config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         path = folder / "figures/comparison.png"
-        figures.draw_comparison(path, stages, results, PERTURBATION, config.peak_input)
+        typical = typical_member(next(iter(results.values())))
+        drawn = perturbed(config.perturbations, rrr_door.Parameters(), config.seed, typical)
+        figures.draw_comparison(path, stages, results, drawn, config.peak_input)
 
     return Findings(
         summary,
@@ -162,6 +165,12 @@ def share(row: Sequence[Tuned]) -> float:
     errors = {each.name: each.statistics.mean_error for each in row}
     others = [error for name, error in errors.items() if not name.startswith("spreading")]
     return errors["spreading"] / min(others)
+
+
+def typical_member(row: Sequence[Tuned]) -> int:
+    """The judged member whose error under spreading is the median one."""
+    errors = next(each.statistics.errors for each in row if each.name == "spreading")
+    return int(np.argsort(errors)[len(errors) // 2])
 
 
 def references_found(config: Config, known: Reference) -> tuple[list[Found], dict[str, str]]:

@@ -1,14 +1,23 @@
 """The door by optimisation: its reference, its controllers, and what the experiment leaves."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hybridctl.experiments.door_optimal import door_optimal
-from hybridctl.experiments.door_optimal.comparison import CONTROLLERS, SpringGains, Stage
+from hybridctl.experiments.door_optimal.comparison import (
+    CONTROLLERS,
+    Expected,
+    SpringGains,
+    Stage,
+)
 from hybridctl.experiments.door_optimal.reference import CLOSE, LET_GO, Wanted, find, published
+from hybridctl.experiments.tuning.door import CUT
 from rich.console import Console
 
+import hybridctl as hc
+from hybridctl.control.extension import RULES, extend_by_rule
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.tuning.ensemble import outcome
 from hybridctl.errors import HybridctlError, InputError
@@ -95,6 +104,32 @@ def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(know
     assert tracked.final_mode == ("open", "open")
     error = np.abs(tracked.final_state - run.final_state)[:3]
     assert error.max() < 0.1, "it decays at 5 rad/s for a second"
+
+
+@pytest.mark.slow
+def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
+    """By the torques of the optimum; an optimum that knows nothing of it fails by any rule."""
+    config = door_optimal.Config()
+    expected = Expected(config.perturbations, config.start)
+
+    def extended(found, rule):
+        return extend_by_rule(
+            expected.feedback(hc.linearize(found.plant, found.optimum.run)),
+            expected.covariance,
+            input_covariance=expected.input_covariance,
+            rule=rule,
+            spread=CUT,
+            limits=np.full(3, config.wanted.torque),
+        )
+
+    found = find("plain", config.wanted, known[1], expected=expected)
+    extension = extended(found, found.optimum.feedforward)
+    assert 0.02 < CUT * extension.deviations[0] <= found.spread
+    assert extension.failures == ()
+    short = find("plain", replace(config.wanted, spread=1e-9), known[1])
+    assert short.optimum.margin - found.optimum.margin < 0.05, "it costs next to nothing"
+    for rule in (*RULES, short.optimum.feedforward):
+        assert any("corner_1 opens' falls to" in text for text in extended(short, rule).failures)
 
 
 @pytest.mark.slow
