@@ -19,6 +19,7 @@ from control.plate import (
     guess,
     landing,
     lifting,
+    plate,
 )
 
 import hybridctl as hc
@@ -75,6 +76,18 @@ def test_orders_of_release_have_their_closed_form():
         assert row == pytest.approx({f"fall of guard '{other} opens' after {first}": fall})
         np.testing.assert_array_equal(after, 0.0)
         assert found[first, other][1] == {}
+
+
+def test_a_corner_that_is_let_go_leaves_as_fast_as_its_force_fell():
+    """d^3 gap / dt^3 = -(dL/dt) det G / det G_c: per newton more of lift, (1 - G_12 / G_11) / m."""
+    own, other = 1.0 / MASS + HALF**2 / INERTIA, 1.0 / MASS - HALF**2 / INERTIA
+    fall = 0.5  # of each force, while both press
+    expected = fall * (own**2 - other**2) / own
+    mode = plate().mode(("open", "closed"))
+    x, u = np.zeros(4), np.array([MASS * 9.81, 0.0])
+    change = mode.field(0.0, x, u + np.array([1.0, 0.0])) - mode.field(0.0, x, u)
+    assert change[2] + HALF * change[3] == pytest.approx(expected)
+    assert expected == pytest.approx((1.0 - other / own) / MASS)
 
 
 def test_both_corners_are_let_go_at_once_and_go_on_past_it():
