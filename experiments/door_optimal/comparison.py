@@ -212,11 +212,14 @@ def searched(trial: StageTrial, b: Budget, executor: Executor | None) -> Array:
 
 
 def tuned(trial: StageTrial, pool: Sequence[Array], b: Budget, executor: Executor | None) -> Tuned:
-    """The controller of a trial with the best parameters of a pool, judged on unseen members."""
+    """The controller of a trial with the best parameters of a pool, judged on unseen members.
 
-    def rank(parameters: Array) -> tuple[bool, float]:
+    Of parameters that all exceed the limit of the peak input it takes those of the lowest peak.
+    """
+
+    def rank(parameters: Array) -> tuple[float, float]:
         found = Ensemble(trial, b.members, executor)(trial.structure.schedule(parameters))
-        return found.peak_input > b.peak_input, found.mean_error + found.p95_error
+        return max(found.peak_input, b.peak_input), found.mean_error + found.p95_error
 
     best = min(pool, key=rank)
     gains = trial.structure.schedule(best)
