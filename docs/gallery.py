@@ -49,12 +49,13 @@ error after the impact, in rad and rad/s together:
 | published | 0.0050 | 0.0053 | 0.0177 | 0.0110 | 0.0065 |
 | optimal, which hits harder | 0.0095 | 0.0112 | 0.0194 | 0.0200 | 0.0091 |
 
-Spreading has at most half of the mean error of conventional and of nearest-arc tracking. It is ahead
-of impact-invariant tracking on the published reference; on the optimal one that has 0.0004 less, with a
-standard error of the difference of 0.0011. No gains that were found keep conventional tracking
-within the limit on the optimal reference: it takes those of its least peak. Peaks of unseen runs
-reach 37 N m, and 44 N m with conventional tracking. Where events are expected to spread by the
-perturbations, arcs of the optimal reference stay feasible, 47 ms past its impact."""
+Spreading has at most half of the mean error of conventional and of nearest-arc tracking. It is
+ahead of impact-invariant tracking on the published reference; on the optimal one that has 0.0004
+less, with a standard error of the difference of 0.0011. No gains that were found keep conventional
+tracking within the limit on the optimal reference: it takes those of its least peak. Peaks of
+unseen runs reach 37 N m, and 44 N m with conventional tracking. Arcs of the optimal reference stay
+feasible 47 ms past its impact, which covers the spread that the perturbations are expected to
+leave."""
 }
 
 
