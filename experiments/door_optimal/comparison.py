@@ -24,7 +24,7 @@ from hybridctl.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.detection import Detection
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
+from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Controller, Ensemble, Outcome, Statistics, outcome
 from hybridctl.control.tuning.search import tune
@@ -32,6 +32,7 @@ from hybridctl.hybrid.policy import DisturbedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.linearize import Linearization
 
 CONTROLLERS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")
 _BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
@@ -113,16 +114,46 @@ class SpringGains:
         return SpringGains(reference, np.diag(plant.robot.mass_matrix(q))[:3].copy())
 
     def schedule(self, parameters: Array) -> GainSchedule:
-        """The gains; phantom arcs have those of before the impact."""
+        """The gains; phantom arcs have those of before their event."""
         pairs = np.exp(parameters).reshape(2, 2).tolist()
         before, after = (self._gain(*pair) for pair in pairs)
         arcs = [before, *[after] * (len(self.reference.arcs) - 1)]
-        return GainSchedule.constant(arcs, dict.fromkeys(self.reference.phantoms, before))
+        phantoms = {(k, fired): arcs[k] for k, fired in self.reference.phantoms}
+        return GainSchedule.constant(arcs, phantoms)
 
     def _gain(self, frequency: float, damping: float) -> Array:
         idle = np.zeros((3, 1))
         spring, damper = frequency**2 * self.masses, 2.0 * damping * frequency * self.masses
         return np.hstack([np.diag(spring), idle, np.diag(damper), idle])
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What tracking is expected to meet: the perturbations, under gains to begin with.
+
+    start: frequency in rad/s and damping ratio before the impact and after it.
+    """
+
+    perturbations: Perturbations
+    start: tuple[float, float, float, float]
+
+    def feedback(self, free: Linearization) -> Linearization:
+        """A linearization under these gains."""
+        whole = extend(free.system, free.trajectory, before=0.0, after=0.0)
+        structure = SpringGains.of(free.system, whole)
+        return free.closed_loop(structure.schedule(np.log(self.start)).arcs)
+
+    @property
+    def covariance(self) -> Array:
+        """Of the start (8, 8)."""
+        p = self.perturbations
+        deviations = [p.position] * 3 + [0.0] + [p.velocity] * 3 + [0.0]
+        return np.diag(np.square(deviations))
+
+    @property
+    def input_covariance(self) -> Array:
+        """Of the error of the torques (3, 3), (N m)^2."""
+        return self.perturbations.input_bias**2 * np.eye(3)
 
 
 @dataclass(frozen=True)
@@ -159,6 +190,7 @@ class Tuned:
         return {
             "frequencies_and_dampings": self.parameters,
             "mean_error": self.statistics.mean_error,
+            "quartiles": np.percentile(self.statistics.errors, (25.0, 50.0, 75.0)),
             "p95_error": self.statistics.p95_error,
             "peak_input": self.statistics.peak_input,
             "failures": self.statistics.failures,
@@ -180,11 +212,14 @@ def searched(trial: StageTrial, b: Budget, executor: Executor | None) -> Array:
 
 
 def tuned(trial: StageTrial, pool: Sequence[Array], b: Budget, executor: Executor | None) -> Tuned:
-    """The controller of a trial with the best parameters of a pool, judged on unseen members."""
+    """The controller of a trial with the best parameters of a pool, judged on unseen members.
 
-    def rank(parameters: Array) -> tuple[bool, float]:
+    Of parameters that all exceed the limit of the peak input it takes those of the lowest peak.
+    """
+
+    def rank(parameters: Array) -> tuple[float, float]:
         found = Ensemble(trial, b.members, executor)(trial.structure.schedule(parameters))
-        return found.peak_input > b.peak_input, found.mean_error + found.p95_error
+        return max(found.peak_input, b.peak_input), found.mean_error + found.p95_error
 
     best = min(pool, key=rank)
     gains = trial.structure.schedule(best)

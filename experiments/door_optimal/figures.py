@@ -1,4 +1,4 @@
-"""The figure of the comparison: one run, and the errors of many."""
+"""The figure of the comparison: one run through an impact that splits, and the errors of many."""
 
 from __future__ import annotations
 
@@ -7,69 +7,122 @@ from pathlib import Path
 
 import numpy as np
 from hybridctl.experiments.door_optimal.comparison import Stage, Tuned
+from hybridctl.experiments.tuning.door import Draw
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hybridctl.control.tracking import ErrorKind, tracking_error
+from hybridctl.control.tracking import tracking_error
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 
-_FED_BACK: dict[str, ErrorKind] = {"spreading": "spread", "conventional": "conventional"}
-_BEFORE, _AFTER = 0.1, 0.3  # s, around the planned impact
-_COLORS = {"spreading": TRACKING, "conventional": BASELINE}
+_BEFORE, _AFTER = 4.0, 12.0  # of the time between the touches, that is shown around them
+_PERIOD = 1e-4  # s, of samples
+_LINES = {
+    "spreading": (TRACKING, "-"),
+    "impact-invariant": (REFERENCE, "-"),
+    "nearest arc": (BASELINE, ":"),
+    "conventional": (BASELINE, "-"),
+}
 _MARKS = ((TRACKING, "o"), (REFERENCE, "D"))
+_APART, _BOX = 0.17, 5.0  # of two references in one row, and how wide quartiles are drawn
 
 
 def draw_comparison(
     path: Path,
     stages: Mapping[str, Stage],
     results: Mapping[str, Sequence[Tuned]],
-    start: Sequence[float],
+    drawn: Draw,
     peak_input: float,
 ) -> None:
-    """Left the error that two controllers feed back in one run, right those of unseen runs.
+    """Left the error of controllers in one run, right those of unseen runs.
 
-    The run is on the last of the references. start (8,): by how much it begins off that.
+    The run, perturbed as drawn, is on the first of the references.
     """
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.2))
-    shown = list(results)[-1]
-    _draw_run(left, stages[shown], results[shown], np.array(start))
-    left.set_title(f"One run on the {shown} reference (dotted: impact)", fontsize=10)
-    for (name, row), (color, mark), up in zip(results.items(), _MARKS, (0.13, -0.13), strict=False):
-        places = up + np.arange(len(row))[::-1]
-        means = np.array([each.statistics.mean_error for each in row])
-        tails = np.array([each.statistics.p95_error for each in row])
-        right.hlines(places, means, tails, color=color, lw=1.2)
-        right.plot(means, places, mark, color=color, ms=7, label=f"on the {name} reference")
-        for each, place, mean in zip(row, places, means, strict=True):
-            lost = sum(each.statistics.failures.values())
-            if lost:
-                right.text(mean, place + 0.1, f"{lost} lost", ha="right")
-    names = [each.name for each in results[shown]]
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
+    shown = next(iter(results))
+    _draw_run(left, stages[shown], results[shown], drawn)
+    left.set_title(
+        f"A typical run on the {shown} reference: planned is\n"
+        "a touch with both corners at once, here it splits",
+        fontsize=10,
+    )
+    for (name, row), mark, up in zip(results.items(), _MARKS, (_APART, -_APART), strict=False):
+        _draw_errors(right, name, row, up, mark)
+    delay = f"{1e3 * stages[shown].delay:g} ms late"
+    names = [each.name.replace("late", delay) for each in results[shown]]
     right.set_yticks(np.arange(len(names))[::-1], names)
-    right.set_ylim(-1.3, len(names) - 0.5)  # with room for the legend
+    right.set_ylim(-1.2, len(names) - 0.5)  # with room for the legend
     right.set_xscale("log")
-    right.set_xlabel("error after the impact: mean, line to 95 % [rad, rad/s]")
-    right.set_title(f"Unseen runs, tuned alike with peak input {peak_input:g} N m", fontsize=10)
-    right.legend(fontsize=8, loc="lower right")
+    right.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    right.xaxis.set_minor_formatter(NullFormatter())
+    right.set_xlabel("error after the impact [rad, rad/s]")
+    right.set_title(
+        f"Unseen runs, tuned alike to {peak_input:g} N m: mean, middle half,\n"
+        "line to 95 %; at the right the peak input",
+        fontsize=10,
+    )
+    right.legend(fontsize=8, loc="lower center", ncols=2)
     right.grid(alpha=0.3, axis="x")
     save_figure(figure, path)
 
 
-def _draw_run(axes: Axes, stage: Stage, row: Sequence[Tuned], start: np.ndarray) -> None:
-    for each in row:
-        if each.name in _FED_BACK:
-            run = stage.run(each.name, each.gains, start, np.zeros(3))
-            error = tracking_error(stage.reference, run, _FED_BACK[each.name])
-            axes.plot(error.times, error.norms, color=_COLORS[each.name], lw=1.6, label=each.name)
+def _draw_errors(
+    axes: Axes, name: str, row: Sequence[Tuned], up: float, mark: tuple[str, str]
+) -> None:
+    """Mean, quartiles and 95th percentile of each controller, and its peak input beside."""
+    places = up + np.arange(len(row))[::-1]
+    color, shape = mark
+    low, high = np.percentile([each.statistics.errors for each in row], (25.0, 75.0), axis=1)
+    tails = np.array([each.statistics.p95_error for each in row])
+    means = np.array([each.statistics.mean_error for each in row])
+    axes.hlines(places, low, tails, color=color, lw=1.0)
+    axes.hlines(places, low, high, color=color, lw=_BOX, alpha=0.4)
+    axes.plot(means, places, shape, color=color, ms=6, label=f"on the {name} reference")
+    for each, place in zip(row, places, strict=True):
+        lost = sum(each.statistics.failures.values())
+        text = f"{each.statistics.peak_input:.0f} N m" + (f", {lost} lost" if lost else "")
+        axes.text(
+            1.01,
+            place,
+            text,
+            fontsize=8,
+            va="center",
+            color=color,
+            transform=axes.get_yaxis_transform(),
+        )
+
+
+def _draw_run(axes: Axes, stage: Stage, row: Sequence[Tuned], drawn: Draw) -> None:
+    """Errors against the arc of the state's own event count, and what conventional tracking sees.
+
+    Time is in ms from the planned impact on.
+    """
     planned = stage.reference.events[0].time
-    axes.axvline(planned, color=REFERENCE, ls=":", lw=1.0)
-    axes.set_xlim(planned - _BEFORE, planned + _AFTER)
-    axes.set_ylim(1e-4, 10.0)
+    for each in row:
+        if each.name not in _LINES:
+            continue
+        run = stage.run(each.name, each.gains, drawn.start, drawn.bias)
+        color, style = _LINES[each.name]
+        error = tracking_error(stage.reference, run, "spread", _PERIOD)
+        axes.plot(1e3 * (error.times - planned), error.norms, style, color=color, label=each.name)
+        if each.name == "conventional":
+            seen = tracking_error(stage.reference, run, "conventional", _PERIOD)
+            label = "fed back by conventional"
+            axes.plot(
+                1e3 * (seen.times - planned), seen.norms, "--", color=color, lw=1.0, label=label
+            )
+        if each.name == "spreading":
+            touches = [1e3 * (e.time - planned) for e in run.events if e.guards][:2]
+            split = touches[-1] - touches[0]
+            axes.axvspan(touches[0], touches[-1], color=color, alpha=0.12, lw=0.0)
+            axes.set_xlim(touches[0] - _BEFORE * split, touches[-1] + _AFTER * split)
+    axes.set_ylim(1e-3, 1e3)  # with room for the legend
     axes.set_yscale("log")
-    axes.set_xlabel("time [s]")
-    axes.set_ylabel("|error| that is fed back [rad, rad/s]")
-    axes.legend(fontsize=8)
+    axes.set_xlabel("time after the planned impact [ms]; shaded: between touches")
+    axes.set_ylabel("|error| [rad, rad/s]")
+    axes.legend(fontsize=8, ncols=2, loc="upper center")
     axes.grid(alpha=0.3)

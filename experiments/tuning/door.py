@@ -18,8 +18,8 @@ from hybridctl.hybrid import Policy
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.settings import Bounds, NotNegative, Settings
 
-_CUT = 2.5  # standard deviations, the largest perturbation
-Relative: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.9 / _CUT)]
+CUT = 2.5  # standard deviations, the largest perturbation
+Relative: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.9 / CUT)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Draw:
 def draw(p: Perturbations, nominal: Parameters, seed: int, member: int) -> Draw:
     """The perturbations of a member, the same whatever the others are."""
     rng = np.random.default_rng((seed, member))
-    normal = np.clip(rng.standard_normal(16), -_CUT, _CUT)
+    normal = np.clip(rng.standard_normal(16), -CUT, CUT)
     position, velocity, bias, mass, rest = np.split(normal, [3, 6, 9, 12])
     scale = 1.0 + p.mass * mass
     values = {}

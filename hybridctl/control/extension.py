@@ -1,14 +1,15 @@
 r"""Extension of a reference by rule: how far, with which input, and whether the result is sound.
 
 A perturbed trajectory has event k at another time than the nominal one. To first order the shift is
-:math:`\delta t_k = D_x t_k\, z`, so that a covariance P of the initial state, carried to the event,
-gives its standard deviation :math:`\sqrt{D_x t_k P_k D_x t_k^\top}`. Arcs are extended by a
-multiple of it, under their own field ([RS] 3.1.2), with an input that goes on by a rule.
+:math:`\delta t_k = D_x t_k\, z + D_u t_k\, b` for a deviation z of the state there and a constant
+error b of the input. A covariance of both at the start, carried to the event as P_k, gives its
+standard deviation :math:`\sqrt{D t_k P_k D t_k^\top}`. Arcs are extended by a multiple of it, under
+their own field ([RS] 3.1.2), with an input that goes on by a rule, or as it was planned to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
 from numpy.typing import ArrayLike
 from scipy.interpolate import BPoly
+from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array, instance, member, number
+from hybridctl.control.laws import checked_limits
 from hybridctl.control.reference import (
     PHASES,
     Feedforward,
@@ -28,13 +31,17 @@ from hybridctl.control.reference import (
 )
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.moments import normal_points, through_jump
+from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.variation import along
 
 Rule = Literal["hold", "extrapolate", "quintic"]
 RULES: tuple[Rule, ...] = ("hold", "extrapolate", "quintic")
+End = Literal["before", "after"]
+_Continued = tuple[End, frozenset[str], ModeKey, Arc]
 _POINTS = 2**10
 _SAMPLES = 50
 _GUARD = 1e-8
@@ -48,15 +55,17 @@ class Continuation:
     event: the one it is continued past, backwards in time where `end` is "before". fired: of a
     phantom arc, the guards that have fired; empty otherwise. length: s. least_guards: the least
     value on the way of each guard that is not of this event. growth: the largest norm of the field
-    there, over the largest on the two nominal arcs at the event.
+    there, over the largest on the two nominal arcs at the event. excess: the most by which an input
+    leaves its limits there, zero inside them and without any.
     """
 
     event: int
-    end: Literal["before", "after"]
+    end: End
     fired: frozenset[str]
     length: float
     least_guards: dict[str, float]
     growth: float
+    excess: float
 
 
 @dataclass(frozen=True)
@@ -79,49 +88,45 @@ def extend_by_rule(
     covariance: ArrayLike,
     *,
     mean: ArrayLike | None = None,
-    rule: Rule = "hold",
+    input_covariance: ArrayLike | None = None,
+    rule: Rule | Sequence[Feedforward] = "hold",
     spread: float = 4.0,
     margin: float = 0.0,
     phantom: Phase = "pushing",
     most_growth: float = 10.0,
+    limits: ArrayLike | None = None,
     rtol: float = 1e-10,
     atol: float = 1e-10,
 ) -> Extension:
     """Extend a trajectory as far as its events are expected to spread.
 
     linearization: of the trajectory, under the feedback with which it will be tracked.
-    covariance (ndx, ndx), mean (ndx,): of the deviation of the initial state. spread, margin: each
-    event is extended past by spread times its standard deviation, plus margin seconds.
-    rule: the input goes on as it is at the end of an arc ("hold"), with its rate there
+    covariance (ndx, ndx), mean (ndx,): of the deviation of the initial state; input_covariance
+    (nu, nu): of a constant error of the input. spread, margin: each event is extended past by
+    spread times its standard deviation, plus margin seconds.
+    rule: inputs that go on by themselves, one function u(t) for each arc, such as the feedforward
+    of an optimum; or the input goes on as it is at the end of an arc ("hold"), with its rate there
     ("extrapolate"), or as the quintic that continues it twice differentiably and comes to rest
     after the length of the extension, at the value reached with half of the rate ("quintic").
     phantom, rtol, atol: see `extend`. most_growth: of the norm of the field, beyond which a
-    continuation is reported as a failure.
+    continuation is reported as a failure; limits: the greatest absolute inputs (nu,), or the least
+    and the greatest (2, nu), beyond which it is as well.
 
     Raises `InputError`, and `IntegrationError` where a field cannot be continued.
     """
-    member("rule", rule, RULES)
+    if isinstance(rule, str):
+        member("rule", rule, RULES)
     member("phantom", phantom, PHASES)
     number("spread", spread, at_least=0.0)
     number("margin", margin, at_least=0.0)
     number("most_growth", most_growth, above=0.0)
     instance("linearization", linearization, Linearization)
     trajectory, system = linearization.trajectory, linearization.system
-    deviations = event_time_deviations(linearization, covariance, mean)
+    deviations = event_time_deviations(
+        linearization, covariance, mean, input_covariance=input_covariance
+    )
     lengths = [spread * deviation + margin for deviation in deviations]
-    inputs: list[Feedforward] = []
-    for pieces, before, after in zip(
-        stretches(trajectory), (0.0, *lengths), (*lengths, 0.0), strict=True
-    ):
-        inputs += [
-            continued_input(
-                arc,
-                rule,
-                before=before if arc is pieces[0] else 0.0,
-                after=after if arc is pieces[-1] else 0.0,
-            )
-            for arc in pieces
-        ]
+    inputs = _by_rule(trajectory, rule, lengths) if isinstance(rule, str) else rule
     reference = extend(
         system,
         trajectory,
@@ -132,36 +137,104 @@ def extend_by_rule(
         rtol=rtol,
         atol=atol,
     )
-    continuations = tuple(_continuations(system, reference, lengths))
+    bounds = checked_limits(reference, limits)
+    continuations = tuple(_continuations(system, reference, lengths, bounds))
     failures = tuple(text for c in continuations for text in _failures(c, most_growth))
     return Extension(reference, deviations, continuations, failures)
 
 
 def event_time_deviations(
-    linearization: Linearization, covariance: ArrayLike, mean: ArrayLike | None = None
+    linearization: Linearization,
+    covariance: ArrayLike,
+    mean: ArrayLike | None = None,
+    *,
+    input_covariance: ArrayLike | None = None,
 ) -> tuple[float, ...]:
     """Root mean square shift of the time of each event of guards, s, to first order.
 
-    covariance (ndx, ndx), mean (ndx,): of the initial deviation. Of several guards that fire at
-    once, the largest.
+    covariance (ndx, ndx), mean (ndx,): of the initial deviation. input_covariance (nu, nu): of a
+    constant error of the input, independent of it. Of several guards that fire at once, the
+    largest. Raises `InputError`.
     """
-    ndx = linearization.trajectory.arcs[0].space.ndx
+    trajectory = linearization.trajectory
+    ndx, nu = trajectory.arcs[0].space.ndx, trajectory.arcs[0].inputs.shape[2]
     p: Array = array("covariance", covariance, (ndx, ndx))
     m: Array = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
+    n = 0
+    if input_covariance is not None:
+        n = nu
+        p = block_diag(p, array("input_covariance", input_covariance, (nu, nu)))
+        m = np.append(m, np.zeros(nu))
     found = []
     for k, jump in enumerate(linearization.jumps):
-        flow = linearization.arcs[k].end
-        m, p = flow @ m, flow @ p @ flow.T
-        if isinstance(jump, JumpGains):
-            row = jump.time_state
-            shift = float(np.sqrt(row @ p @ row + (row @ m) ** 2))
-        else:
-            times = jump.follow(m + normal_points(p, _POINTS, k)).times
-            shift = float(np.sqrt((times**2).mean(axis=0).max()))
-        if linearization.trajectory.events[k].guards:
+        flow = _flow(linearization, k, n)
+        shift, m, p = _passed(jump, flow @ m, flow @ p @ flow.T, n, k)
+        if trajectory.events[k].guards:
             found.append(shift)
-        m, p = through_jump(jump, m, p, _POINTS, k)
     return tuple(found)
+
+
+def _flow(linearization: Linearization, k: int, n: int) -> Array:
+    """Of the state and n constant errors of the input along arc k, (ndx + n, ndx + n)."""
+    arc, state = linearization.trajectory.arcs[k], linearization.arcs[k].end
+    if not n:
+        return state
+    mode = linearization.system.mode(arc.mode)
+    gain = None if linearization.gains is None else linearization.gains[k]
+    rest, tolerances = np.zeros((len(state), 1)), (linearization.rtol, linearization.atol)
+    columns = [
+        along(mode, arc, rest, _constant(row), gain, rtol=tolerances[0], atol=tolerances[1]).end
+        for row in np.eye(n)
+    ]
+    return np.block([[state, np.hstack(columns)], [np.zeros((n, len(state))), np.eye(n)]])
+
+
+def _constant(value: Array) -> Feedforward:
+    return lambda t: value
+
+
+def _passed(
+    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, n: int, seed: int
+) -> tuple[float, Array, Array]:
+    """The root mean square shift of an event, and mean and covariance after it.
+
+    m, p: of the state and n constant errors of the input before it.
+    """
+    if isinstance(jump, JumpGains):
+        row = np.append(jump.time_state, jump.time_input[:n])
+        after = jump.state
+        if n:
+            below = np.zeros((n, after.shape[1])), np.eye(n)
+            after = np.block([[after, jump.input], list(below)])
+        return float(np.sqrt(row @ p @ row + (row @ m) ** 2)), after @ m, after @ p @ after.T
+    points = m + normal_points(p, _POINTS, seed)
+    state, errors = np.split(points, [len(m) - n], axis=1)
+    passage = jump.follow(state, errors if n else None)
+    images = np.hstack([passage.state, errors])
+    center = images.mean(axis=0)
+    off = images - center
+    shift = float(np.sqrt((passage.times**2).mean(axis=0).max()))
+    return shift, center, off.T @ off / len(images)
+
+
+def _by_rule(
+    trajectory: HybridTrajectory, rule: Rule, lengths: Sequence[float]
+) -> list[Feedforward]:
+    """The inputs of all arcs, continued by these lengths past the events of guards."""
+    found = []
+    for pieces, before, after in zip(
+        stretches(trajectory), (0.0, *lengths), (*lengths, 0.0), strict=True
+    ):
+        found += [
+            continued_input(
+                arc,
+                rule,
+                before=before if arc is pieces[0] else 0.0,
+                after=after if arc is pieces[-1] else 0.0,
+            )
+            for arc in pieces
+        ]
+    return found
 
 
 def continued_input(arc: Arc, rule: Rule, *, before: float, after: float) -> Feedforward:
@@ -198,7 +271,7 @@ def _rule(rule: Rule, end: Array, length: float) -> Callable[[float], Array]:
 
 
 def _continuations(
-    system: HybridSystem, reference: Reference, lengths: list[float]
+    system: HybridSystem, reference: Reference, lengths: Sequence[float], limits: Array | None
 ) -> Iterator[Continuation]:
     """All continued arcs and phantom arcs, event by event."""
     rows = stretches(reference.nominal)
@@ -206,44 +279,47 @@ def _continuations(
         nominal = (*rows[k], *rows[k + 1])
         usual = max(_fastest(system, a.mode, a, _samples(a.start, a.end)) for a in nominal)
         none = frozenset[str]()
-        yield _continuation(
-            system, event, k, "after", none, event.mode_before, reference.arcs[k], lengths[k], usual
-        )
-        arcs = [(none, event.mode_after, reference.arcs[k + 1])]
-        for (index, fired), phantom in reference.phantoms.items():
-            if index == k:
-                arcs.append((fired, phantom.mode, phantom.arc))
-                yield _continuation(
-                    system, event, k, "after", fired, phantom.mode, phantom.arc, lengths[k], usual
-                )
-        for fired, mode, arc in arcs:
-            yield _continuation(system, event, k, "before", fired, mode, arc, lengths[k], usual)
+        before = none, event.mode_before, reference.arcs[k]
+        after = none, event.mode_after, reference.arcs[k + 1]
+        phantoms = [
+            (fired, phantom.mode, phantom.arc)
+            for (index, fired), phantom in reference.phantoms.items()
+            if index == k
+        ]
+        late: list[_Continued] = [("after", *arc) for arc in (before, *phantoms)]
+        early: list[_Continued] = [("before", *arc) for arc in (after, *phantoms)]
+        for end, fired, key, arc in late + early:
+            start = event.time if end == "after" else event.time - lengths[k]
+            times = _samples(start, start + lengths[k])
+            yield Continuation(
+                k,
+                end,
+                fired,
+                lengths[k],
+                _least_guards(system, event, key, arc, times),
+                _fastest(system, key, arc, times) / max(usual, _TINY),
+                _excess(arc, times, limits),
+            )
 
 
-def _continuation(
-    system: HybridSystem,
-    event: Event,
-    k: int,
-    end: Literal["before", "after"],
-    fired: frozenset[str],
-    key: ModeKey,
-    arc: Arc,
-    length: float,
-    usual: float,
-) -> Continuation:
-    """One end of an arc, sampled."""
-    start = event.time if end == "after" else event.time - length
-    times = _samples(start, start + length)
+def _least_guards(
+    system: HybridSystem, event: Event, key: ModeKey, arc: Arc, times: Sequence[float]
+) -> dict[str, float]:
+    """Of guards that are not of the event."""
     guards = system.outgoing(key).guards
     values = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
-    least = {
+    return {
         name: float(values[:, i].min())
         for i, name in enumerate(guards.names)
         if name not in event.guards
     }
-    return Continuation(
-        k, end, fired, length, least, _fastest(system, key, arc, times) / max(usual, _TINY)
-    )
+
+
+def _excess(arc: Arc, times: Sequence[float], limits: Array | None) -> float:
+    if limits is None:
+        return 0.0
+    inputs = np.array([arc.state_and_input(t)[1] for t in times])
+    return float(max(0.0, (limits[0] - inputs).max(), (inputs - limits[1]).max()))
 
 
 def _samples(start: float, end: float) -> list[float]:
@@ -265,6 +341,8 @@ def _failures(c: Continuation, most_growth: float) -> list[str]:
         for guard, value in c.least_guards.items()
         if value < -_GUARD
     ]
+    if c.excess > _GUARD:
+        texts.append(f"{name}: an input leaves its limits by {c.excess:.3g}")
     if not c.growth <= most_growth:
         texts.append(f"{name}: its field grows to {c.growth:.3g} times that of the nominal arc")
     return texts

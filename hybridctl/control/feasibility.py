@@ -141,13 +141,14 @@ def _acting(impulses: Array) -> Array:
 
 
 def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
-    """D_t g + D_x g f at the ante-event state, with the input held."""
+    """D_t g + D_x g f + D_u g du/dt just before the event."""
     guards = system.outgoing(event.mode_before).guards
     if guards.jacobian is None:
         raise SystemDefinitionError(f"guards of mode {event.mode_before!r} have no Jacobian")
     at = (event.time, event.state_before, event.input_before)
     derivative = guards.jacobian(*at)
     rates = derivative.time + derivative.state @ system.mode(event.mode_before).field(*at)
+    rates = rates + derivative.input @ event.input_rate
     return {name: float(rates[guards.names.index(name)]) for name in event.guards}
 
 

@@ -103,7 +103,7 @@ def extend(
     """
     instance("system", system, HybridSystem)
     events = instance("trajectory", trajectory, HybridTrajectory).guard_events
-    early, late = _lengths("before", before, len(events)), _lengths("after", after, len(events))
+    early, late = per_event("before", before, len(events)), per_event("after", after, len(events))
     member("phantom", phantom, PHASES)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
@@ -136,8 +136,8 @@ def extend(
     return Reference(trajectory, arcs, phantoms)
 
 
-def _lengths(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
-    """One extension for each event."""
+def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
+    """One length in s for each of `count` events. Raises `InputError`."""
     if isinstance(value, Sequence):
         if len(value) != count:
             raise InputError(f"{name} must have one length per event ({count}), got {len(value)}")

@@ -46,6 +46,32 @@ def test_the_event_time_spreads_as_in_closed_form(bounce):
     assert shifted == pytest.approx([0.01 / (G * t1)], rel=1e-7)
 
 
+def test_an_error_of_the_input_shifts_events_as_in_closed_form(bounce):
+    """A thrust of b N on 1 kg: dt = b t1 / (2 g), beside the shift by the start."""
+    t1, deviation = np.sqrt(2.0 / G), 0.3
+    expected = deviation * t1 / (2.0 * G)
+    (found,) = event_time_deviations(bounce, 0.0 * COVARIANCE, input_covariance=[[deviation**2]])
+    assert found == pytest.approx(expected, rel=1e-7)
+    (both,) = event_time_deviations(bounce, COVARIANCE, input_covariance=[[deviation**2]])
+    (start,) = event_time_deviations(bounce, COVARIANCE)
+    assert both == pytest.approx(np.hypot(start, expected), rel=1e-7)
+
+
+def test_an_error_of_the_input_goes_through_an_event_with_the_state():
+    """The second bounce against the exact flow; differences of 1e-4 N leave 1e-8 of truncation."""
+    system, times = bouncing_ball(), []
+    for thrust in (1e-4, -1e-4, 0.0):
+        run = hc.simulate(
+            system, "air", [1.0, 0.0], (0.0, 1.6), lambda t, x, b=thrust: np.array([b])
+        )
+        times.append([event.time for event in run.events])
+    slopes = np.abs(np.subtract(times[0], times[1])) / 2e-4
+    found = event_time_deviations(
+        hc.linearize(system, run), 0.0 * COVARIANCE, input_covariance=[[1.0]]
+    )
+    assert found == pytest.approx(slopes, rel=1e-5)
+
+
 def test_the_event_time_spreads_as_an_ensemble_does(bounce):
     """1000 balls; the standard error of a standard deviation is 1 / sqrt(2000) = 2.2 %."""
     starts = np.array([1.0, 0.0]) + np.random.default_rng(0).multivariate_normal(
@@ -74,6 +100,9 @@ def test_simultaneous_guards_spread_with_the_slowest():
     (found,) = event_time_deviations(hc.linearize(with_jacobians, run), COVARIANCE)
     # The points of the sum have the covariance exactly.
     assert found == pytest.approx(np.hypot(0.01, t1 * 0.02) / (G * t1), rel=1e-6)
+    lin = hc.linearize(with_jacobians, run)
+    (pushed,) = event_time_deviations(lin, 0.0 * COVARIANCE, input_covariance=[[0.09]])
+    assert pushed == pytest.approx(0.3 * t1 / (2.0 * G), rel=1e-6)
 
 
 def two_floors_with_jacobians(loss=0.8):
@@ -236,6 +265,24 @@ def test_an_arc_knows_nothing_of_its_input_past_its_event(pushed):
     ahead = continued_input(arc, "extrapolate", before=0.0, after=0.1)
     line = ramp(arc.end, None) + 0.1 * (2.0 + 6.0 * arc.end)
     assert ahead(arc.end + 0.1) == pytest.approx(line, rel=1e-6)
+
+
+def test_inputs_that_go_on_by_themselves_are_those_of_extend(pushed):
+    """A ramp that is known past its end, and by how much it leaves a limit there."""
+    inputs = [lambda t: ramp(t, None)] * 2
+    found = extend_by_rule(pushed, COVARIANCE, rule=inputs, limits=[[0.0], [ramp(0.5, None)[0]]])
+    (length,) = (4.0 * d for d in found.deviations)
+    plain = hc.extend(
+        pushed.system, pushed.trajectory, before=length, after=length, feedforward=inputs
+    )
+    for arc, other in zip(found.reference.arcs, plain.arcs, strict=True):
+        times = np.linspace(arc.start, arc.end, 20)
+        np.testing.assert_array_equal(arc(times), other(times))
+    t1 = pushed.trajectory.events[0].time
+    (after,) = [c for c in found.continuations if c.end == "after"]
+    excess = ramp(t1 + length, None)[0] - ramp(0.5, None)[0]
+    assert after.excess == pytest.approx(excess, rel=1e-8)
+    assert f"an input leaves its limits by {excess:.3g}" in found.failures[-1] + found.failures[0]
 
 
 def test_wrong_arguments_are_named(bounce):

@@ -1,10 +1,26 @@
-"""Contacts that close together may close one by one: closed forms of a plate, and the door."""
-
-from functools import lru_cache
+"""Contacts that close or open together may do so one by one: closed forms of a plate."""
 
 import casadi as ca
 import numpy as np
 import pytest
+from control.plate import (
+    BOTH,
+    CLOSED,
+    FORCE,
+    HALF,
+    INERTIA,
+    LIFT,
+    MASS,
+    OPEN,
+    RELEASE,
+    SPEED,
+    TIME,
+    UNLOAD,
+    guess,
+    landing,
+    lifting,
+    plate,
+)
 
 import hybridctl as hc
 from hybridctl.control.feasibility import feasibility
@@ -16,54 +32,12 @@ from hybridctl.control.trajectory.transcription import transcribe
 from hybridctl.errors import InfeasibleReferenceError, InputError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
-MASS, INERTIA, HALF = 2.0, 0.3, 0.5
-OPEN, CLOSED, BOTH = ("open", "open"), ("closed", "closed"), ("left closes", "right closes")
-SPEED, TIME = 0.6, 0.5
 
-
-@lru_cache
-def plate():
-    """A plate that is lifted and tilted by two motors, above a floor."""
-    urdf = f"""<robot name="plate"><link name="rail"/><link name="cart"><inertial>
-      <mass value="1e-9"/><inertia ixx="0" iyy="1e-12" izz="0" ixy="0" ixz="0" iyz="0"/></inertial>
-      </link><link name="plate"><inertial><mass value="{MASS}"/>
-      <inertia ixx="1" iyy="{INERTIA}" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
-      <joint name="z" type="prismatic"><parent link="rail"/><child link="cart"/>
-      <axis xyz="0 0 1"/><limit lower="-9" upper="9" effort="1" velocity="1"/></joint>
-      <joint name="tilt" type="revolute"><parent link="cart"/><child link="plate"/>
-      <axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>"""
-    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
-    corners = [
-        Contact(name, "plate", floor, offset=(x, 0.0, 0.0))
-        for name, x in (("left", -HALF), ("right", HALF))
-    ]
-    return contact_system(Robot.from_urdf(urdf), corners)
-
-
-def landing(**options) -> Task:
-    """From 0.2 m to the floor, flat, and half as long on it."""
-    given = {
-        "system": plate(),
-        "phases": [
-            Phase(OPEN, BOTH, (TIME, TIME + 1e-9), 3),
-            Phase(CLOSED, (), (0.5 * TIME, 0.5 * TIME + 1e-9), 2),
-        ],
-        "start": [0.2, 0.0, 0.0, 0.0],
-        "margins": Margins(force=1.0, impulse=0.1, approach=0.05),
-        "torque": 60.0,
-    }
-    return Task(**(given | options))
-
-
-def guess(k, s):
-    return np.array([0.2 * (1.0 - s) * (k == 0), 0.0, -SPEED * (k == 0), 0.0])
-
-
-def values(task, x, u):
+def values(task, x, u, input_rate=(0.0, 0.0)):
     """Values of each order of touch by their limits' names."""
     state, inputs = ca.MX.sym("x", 4), ca.MX.sym("u", 2)
     found = {}
-    for order in orders(task, 0, state, inputs):
+    for order in orders(task, 0, state, inputs, ca.DM(input_rate)):
         f = ca.Function("f", [state, inputs], [order.state, order.values])
         after, row = (np.array(part).ravel() for part in f(x, u))
         names = [limit.name for limit in order.limits]
@@ -80,12 +54,77 @@ def test_orders_of_a_plate_have_their_closed_form():
     for first, other in (("left", "right"), ("right", "left")):
         after, row = found[first,]
         assert row[f"normal impulse of '{first}' after {first}"] == pytest.approx(alone)
-        assert row[f"approach of '{other}' after {first}"] == pytest.approx(rate)
+        assert row[f"fall of guard '{other} closes' after {first}"] == pytest.approx(rate)
         weight = MASS * 9.81 / (1.0 + MASS * HALF**2 / INERTIA)
         assert row[f"normal force of '{first}' after {first}"] == pytest.approx(weight)
         assert after[2] == pytest.approx(-0.5 * rate)
         after, row = found[first, other]
         np.testing.assert_allclose(after, 0.0, atol=1e-12)
+
+
+def test_orders_of_release_have_their_closed_form():
+    """Lifted by a force that grows at r: L (1/m + h^2/I) = g - F/m for the corner that is left.
+
+    Its force falls at r / (1 + m h^2/I); nothing presses after the last one.
+    """
+    r = 30.0
+    found = values(lifting(), np.zeros(4), [MASS * 9.81, 0.0], (r, 0.0))
+    assert set(found) == {("left",), ("right",), ("left", "right"), ("right", "left")}
+    for first, other in (("left", "right"), ("right", "left")):
+        after, row = found[first,]
+        fall = r / (1.0 + MASS * HALF**2 / INERTIA)
+        assert row == pytest.approx({f"fall of guard '{other} opens' after {first}": fall})
+        np.testing.assert_array_equal(after, 0.0)
+        assert found[first, other][1] == {}
+
+
+def test_a_corner_that_is_let_go_leaves_as_fast_as_its_force_fell():
+    """d^3 gap / dt^3 = -(dL/dt) det G / det G_c: per newton more of lift, (1 - G_12 / G_11) / m."""
+    own, other = 1.0 / MASS + HALF**2 / INERTIA, 1.0 / MASS - HALF**2 / INERTIA
+    fall = 0.5  # of each force, while both press
+    expected = fall * (own**2 - other**2) / own
+    mode = plate().mode(("open", "closed"))
+    x, u = np.zeros(4), np.array([MASS * 9.81, 0.0])
+    change = mode.field(0.0, x, u + np.array([1.0, 0.0])) - mode.field(0.0, x, u)
+    assert change[2] + HALF * change[3] == pytest.approx(expected)
+    assert expected == pytest.approx((1.0 - other / own) / MASS)
+
+
+def test_both_corners_are_let_go_at_once_and_go_on_past_it():
+    """Forces fade no faster than asked, arcs past the event keep the motors' limits."""
+    spread = 0.05
+    task = lifting(spread=spread, widen=1.0)
+    found = optimise(task, guess)
+    plant, (event,) = task.system, found.run.events
+    assert event.guards == RELEASE
+    assert event.time == pytest.approx(TIME, abs=1e-7)
+    assert found.mismatch < 1e-6
+    reference = hc.extend(
+        plant, found.run, before=spread, after=spread, feedforward=found.feedforward
+    )
+    report = feasibility(plant, reference)
+    assert report.failures == ()
+    lift, tilt = found.feedforward[0].rate(TIME)
+    falls = {"left opens": 0.5 * lift + tilt, "right opens": 0.5 * lift - tilt}
+    rates = {name: -fall for name, fall in falls.items()}
+    assert report.events[0].guard_rates == pytest.approx(rates, rel=1e-6)
+    pressing, free = reference.arcs
+    lifts = plant.mode(OPEN).field(TIME, *free.state_and_input(TIME))[2:]
+    for side in (HALF, -HALF):
+        assert lifts[0] + side * lifts[1] >= LIFT - 1e-6
+    for t in np.linspace(0.0, TIME, 21).tolist():
+        forces = plant.mode(CLOSED).outputs(t, *pressing.state_and_input(t))["normal_force"]
+        assert (forces >= FORCE * (1.0 - t / TIME) - 1e-3).all()
+    for phantom in reference.phantoms.values():
+        early, late = (
+            plant.mode(phantom.mode).outputs(t, *phantom.arc.state_and_input(t))["normal_force"]
+            for t in (TIME - spread, TIME + spread)
+        )
+        assert early.max() > 0.5 * UNLOAD * spread
+        assert late.min() < -0.5 * UNLOAD * spread, "it pulls where it should be gone"
+    for arc in (*reference.arcs, *(p.arc for p in reference.phantoms.values())):
+        for t in np.linspace(arc.start, arc.end, 31).tolist():
+            assert np.abs(arc.input(t)).max() <= 60.0 + 1e-6
 
 
 def test_an_order_in_which_a_contact_would_pull_is_refused_by_name():
@@ -137,7 +176,7 @@ def test_with_a_spread_arcs_and_phantom_arcs_stay_feasible_past_the_event():
 
 
 def test_a_continued_arc_is_that_of_its_field():
-    """Runge and Kutta's three steps over 0.05 s against the simulated phantom arc."""
+    """Runge and Kutta's six steps over 0.05 s against the simulated phantom arc."""
     task = landing(torque=np.inf)
     u, state = np.array([5.0, -1.0]), ca.MX.sym("x", 4)
     arc = Continued(("closed", "open"), state, lambda distance: ca.DM(u), 0.05, "late")
@@ -147,15 +186,16 @@ def test_a_continued_arc_is_that_of_its_field():
     start = mode.project(np.array([0.0, -0.1, 0.3, -0.6]))  # the other corner rises
     forces = np.array(ca.Function("f", [state], [rows])(start)).ravel()
     run = hc.simulate(task.system, mode.key, start, (0.0, 0.05), lambda t, x: u)
-    times = (0.05 / 3.0, 0.1 / 3.0, 0.05)
+    times = np.linspace(0.0, 0.05, 7)[1:].tolist()
     exact = [mode.outputs(t, run(t), u)["normal_force"][0] for t in times]
     assert not run.events
     np.testing.assert_allclose(forces, exact, rtol=1e-6)
 
 
-def test_every_constraint_has_the_derivative_that_differences_see():
+@pytest.mark.parametrize("task", [landing, lifting])
+def test_every_constraint_has_the_derivative_that_differences_see(task):
     """Along random directions; h = 1e-6 leaves 1e-9 of rounding, 1e-12 of truncation."""
-    programme = transcribe(landing(spread=0.05, widen=1.0))
+    programme = transcribe(task(spread=0.05, widen=1.0))
     w = programme.column
     both = ca.vertcat(programme.constraints, programme.cost)
     f, slopes = ca.Function("g", [w], [both]), ca.Function("d", [w], [ca.jacobian(both, w)])
@@ -188,7 +228,20 @@ def test_what_slides_keeps_sliding():
     assert speed == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("change", [{"spread": -0.1}, {"widen": -1.0}])
+def test_the_spread_of_each_event_is_its_own():
+    """One number for all, or one for each phase that ends with guards."""
+    assert landing(spread=0.1).spread_of(0) == landing(spread=[0.1]).spread_of(0) == 0.1
+    assert landing(spread=0.1).spread_of(1) == 0.0, "it ends at a time"
+    phases = [
+        Phase(OPEN, BOTH, (0.3, 0.5)),
+        Phase(CLOSED, RELEASE, (0.3, 0.5)),
+        Phase(OPEN, (), (0.3, 0.5)),
+    ]
+    both = landing(phases=phases, spread=[0.1, 0.2])
+    assert [both.spread_of(k) for k in range(3)] == [0.1, 0.2, 0.0]
+
+
+@pytest.mark.parametrize("change", [{"spread": -0.1}, {"spread": [0.1, 0.1]}, {"widen": -1.0}])
 def test_tasks_that_make_no_sense_are_refused(change):
     with pytest.raises(InputError):
         landing(**change)

@@ -1,14 +1,23 @@
 """The door by optimisation: its reference, its controllers, and what the experiment leaves."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hybridctl.experiments.door_optimal import door_optimal
-from hybridctl.experiments.door_optimal.comparison import CONTROLLERS, SpringGains, Stage
-from hybridctl.experiments.door_optimal.reference import Wanted, find, published
+from hybridctl.experiments.door_optimal.comparison import (
+    CONTROLLERS,
+    Expected,
+    SpringGains,
+    Stage,
+)
+from hybridctl.experiments.door_optimal.reference import CLOSE, LET_GO, Wanted, find, published
+from hybridctl.experiments.tuning.door import CUT
 from rich.console import Console
 
+import hybridctl as hc
+from hybridctl.control.extension import RULES, extend_by_rule
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.tuning.ensemble import outcome
 from hybridctl.errors import HybridctlError, InputError
@@ -67,6 +76,60 @@ def test_the_optimum_presses_more_in_either_order_than_the_published_reference(k
         asked = (1.0 + optimum.margin) * (1.0 - 1e-4)
         assert min(ours.phantom_margin.values()) >= asked * wanted.force
         assert ours.least_impulse >= asked * wanted.impulse
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["release", "friction-release"])
+def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(known, variant):
+    """The door swings on by itself; from a start that is off, corners leave one by one."""
+    wanted = Wanted()
+    found = find(variant, wanted, known[1])
+    run = found.optimum.run
+    assert found.optimum.mismatch < 1e-6, "violation after simulation"
+    assert [event.guards for event in run.events] == [CLOSE, LET_GO]
+    assert run.events[1].time == pytest.approx(1.0 + wanted.hold, abs=1e-6)
+    assert run.final_state[3] == pytest.approx(wanted.angle, abs=1e-6)
+    np.testing.assert_allclose(run.final_state[:3], run(0.0)[:3], atol=1e-6)
+    reference = found.extended(0.15)
+    release = feasibility(found.plant, reference).events[1]
+    assert max(release.guard_rates.values()) <= -wanted.unload * (1.0 - 1e-6)
+    assert release.growing
+    assert release.associativity == pytest.approx(0.0, abs=1e-12), "nothing jumps"
+    stage = Stage(found.plant, reference, window=0.02, delay=1e-3)
+    gains = SpringGains.of(found.plant, reference).schedule(START)
+    off = np.array([-0.02, 0.01, 0.01, 0.0, 0.02, -0.02, 0.01, 0.0])
+    tracked = stage.run("spreading", gains, off, np.zeros(3))
+    fired = [guard for event in tracked.events for guard in event.guards]
+    assert set(fired[-2:]) == set(LET_GO)
+    assert tracked.final_mode == ("open", "open")
+    error = np.abs(tracked.final_state - run.final_state)[:3]
+    assert error.max() < 0.1, "it decays at 5 rad/s for a second"
+
+
+@pytest.mark.slow
+def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
+    """By the torques of the optimum; an optimum that knows nothing of it fails by any rule."""
+    config = door_optimal.Config()
+    expected = Expected(config.perturbations, config.start)
+
+    def extended(found, rule):
+        return extend_by_rule(
+            expected.feedback(hc.linearize(found.plant, found.optimum.run)),
+            expected.covariance,
+            input_covariance=expected.input_covariance,
+            rule=rule,
+            spread=CUT,
+            limits=np.full(3, config.wanted.torque),
+        )
+
+    found = find("plain", config.wanted, known[1], expected=expected)
+    extension = extended(found, found.optimum.feedforward)
+    assert 0.02 < CUT * extension.deviations[0] <= found.spread
+    assert extension.failures == ()
+    short = find("plain", replace(config.wanted, spread=1e-9), known[1])
+    assert short.optimum.margin - found.optimum.margin < 0.05, "it costs next to nothing"
+    for rule in (*RULES, short.optimum.feedforward):
+        assert any("corner_1 opens' falls to" in text for text in extended(short, rule).failures)
 
 
 @pytest.mark.slow

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from hybridctl.control.trajectory.task import Task
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.impact_expressions import held_rows, impact_map
-from hybridctl.mechanics.mode_expressions import mode_field
+from hybridctl.mechanics.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
@@ -20,12 +21,16 @@ Expression = Any
 
 @dataclass(frozen=True)
 class Limit:
-    """One row of limits: its name and unit, and its bounds."""
+    """One row of limits: its name and unit, and its bounds.
+
+    fades: whether the lower bound falls to zero over a phase, in proportion to what is left of it.
+    """
 
     name: str
     unit: str
     lower: float
     upper: float = np.inf
+    fades: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +38,9 @@ class PhaseFunctions:
     """Functions of phase k.
 
     field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
-    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. end: (x, u, du/dt) -> values
-    of `end_limits`, where it ends. held: x -> what the mode holds at zero. jump: x -> state after
-    the end, None where it stays.
+    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. start: (x, u) -> values of
+    `start_limits`, where it begins; end: (x, u, du/dt) -> values of `end_limits`, where it ends.
+    held: x -> what the mode holds at zero. jump: x -> state after the end, None where it stays.
     """
 
     field: Any
@@ -44,6 +49,8 @@ class PhaseFunctions:
     inside_limits: tuple[Limit, ...]
     gaps: Any
     open: tuple[str, ...]
+    start: Any
+    start_limits: tuple[Limit, ...]
     end: Any
     end_limits: tuple[Limit, ...]
     held: Any
@@ -59,7 +66,7 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
     x, u = mode.x, mode.u
     inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
     rate = ca.SX.sym("rate", u.numel())
-    ends = [*_events(task, k, mode, rate)]
+    starts, ends = _lifted(task, k, mode), _events(task, k, mode, rate)
     jump = None
     if task.closing(k):
         after = task.mode_after(k)
@@ -77,6 +84,8 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
         tuple(limit for _, limit in inside),
         ca.Function("gaps", [x], [gaps[[_gap_guard(task, k, i) for i in opened]]]),
         tuple(system.contacts[i].name for i in opened),
+        ca.Function("start", [x, u], [ca.vertcat(*(value for value, _ in starts))]),
+        tuple(limit for _, limit in starts),
         ca.Function("end", [x, u, rate], [ca.vertcat(*(value for value, _ in ends))]),
         tuple(limit for _, limit in ends),
         ca.Function("held", [x], [held_rows(system.robot, system.contacts, modes, x)]),
@@ -128,12 +137,10 @@ def cone_limits(
 def _forces(task: Task, k: int, mode: Any) -> list[Limited]:
     """Of contacts that are closed in phase k, and the speeds of those that slide."""
     phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
-    rows: list[Limited] = []
+    opening, rows = opening_contacts(task, k), list[Limited]()
     for i in closed_contacts(phase.mode):
-        rows += cone_limits(task, mode.forces, i, "N", task.margins.force, modes[i])
-    opening = {f"{contact.name} opens" for contact in task.system.contacts}
-    if opening & set(phase.ends):
-        rows = [(value, Limit(limit.name, limit.unit, 0.0)) for value, limit in rows]
+        cone = cone_limits(task, mode.forces, i, "N", task.margins.force, modes[i])
+        rows += [(value, replace(limit, fades=i in opening)) for value, limit in cone]
     names, slowest = task.system.outgoing(phase.mode).guards.names, task.margins.sliding
     return rows + [
         (mode.guards[j], Limit(f"guard {name!r}", "m/s", 0.0 if name in phase.ends else slowest))
@@ -163,27 +170,57 @@ def length_unit(robot: Robot, joint: str) -> str:
     return "rad" if body.twist[3:].any() else "m"
 
 
-def torque_limits(task: Task, u: Expression) -> list[Limited]:
-    """Of all inputs, without any where the task has none."""
+def torque_limits(task: Task, u: Expression, share: float = 1.0) -> list[Limited]:
+    """Of all inputs, without any where the task has none. share: of the limits."""
     if not np.isfinite(task.torque):
         return []
-    limits = [Limit(f"input {i}", "N m", -task.torque, task.torque) for i in range(u.numel())]
+    most = share * task.torque
+    limits = [Limit(f"input {i}", "N m", -most, most) for i in range(u.numel())]
     return [(u[i], limit) for i, limit in enumerate(limits)]
 
 
-def _events(task: Task, k: int, mode: Any, input_rate: Expression) -> list[Limited]:
-    """The guards that end a phase vanish, and fall."""
-    system, phase = task.system, task.phases[k]
-    names = system.outgoing(phase.mode).guards.names
+def opening_contacts(task: Task, k: int) -> list[int]:
+    """The contacts whose normal force vanishes where phase k ends."""
+    contacts = enumerate(task.system.contacts)
+    return [i for i, contact in contacts if f"{contact.name} opens" in task.phases[k].ends]
+
+
+def _lifted(task: Task, k: int, mode: ModeField) -> list[Limited]:
+    """Contacts that open where phase k begins leave their surface, under its own input."""
     rows: list[Limited] = []
+    for i in opening_contacts(task, k - 1) if k else ():
+        gap = mode.guards[_gap_guard(task, k, i)]
+        rate = ca.jtimes(gap, mode.x, mode.field)
+        name = f"normal acceleration of {task.system.contacts[i].name!r} after its release"
+        limit = Limit(name, "m/s^2", task.margins.lift)
+        rows.append((ca.jtimes(rate, mode.x, mode.field), limit))
+    return rows
+
+
+def _events(task: Task, k: int, mode: ModeField, input_rate: Expression) -> list[Limited]:
+    """The guards that end a phase vanish, and fall."""
+    phase, rows = task.phases[k], list[Limited]()
+    names = task.system.outgoing(phase.mode).guards.names
     for name in phase.ends:
         value = mode.guards[names.index(name)]
-        unit = "m" if name.endswith("closes") else "N" if "sticks" not in name else "m/s"
-        rows.append((value, Limit(f"guard {name!r}", unit, 0.0, 0.0)))
-        rate = ca.jtimes(value, mode.x, mode.field) + ca.jtimes(value, mode.u, input_rate)
-        limit = Limit(f"rate of guard {name!r}", f"{unit}/s", -np.inf, -task.margins.approach)
-        rows.append((rate, limit))
+        rows.append((value, Limit(f"guard {name!r}", _guard_unit(name), 0.0, 0.0)))
+        rows.append(guard_fall(task, phase.mode, mode, name, input_rate))
     return rows
+
+
+def guard_fall(
+    task: Task, key: ModeKey, mode: ModeField, name: str, input_rate: Expression
+) -> Limited:
+    """The rate at which a guard of a mode falls, along its field and at this rate of the input."""
+    value = mode.guards[task.system.outgoing(key).guards.names.index(name)]
+    rate = ca.jtimes(value, mode.x, mode.field) + ca.jtimes(value, mode.u, input_rate)
+    unit = _guard_unit(name)
+    least = task.margins.unload if unit == "N" else task.margins.approach
+    return -rate, Limit(f"fall of guard {name!r}", f"{unit}/s", least)
+
+
+def _guard_unit(name: str) -> str:
+    return "m" if name.endswith("closes") else "m/s" if "sticks" in name else "N"
 
 
 def _impacts(task: Task, k: int, impulses: Expression, rates: Expression) -> list[Limited]:

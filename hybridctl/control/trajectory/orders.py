@@ -1,15 +1,19 @@
-"""What keeps a motion on its sequence of modes where its events come early, late, or one by one.
+r"""What keeps a motion on its sequence of modes where its events come early, late, or one by one.
 
-Contacts that a task closes together close one after the other in a perturbed motion, in any order.
-Each order is to go through: the contacts that have closed press, in the impact and after it under
-the input of before the event, and those that have not still approach ([RS] Assumptions 4 and 7).
+Contacts that a task closes or opens together do so one after the other in a perturbed motion, in
+any order. Each order is to go through: the contacts that have closed press, in the impact and after
+it under the input of before the event, and the guards of those whose turn is still to come fall
+([RS] Assumptions 4 and 7). A contact whose force has vanished leaves with
+:math:`\dddot g = -\dot\lambda\, \det G / \det G_c`, G being the matrix
+:math:`J M^{-1} J^T E` of the closed contacts and G_c that of those which stay: positive where the
+law has one solution, so that nothing else need be asked.
 With a spread of event times, each arc is continued past its events by so much, and so are the arcs
-between the touches: their contacts still press and their inputs stay inside their limits there.
+in between: their contacts still press and their inputs stay inside their limits there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -23,6 +27,8 @@ from hybridctl.control.trajectory.functions import (
     Limit,
     Limited,
     cone_limits,
+    guard_fall,
+    opening_contacts,
     torque_limits,
 )
 from hybridctl.control.trajectory.task import Task
@@ -31,38 +37,45 @@ from hybridctl.mechanics.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
-_STEPS = 3  # of Runge and Kutta's method on a continuation: their error is far below its margins
+_STEPS = 6  # of Runge and Kutta's method on a continuation: their error is far below its margins
+_BETWEEN = 0.02  # of limits of inputs, kept for what lies between these steps
+_PRESSING = 0.5  # of the least force, likewise
 
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """One order of touch up to some contact that is not the last, or to the last.
+    """One order of contacts that close or open, up to some contact that is not the last, or to it.
 
-    modes: of all contacts after it. state: the expression reached from the state before the event.
-    values, limits: of its last impact, and just after it.
+    modes: of all contacts after it. waiting: whether others are still to come. state: the
+    expression reached from the state before the event. values, limits: of its last impact, if that
+    contact closes, and just after it.
     """
 
     contacts: tuple[str, ...]
     modes: tuple[str, ...]
+    waiting: bool
     state: Expression
     values: Expression
     limits: tuple[Limit, ...]
 
 
-def closing_contacts(task: Task, k: int) -> list[int]:
-    """The contacts that close where phase k ends."""
+def changing_contacts(task: Task, k: int) -> list[int]:
+    """The contacts that close, or whose force vanishes, where phase k ends."""
     after = task.mode_after(k)
     if after is None:
         return []
-    return sorted(set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode)))
+    closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
+    return sorted(closing | set(opening_contacts(task, k)))
 
 
-def orders(task: Task, k: int, x: Expression, u: Expression) -> Iterator[Order]:
-    """All orders in which the contacts that close where phase k ends may do so one by one.
+def orders(
+    task: Task, k: int, x: Expression, u: Expression, input_rate: Expression
+) -> Iterator[Order]:
+    """All orders in which the contacts that change where phase k ends may do so one by one.
 
-    x (nx, 1), u (nu, 1): before the event. None where fewer than two contacts close.
+    x (nx, 1), u (nu, 1), input_rate (nu, 1): before the event. None where fewer than two change.
     """
-    contacts = closing_contacts(task, k)
+    contacts = changing_contacts(task, k)
     if len(contacts) < 2:
         return
     seen: set[tuple[int, ...]] = set()
@@ -70,37 +83,63 @@ def orders(task: Task, k: int, x: Expression, u: Expression) -> Iterator[Order]:
         for n in range(1, len(whole) + 1):
             if whole[:n] not in seen:
                 seen.add(whole[:n])
-                yield _order(task, k, whole[:n], set(whole[n:]), x, u)
+                yield _order(task, k, whole[:n], set(whole[n:]), x, (u, input_rate))
 
 
 def _order(
-    task: Task, k: int, fired: tuple[int, ...], waiting: set[int], x: Expression, u: Expression
+    task: Task,
+    k: int,
+    fired: tuple[int, ...],
+    waiting: set[int],
+    x: Expression,
+    inputs: tuple[Expression, Expression],
 ) -> Order:
+    """The order `fired`; inputs and their rates are those before the event."""
     system, margins = task.system, task.margins
-    modes = contact_modes(task.phases[k].mode)
+    modes, opening = contact_modes(task.phases[k].mode), opening_contacts(task, k)
     names = tuple(system.contacts[i].name for i in fired)
-    where = f" after {' then '.join(names)}"
-    rows: list[Limited] = []
+    impulses: Expression = None
     for i in fired:
-        modes = _closed_too(task, k, modes, i)
-        impact = impact_map(system.robot, system.contacts, modes)
-        jump = ca.Function("jump", [impact.x], [impact.after, impact.impulses, impact.rates])
-        x, impulses, rates = jump(x)
-    closed = [i for i, mode in enumerate(modes) if mode != "open"]
-    for i in closed:
+        modes, impulses = _changed_too(task, k, modes, i), None
+        if i not in opening:
+            impact = impact_map(system.robot, system.contacts, modes)
+            x, impulses = ca.Function("jump", [impact.x], [impact.after, impact.impulses])(x)
+    pressing = [i for i, mode in enumerate(modes) if mode != "open" and i not in opening]
+    rows: list[Limited] = []
+    for i in pressing if impulses is not None else ():
         rows += cone_limits(task, impulses, i, "N s", margins.impulse, modes[i])
     if waiting:
-        forces = _field(task, modes)[1](x, u)
-        for i in closed:
+        forces = _field(task, modes)[1](x, inputs[0])
+        for i in pressing:
             rows += cone_limits(task, forces, i, "N", margins.force, modes[i])
-        for i in waiting:
-            limit = Limit(f"approach of {system.contacts[i].name!r}", "m/s", margins.approach)
-            rows.append((-rates[i], limit))
+        rows += _falls(task, modes, [_guard_of(task, i, opening) for i in waiting], x, *inputs)
+    where = f" after {' then '.join(names)}"
     limits = tuple(_named(limit, where) for _, limit in rows)
-    return Order(names, modes, x, ca.vertcat(*(value for value, _ in rows)), limits)
+    values = ca.vertcat(*(value for value, _ in rows))
+    return Order(names, modes, bool(waiting), x, values, limits)
 
 
-def _closed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[str, ...]:
+def _guard_of(task: Task, i: int, opening: list[int]) -> str:
+    return f"{task.system.contacts[i].name} {'opens' if i in opening else 'closes'}"
+
+
+def _falls(
+    task: Task,
+    modes: tuple[str, ...],
+    guards: list[str],
+    x: Expression,
+    u: Expression,
+    input_rate: Expression,
+) -> list[Limited]:
+    """How guards fall in a mode."""
+    mode, rate = _expressions(task, modes), ca.SX.sym("rate", task.system.robot.nu)
+    rows = [guard_fall(task, modes, mode, name, rate) for name in guards]
+    values = [value for value, _ in rows]
+    falls = ca.Function("falls", [mode.x, mode.u, rate], values).call([x, u, input_rate])
+    return [(fall, limit) for fall, (_, limit) in zip(falls, rows, strict=True)]
+
+
+def _changed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[str, ...]:
     """The modes with contact i as it is after the event."""
     final = task.mode_after(k)
     assert final is not None
@@ -112,7 +151,8 @@ class Continued:
     """An arc that goes on past its event.
 
     modes: of the contacts. state (nx, 1): where it goes on from. inputs: u (nu, 1) at a distance
-    from there, s. length: s, negative for back in time. where: for messages.
+    from there, s. length: s, negative for back in time. where: for messages. opening: contacts
+    whose force vanishes at the event: beyond it they need not press.
     """
 
     modes: tuple[str, ...]
@@ -120,6 +160,7 @@ class Continued:
     inputs: Callable[[float], Expression]
     length: float
     where: str
+    opening: Sequence[int] = ()
 
     def values(self, task: Task) -> tuple[Expression, tuple[Limit, ...]]:
         """Values (n, steps) of forces and inputs on the way, and their limits (n)."""
@@ -142,10 +183,12 @@ class Continued:
     def _rows(self, task: Task, count: int) -> tuple[Any, tuple[Limit, ...]] | None:
         """A function of forces (count, 1) and inputs, and its limits; None without any."""
         forces, u = ca.SX.sym("forces", count), ca.SX.sym("u", task.system.robot.nu)
-        rows = torque_limits(task, u)
+        rows = torque_limits(task, u, share=1.0 - _BETWEEN)
         for i, mode in enumerate(self.modes):
-            if mode != "open":
-                rows += cone_limits(task, forces, i, "N", 0.0, mode)
+            vanishing = i in self.opening
+            if mode != "open" and not (vanishing and self.length > 0.0):
+                least = 0.0 if vanishing else _PRESSING * task.margins.force
+                rows += cone_limits(task, forces, i, "N", least, mode)
         if not rows:
             return None
         function = ca.Function("rows", [forces, u], [ca.vertcat(*(value for value, _ in rows))])
@@ -158,12 +201,15 @@ def _named(limit: Limit, suffix: str) -> Limit:
 
 def _field(task: Task, modes: tuple[str, ...]) -> tuple[Any, Any]:
     """Functions (x, u) -> dx/dt and forces on all rows in given modes."""
-    system = task.system
-    mode: ModeField = mode_field(
-        system.robot, system.contacts, modes, stabilization=system.dynamics.stabilization
-    )
+    mode = _expressions(task, modes)
     at = [mode.x, mode.u]
     return ca.Function("field", at, [mode.field]), ca.Function("forces", at, [mode.forces])
+
+
+def _expressions(task: Task, modes: tuple[str, ...]) -> ModeField:
+    system = task.system
+    rate = system.dynamics.stabilization
+    return mode_field(system.robot, system.contacts, modes, stabilization=rate)
 
 
 def sizes(limits: tuple[Limit, ...]) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import array, count, function, instance, interval, member, number, sequence
+from hybridctl.control.reference import per_event
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
@@ -45,18 +46,23 @@ class Phase:
 class Margins:
     """By how much a trajectory stays inside what its modes allow.
 
-    force: least normal force, N. friction: the share of the friction cone that may be used, of
-    forces and impulses. impulse: least normal impulse of a contact that an impact closes, N s.
-    release: least normal rate of a contact that an impact opens, m/s. clearance: of open contacts,
-    m: gaps are at least 4 s (1 - s) times this, s being the fraction of the phase that is over.
-    approach: least rate at which the guards that end a phase fall, in their unit per s. sliding:
-    least speed of contacts that slide, m/s.
+    force: least normal force, N; of a contact that opens where a phase ends, this times the share
+    of the phase that is left. friction: the share of the friction cone that may be used, of forces
+    and impulses. impulse: least normal impulse of a contact that an impact closes, N s.
+    release: least normal rate of a contact that an impact opens, m/s. unload: least rate at which
+    forces fall that end a phase, N/s; lift: least normal acceleration, under the input of the next
+    phase, of contacts that open so, m/s^2. clearance: of open contacts, m: gaps are at least
+    4 s (1 - s) times this, s being the fraction of the phase that is over. approach: least rate at
+    which other guards fall that end a phase, in their unit per s. sliding: least speed of contacts
+    that slide, m/s.
     """
 
     force: float = 10.0
     friction: float = 0.9
     impulse: float = 0.1
     release: float = 0.01
+    unload: float = 1.0
+    lift: float = 0.0
     clearance: float = 0.0
     approach: float = 0.05
     sliding: float = 0.01
@@ -106,11 +112,13 @@ class Task:
     on smoothly beyond its ends. running_cost: an expression L(x, u) whose integral is added to
     final_cost, an expression like the value of a `Condition`.
 
-    Contacts that close together may do so one by one in any order, inside the margins of impulses,
-    forces and approach. spread: by how much events may be early or late, s: so far arcs go on past
-    their events, and those between the touches, with contacts that press and inputs inside their
-    limits. widen: the weight of a common margin m >= 0, by which all orders of touch stay
-    (1 + m) times as far inside as the margins say; it is subtracted from the cost.
+    Contacts that close or open together may do so one by one in any order, inside the margins of
+    impulses, forces, approach and unload. spread: by how much events may be early or late, s, one
+    number or one for each phase that ends with guards: so far arcs go on past their events, and
+    those between events that come one by one, with contacts that press and inputs inside their
+    limits; what an event opens need not press beyond it. widen: the weight of a common margin
+    m >= 0, by which all orders stay (1 + m) times as far inside as the margins say; it is
+    subtracted from the cost.
 
     Raises `InputError` for parts that do not fit together.
     """
@@ -127,7 +135,7 @@ class Task:
     degree: int = 7
     running_cost: Callable[[Expression, Expression], Expression] = squared_input
     final_cost: Callable[[Expression, Expression, Expression], Expression] | None = None
-    spread: float = 0.0
+    spread: float | Sequence[float] = 0.0
     widen: float = 0.0
 
     def __post_init__(self) -> None:
@@ -151,7 +159,7 @@ class Task:
         if self.symmetry is not None:
             self.symmetry.check(self.system.space)
         count("degree", self.degree, at_least=0)
-        number("spread", self.spread, at_least=0.0)
+        per_event("spread", self.spread, sum(bool(phase.ends) for phase in phases))
         number("widen", self.widen, at_least=0.0)
 
     def _check_phase(self, k: int, phase: Phase) -> None:
@@ -171,6 +179,12 @@ class Task:
         if self.symmetry is None or not self.phases[k].ends:
             return None
         return self.symmetry.mode(self.phases[0].mode)
+
+    def spread_of(self, k: int) -> float:
+        """The spread of the event that ends phase k, s; zero where it ends at a time."""
+        ends = [bool(phase.ends) for phase in self.phases]
+        lengths = per_event("spread", self.spread, sum(ends))
+        return lengths[sum(ends[:k])] if ends[k] else 0.0
 
     def closing(self, k: int) -> bool:
         """Whether contacts close, with an impact, where phase k ends."""

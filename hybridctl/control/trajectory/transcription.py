@@ -20,10 +20,11 @@ from hybridctl.control.trajectory.functions import (
     Limit,
     PhaseFunctions,
     length_unit,
+    opening_contacts,
     phase_functions,
 )
 from hybridctl.control.trajectory.hessian import Mapped, hessian
-from hybridctl.control.trajectory.orders import Continued, closing_contacts, orders, sizes
+from hybridctl.control.trajectory.orders import Continued, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.mechanics.phase import contact_modes
 
@@ -215,9 +216,11 @@ def _phase(
         gaps = Mapped.over(f.gaps, v.points)
         mapped.append(gaps)
         blocks.append(_clearance(task, k, f, gaps, at))
+    if f.start_limits:
+        values = f.start(v.knots[:, 0], _input_at(v, 0.0))
+        blocks.append(Block(values, f.start_limits, k, np.zeros(1)))
     if f.end_limits:
-        rate = v.inputs @ ca.DM(2.0 * np.arange(task.degree + 1) ** 2) / v.duration  # T_n'(1) = n^2
-        values = f.end(v.knots[:, -1], _input_at(v, 1.0), rate)
+        values = f.end(v.knots[:, -1], _input_at(v, 1.0), _last_rate(v))
         blocks.append(Block(values, f.end_limits, k, np.ones(1)))
     spent = flow.values[-1, :] @ ca.DM(np.tile(weights.ravel(), phase.intervals))
     return blocks, spent, mapped
@@ -236,7 +239,9 @@ def _inside(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions) -> tuple[M
     at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
     mapped = Mapped.over(f.inside, ca.horzcat(v.points, v.knots), u)
-    return mapped, Block(mapped.values, f.inside_limits, k, at)
+    left = [(1.0 - at) ** limit.fades for limit in f.inside_limits]
+    lower = np.array([[limit.lower] for limit in f.inside_limits]) * left
+    return mapped, Block(mapped.values, f.inside_limits, k, at, lower)
 
 
 def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: Mapped, at: Array) -> Block:
@@ -252,21 +257,23 @@ def _events_apart(
     """What holds where the events at the end of phase k come one by one, early or late."""
     if not task.phases[k].ends:
         return []
-    spread, v, blocks = task.spread, variables[k], list[Block]()
+    spread, v, blocks = task.spread_of(k), variables[k], list[Block]()
 
     def ahead(distance: float) -> Expression:
         return _input_at(v, 1.0 + distance / v.duration)
 
-    x, modes = v.knots[:, -1], contact_modes(task.phases[k].mode)
-    arcs = [Continued(modes, x, ahead, spread, "late")]
-    for order in orders(task, k, x, ahead(0.0)):
-        values = order.values - ca.DM(sizes(order.limits)) * margin
-        blocks.append(Block(values, order.limits, k, np.ones(1)))
-        if len(order.contacts) < len(closing_contacts(task, k)):
+    x, rate = v.knots[:, -1], _last_rate(v)
+    modes, opening = contact_modes(task.phases[k].mode), opening_contacts(task, k)
+    arcs = [Continued(modes, x, ahead, spread, "late", opening)]
+    for order in orders(task, k, x, ahead(0.0), rate):
+        if order.limits:
+            values = order.values - ca.DM(sizes(order.limits)) * margin
+            blocks.append(Block(values, order.limits, k, np.ones(1)))
+        if order.waiting:
             between = f"after {' then '.join(order.contacts)}"
             arcs += [
-                Continued(order.modes, order.state, ahead, length, between)
-                for length in (spread, -spread)
+                Continued(order.modes, order.state, ahead, spread, between, opening),
+                Continued(order.modes, order.state, ahead, -spread, between, opening),
             ]
     if k + 1 < len(variables):
         w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
@@ -289,6 +296,12 @@ def _input_at(v: PhaseVariables, fraction: Expression) -> Expression:
     while len(basis) < v.inputs.shape[1]:
         basis.append(2.0 * s * basis[-1] - basis[-2])
     return v.inputs @ ca.vertcat(*basis[: v.inputs.shape[1]])
+
+
+def _last_rate(v: PhaseVariables) -> Expression:
+    """The rate (nu, 1) of the input at the end of the phase, 1/s."""
+    slopes = 2.0 * np.arange(v.inputs.shape[1]) ** 2  # T_n'(1) = n^2
+    return v.inputs @ ca.DM(slopes) / v.duration
 
 
 def _after(v: PhaseVariables, f: PhaseFunctions) -> Expression:
