@@ -12,7 +12,8 @@ import casadi as ca
 
 from hybridctl.errors import InputError
 
-FUNCTIONS = {name: getattr(ca, name) for name in "sin cos tan tanh exp log sqrt".split()}
+_NAMES = ("sin", "cos", "tan", "tanh", "exp", "log", "sqrt")
+FUNCTIONS = {name: getattr(ca, name) for name in _NAMES}
 _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

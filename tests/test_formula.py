@@ -30,19 +30,10 @@ def test_a_formula_says_the_same_of_numbers_and_expressions(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "x +",
-        "z",
-        "sin",
-        "sin(x, y)",
-        "abs(x)",
-        "x.real",
-        "x < y",
-        "'a'",
-        "True",
-        "x if y else 1",
-    ]
-    + ["__import__('os')", "[x]", "lambda: x", "x @ y", "1j", "x; y", "1 / 0", "x\0"],
+        *("", "x +", "z", "sin", "sin(x, y)", "abs(x)", "x.real", "x < y", "'a'", "True"),
+        *("x if y else 1", "__import__('os')", "[x]", "lambda: x", "x @ y", "1j", "x; y"),
+        *("1 / 0", "x\0"),
+    ],
 )
 def test_nothing_else_is_evaluated(text):
     with pytest.raises(InputError, match="height must be a formula"):
