@@ -92,7 +92,7 @@ def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
         (first.run.end, now),
     )
     if leaving.reason or leaving.run is None or leaving.steps:
-        return replace(leaving, steps=1, reason=leaving.reason or "both feet down")
+        return replace(leaving, steps=1, reason=leaving.reason or "lands on the old ground")
     state = leaving.run.final_state.copy()
     state[1] -= height  # the ground is where it is, and zero again
     if steps == 1:

@@ -102,6 +102,17 @@ def test_errors_shrink_from_a_random_start(gait, tracks, designs):
     assert errors[2] < 0.1 * errors[0]
 
 
+@pytest.mark.slow
+def test_fifty_steps_are_walked_from_twenty_starts_in_mid_step(gait, designs):
+    lqr, config = designs["saltation"], biped_walk.Config()
+    policy = controllers.Tracks.of(gait, lqr, 50, config.extension).policy(
+        "spreading", lqr, config.torque
+    )
+    found = biped_walk.whole_trials(config, 20).started(gait, policy)
+    assert [(each.steps, each.reason) for each in found] == [(50, "")] * 20
+    assert max(each.errors(gait)[-1] for each in found) < 1e-5
+
+
 def test_a_push_gives_its_impulse_and_leaves_the_foot(gait):
     """The momentum that the hip gets is that of the push and of the ground together."""
     after = walks.pushed(gait, 5.0)
