@@ -7,9 +7,10 @@ Such as::
     gravity: [0, 0, -9.81]        # m/s^2
     joints:                       # springs and dampers that hold a posture; by joint
       knee: {stiffness: 40, damping: 1, rest: 0.3}
-    contacts:                     # points of frames against planes or spheres; by contact
-      foot: {frame: foot, offset: [0, 0, 0], plane: {point: [0, 0, 0], normal: [0, 0, 1]},
-             friction: 0.6, restitution: 0.1}
+    terrain: 0.02 * sin(3 * x)    # ground z, m, of contacts that name no surface; 0 by default
+    contacts:                     # points of frames against surfaces; by contact
+      foot: {frame: foot, offset: [0, 0, 0], friction: 0.6, restitution: 0.1}
+      knee: {frame: knee, plane: {point: [0.5, 0, 0], normal: [-1, 0, 0]}}
     encoders:                     # channels of the log, their columns named like the joints
       joints: {joints: [hip, knee], deviation: 1e-3}
     pose: {position: 1e-3, rotation: 5e-3}    # of a floating base: position and orientation
@@ -17,6 +18,12 @@ Such as::
     noise: {force: 0.01, torque: 0.01, impulse: 0.01, angular_impulse: 0.01, surface: 1e-3}
     start: {configuration: [0, 1, 0, 0.3], velocity: [0, 0, 0, 0],
             deviations: {configuration: 0.1, velocity: 1}}
+
+The surface of a contact is one of `plane`, `planes`, `sphere: {center, radius, inside}` and
+`terrain`. A terrain is a smooth height z of x and y in m, a number or a formula (see
+`formula.formula`) whose places are those of the body it belongs to; points touch it from above, and
+a `radius` of the contact must be 0. `planes` is a list, all of which the point stays above, as in a
+valley: contacts of the names "foot 1", "foot 2" and so on. A ridge is a terrain.
 
 Units are SI, deviations standard ones: of encoders rad, or m where `unit: m` says so; of the pose
 m and rad. `force` and `torque` (N sqrt(s), N m sqrt(s)) act on the base and on every joint all the
@@ -47,18 +54,20 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
 from hybridctl.files import read_yaml, typed
+from hybridctl.formula import formula
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contact_states import OPEN
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.mechanics.surfaces import Plane, Sphere, Surface
+from hybridctl.mechanics.surfaces import Plane, Sphere, Surface, Terrain
 from hybridctl.mechanics.system import contact_system
 
 T = TypeVar("T")
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Point = tuple[float, float, float]
+Height = float | str
 
 
 class PlaneEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,12 +86,14 @@ class SphereEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContactEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A contact, see `mechanics.Contact`; against the ground z = 0 where no surface is given."""
+    """A contact, see `mechanics.Contact`; against the terrain of the file without a surface."""
 
     frame: str
     offset: Point = (0.0, 0.0, 0.0)
     plane: PlaneEntry | None = None
+    planes: Annotated[tuple[PlaneEntry, ...], msgspec.Meta(min_length=1)] | None = None
     sphere: SphereEntry | None = None
+    terrain: Height | None = None
     body: str = "universe"
     friction: NotNegative = 0.0
     static_friction: NotNegative | None = None
@@ -154,6 +165,7 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contacts: dict[str, Any]
     root: Literal["fixed", "floating", "sagittal"] = "fixed"
     gravity: Point = (0.0, 0.0, -9.81)
+    terrain: Height = 0.0
     joints: dict[str, Any] = {}
     encoders: dict[str, Any] = {}
     pose: PoseEntry | None = None
@@ -201,7 +213,7 @@ class RobotFile:
     def _filter_model(self, settings: RobotSettings) -> FilterModel:
         law = settings.contact_law()
         robot = self._robot()
-        contacts = [replace(self._contact(name), **law) for name in self.contacts]
+        contacts = [replace(each, **law) for name in self.contacts for each in self._made(name)]
         system, noise = contact_system(robot, contacts), self.robot.noise
         space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
         motors = self.robot.motors
@@ -235,30 +247,42 @@ class RobotFile:
             gravity=self.robot.gravity,
         )
 
-    def _contact(self, name: str) -> Contact:
-        entry = self.contacts[name]
-        if entry.plane is not None and entry.sphere is not None:
-            raise InputError(f"contacts.{name} takes a plane or a sphere, not both")
-        surface: Surface
-        if entry.sphere is not None:
-            surface = Sphere(
-                np.array(entry.sphere.center), entry.sphere.radius, entry.sphere.inside
-            )
-        else:
-            plane = entry.plane or PlaneEntry()
-            surface = Plane(plane.point, plane.normal)
-        return Contact(
-            name,
-            entry.frame,
-            surface,
-            entry.body,
-            entry.offset,
-            entry.restitution,
-            entry.friction,
-            entry.static_friction,
-            entry.restitution_threshold,
-            entry.radius,
+    def _made(self, name: str) -> list[Contact]:
+        """The contacts of one entry, one for each of its surfaces."""
+        entry, surfaces = self.contacts[name], self._surfaces(name)
+        names = (
+            [name] if entry.planes is None else [f"{name} {k + 1}" for k in range(len(surfaces))]
         )
+        return [
+            Contact(
+                each,
+                entry.frame,
+                surface,
+                entry.body,
+                entry.offset,
+                entry.restitution,
+                entry.friction,
+                entry.static_friction,
+                entry.restitution_threshold,
+                entry.radius,
+            )
+            for each, surface in zip(names, surfaces, strict=True)
+        ]
+
+    def _surfaces(self, name: str) -> list[Surface]:
+        entry, kinds = self.contacts[name], ("plane", "planes", "sphere", "terrain")
+        given = [kind for kind in kinds if getattr(entry, kind) is not None]
+        if len(given) > 1:
+            raise InputError(f"contacts.{name} takes one of {', '.join(kinds)}, got {given}")
+        if entry.sphere is not None:
+            ball = entry.sphere
+            return [Sphere(np.array(ball.center), ball.radius, ball.inside)]
+        if entry.terrain is not None:
+            return [_terrain(f"contacts.{name}.terrain", entry.terrain)]
+        planes = entry.planes or () if entry.plane is None else (entry.plane,)
+        if planes:
+            return [Plane(plane.point, plane.normal) for plane in planes]
+        return [_terrain("terrain", self.robot.terrain)]
 
     def _sensors(self, space: RobotStateSpace) -> tuple[Sensor, ...]:
         sensors = []
@@ -320,3 +344,14 @@ def load_robot(path: str | Path) -> RobotFile:
 
 def _entries(kind: type[T], section: str, given: dict[str, Any]) -> dict[str, T]:
     return {name: typed(kind, value, f"{section}.{name}") for name, value in given.items()}
+
+
+def _terrain(where: str, height: Height) -> Surface:
+    """Ground of this height; a plane where it is the same everywhere."""
+    if isinstance(height, float):
+        return Plane((0.0, 0.0, height), (0.0, 0.0, 1.0))
+    found = formula(where, height, ("x", "y"))
+    try:
+        return Terrain(found)
+    except InputError as error:
+        raise InputError(f"{where} = {height!r}: {error}") from error

@@ -13,7 +13,7 @@ PACKAGE = Path(hybridctl.__file__).parent
 LAYERS = [
     {"errors"},
     {"checks"},
-    {"files", "spaces", "plugins", "series", "settings", "tables", "workers"},
+    {"files", "formula", "spaces", "plugins", "series", "settings", "tables", "workers"},
     {"compiled"},
     {"hybrid"},
     {"sensitivity", "whole_jump", "whole_step"},
@@ -37,6 +37,7 @@ HOME = {
         "control/trajectory/orders.py",
         "control/trajectory/solve.py",
         "control/trajectory/transcription.py",
+        "formula.py",
         "symbolic.py",
         "whole_jump.py",
         "whole_step.py",

@@ -92,9 +92,59 @@ def test_a_log_is_filtered_by_a_robot_in_yaml(folder):
     assert (np.abs(states[-1] - run(35 / 60)) < [4e-3, 4e-3, 4e-2, 4e-2]).all()
 
 
+PLANE = "plane: {normal: [0, 0, 1]}"
+
+
+def dropped(folder, old, new):
+    """The ball falls from 0.2 m to the right and 0.5 m up; the first event of the run."""
+    (folder / "robot.yaml").write_text(ROBOT.replace(old, new))
+    system = find_model("robot.yaml").make().system
+    key = ("open",) * len(system.contacts)
+    run = hc.simulate(system, key, [0.2, 0.5, 0.0, 0.0], (0.0, 0.35), rtol=1e-11, atol=1e-11)
+    return system, run.events[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (PLANE, "terrain: 0.1 * sin(4 * x) - y**2"),
+        (PLANE + ", restitution: 0.7}", "restitution: 0.7}\nterrain: 0.1*sin(4*x)"),
+    ],
+)
+def test_a_robot_in_yaml_bounces_on_terrain(folder, old, new):
+    """At h = 0.1 sin(4 x), across the ground of slope h' = 0.4 cos(4 x)."""
+    _, event = dropped(folder, old, new)
+    height, slope = 0.1 * np.sin(0.8), 0.4 * np.cos(0.8)
+    fall = np.sqrt(2.0 * (0.5 - height) / 9.81)
+    assert event.time == pytest.approx(fall, abs=1e-9)
+    n, v = np.array([-slope, 1.0]) / np.hypot(slope, 1.0), np.array([0.0, -9.81 * fall])
+    np.testing.assert_allclose(event.state_after[2:], v - 1.7 * (n @ v) * n, atol=1e-8)
+
+
+def test_a_robot_in_yaml_has_a_contact_for_each_of_several_planes(folder):
+    """A valley of sides at 45 degrees: the right one is met where z = x."""
+    planes = "planes: [{normal: [1, 0, 1]}, {normal: [-1, 0, 1]}]"
+    system, event = dropped(folder, PLANE, planes)
+    assert [contact.name for contact in system.contacts] == ["foot 1", "foot 2"]
+    assert event.guards == ("foot 2 closes",)
+    fall = np.sqrt(2.0 * 0.3 / 9.81)
+    assert event.time == pytest.approx(fall, abs=1e-9)
+    np.testing.assert_allclose(
+        event.state_after[2:], [-0.85 * 9.81 * fall, -0.15 * 9.81 * fall], atol=1e-8
+    )
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        (PLANE, f"{PLANE}, terrain: x", r"contacts.foot takes one of .*\['plane', 'terrain'\]"),
+        (PLANE, "planes: []", "contacts.foot.planes must be array of length >= 1"),
+        (PLANE, "terrain: 0.1 * z", "contacts.foot.terrain must be a formula of x, y.*what is 'z'"),
+        (PLANE, "terrain: x +", "contacts.foot.terrain must be a formula, got 'x \\+'"),
+        (PLANE, "terrain: __import__('os')", "contacts.foot.terrain must be a formula"),
+        (PLANE, "terrain: 1 / x", "contacts.foot.terrain = '1 / x': height must be finite"),
+        (PLANE, "terrain: [1]", "contacts.foot.terrain must be float \\| str|str \\| float"),
+        (PLANE, "terrain: x, radius: 0.1", "radius of contact 'foot' must be 0 on Terrain"),
         ("restitution: 0.7", "restitution: high", "contacts.foot.restitution must be float, got"),
         ("restitution: 0.7", "restitution: 1.5", "contacts.foot.restitution must be float <= 1.0"),
         ("restitution: 0.7", "frction: 0.7", "key in contacts.foot 'frction' is unknown.*friction"),

@@ -80,7 +80,7 @@ class Config:
     full_starts: Count = 20
     budget: Count = 5
     pushes: tuple[Positive, ...] = (4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0)
-    heights: tuple[Positive, ...] = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
+    heights: tuple[Positive, ...] = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1)
     tilts: tuple[Positive, ...] = (0.01, 0.02, 0.04, 0.06)
     masses: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.3)
     delays: tuple[Positive, ...] = (0.002, 0.005, 0.01, 0.02, 0.05)
@@ -214,6 +214,10 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
         first,
         summary={**first.summary, **summary},
         printed=[*first.printed, *printed],
+        checks=[
+            *first.checks,
+            Check("the gaits of all speeds close", max(r["closing"] for r in gaits), 1e-8),
+        ],
         draw=draw,
     )
 

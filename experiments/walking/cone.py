@@ -1,8 +1,18 @@
-"""What torques do to the force on the standing foot, and the nearest ones that it allows."""
+r"""What torques do to the contact forces of the feet, and the nearest ones that cones allow.
+
+Of the standing foot that is the force now. Of the other one it is the impulse with which it will
+land, after the time t in which its gap closes at the present rates and accelerations,
+
+.. math:: \Lambda = -(J M^{-1} J^T)^{-1} J\, (v + t\, a(x, u))
+
+with J and M at the configuration that is reached then, the standing foot letting go. Both are
+affine in u.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
@@ -11,39 +21,97 @@ from scipy.optimize import nnls
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.mode_expressions import mode_field
 from hybridctl.mechanics.phase import contact_modes
 
 _SHARE = 0.95  # of friction that is used
 _LEAST = 5.0  # N: normal force that is kept
+_AHEAD = 0.05  # s before a landing: earlier, its velocity is not known by present accelerations
 _INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where nothing is missed
 
 
+class _Rows(NamedTuple):
+    """CasADi functions of a mode.
+
+    standing: x to a and b. approach: x and u to the gap of the other foot, its rate, its
+    acceleration, and those of the coordinates. landing: x, the time until it lands, and the
+    coordinates then, to a and b.
+    """
+
+    standing: Any
+    approach: Any
+    landing: Any
+
+
 class ConeModel:
-    """What torques do to the force on the standing foot: a u + b >= 0 (3 rows), in N."""
+    """What torques do to forces and impulses on the feet: a u + b >= 0, in N and N s."""
 
     def __init__(self, gait: Gait) -> None:
         self._gait = gait
-        self._functions: dict[ModeKey, Any] = {}
+        self._functions: dict[ModeKey, _Rows] = {}
 
-    def __call__(self, key: ModeKey, x: Array) -> tuple[Array, Array]:
-        """a (3, 4), b (3,): normal force above the least, and both sides of the cone."""
+    def __call__(self, key: ModeKey, x: Array, wanted: Array) -> tuple[Array, Array]:
+        """a (m, 4), b (m,) of a foot that stands: normal force above the least, sides of its cone.
+
+        Where the other one lands within 50 ms under the torques `wanted`, also the sides of the
+        cone of its impulse.
+        """
         if key not in self._functions:
             self._functions[key] = self._made(key)
-        a, b = self._functions[key](x)
-        return np.asarray(a), np.asarray(b).ravel()
+        standing, approach, landing = self._functions[key]
+        rows = [standing(x)]
+        gap, rate, change, acceleration = approach(x, wanted)
+        t = _until_zero(float(gap), float(rate), float(change))
+        if t < _AHEAD:
+            q, v = np.split(x, 2)
+            there = q + t * v + 0.5 * t**2 * np.asarray(acceleration).ravel()
+            rows.append(landing(x, t, there))
+        a, b = (np.vstack([np.asarray(row[i]) for row in rows]) for i in (0, 1))
+        return a, b.ravel()
 
-    def _made(self, key: ModeKey) -> Any:
+    def _made(self, key: ModeKey) -> _Rows:
         walker, modes = self._gait.walker, contact_modes(key)
         mode = mode_field(
             walker.robot, walker.contacts, modes, stabilization=walker.dynamics.stabilization
         )
-        foot = modes.index("stick")
-        normal, along = mode.forces[foot], mode.forces[len(modes) + foot]
+        foot, count, x, u = modes.index("stick"), len(modes), mode.x, mode.u
+        normal, along = mode.forces[foot], mode.forces[count + foot]
+        standing = ca.vertcat(normal - _LEAST, self._sides(normal, along))
+
+        robot, contacts, other = walker.robot, walker.contacts, modes[::-1]
+        gap, rate = ca.vertsplit(held_rows(robot, contacts, other, x)[:2])
+        acceleration = mode.field[robot.nq :]
+        approach = [gap, rate, ca.jtimes(rate, x, mode.field), acceleration]
+
+        t, there = ca.SX.sym("t"), ca.SX.sym("there", robot.nq)
+        impact, lands = impact_map(robot, contacts, other), other.index("stick")
+        arriving = ca.vertcat(there, x[robot.nq :] + t * acceleration)
+        impulses = ca.substitute(impact.impulses, impact.x, arriving)
+        landing = self._sides(impulses[lands], impulses[count + lands])
+        return _Rows(
+            ca.Function("standing", [x], _affine(standing, u)),
+            ca.Function("approach", [x, u], approach),
+            ca.Function("landing", [x, t, there], _affine(landing, u)),
+        )
+
+    def _sides(self, normal: Any, along: Any) -> Any:
+        """By how much a force or an impulse is inside the share of the cone, (2, 1)."""
         limit = _SHARE * self._gait.friction * normal
-        rows = ca.vertcat(normal - _LEAST, limit - along, limit + along)
-        at_rest = ca.substitute(rows, mode.u, ca.SX.zeros(mode.u.numel()))
-        return ca.Function("cone", [mode.x], [ca.densify(ca.jacobian(rows, mode.u)), at_rest])
+        return ca.vertcat(limit - along, limit + along)
+
+
+def _affine(rows: Any, u: Any) -> list[Any]:
+    """a and b of rows = a u + b."""
+    return [ca.densify(ca.jacobian(rows, u)), ca.substitute(rows, u, ca.SX.zeros(u.numel()))]
+
+
+def _until_zero(gap: float, rate: float, change: float) -> float:
+    """The first t >= 0 with gap + rate t + change t^2 / 2 = 0, s; infinite where there is none."""
+    discriminant = rate**2 - 2.0 * gap * change
+    if discriminant < 0.0 or math.sqrt(discriminant) <= rate:
+        return math.inf
+    return max(2.0 * gap / (math.sqrt(discriminant) - rate), 0.0)
 
 
 def nearest(wanted: Array, a: Array, b: Array, limit: float) -> Array:

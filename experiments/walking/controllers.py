@@ -3,7 +3,7 @@
 - `spreading`: reference spreading with gains that know the saltation matrix;
 - `reset`: the same with the Jacobian of the reset alone;
 - `value`: `spreading` at the phase of least value instead of the clock's;
-- `cone`: `value`, with torques moved into the friction cone and the motors' limits;
+- `cone`: `value`, with torques that keep forces and landings in the friction cones;
 - `phase`: the clock of the reference begins anew at each touchdown;
 - `clock`: the reference runs on the clock, touchdown or not.
 """

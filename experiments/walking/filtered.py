@@ -115,7 +115,7 @@ class EstimateFeedback:
             self._touchdowns += -1 if undone else 1
         u = self._laws[min(self._touchdowns, len(self._laws) - 1)](t, estimate.mean)
         if on_foot:
-            u = nearest(u, *self._cone(estimate.mode, estimate.mean), self._torque)
+            u = nearest(u, *self._cone(estimate.mode, estimate.mean, u), self._torque)
         self._input = u
         return u
 

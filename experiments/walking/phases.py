@@ -6,9 +6,11 @@ r"""Policies that choose at which phase of its step the walker is, instead of go
   .. math:: \tau^* = \arg\min_\tau (\alpha_k(\tau) - x)^T V(\tau) (\alpha_k(\tau) - x),
 
   on the extended arc with the walker's event count, at samples. Being early or late then costs
-  nothing, so that no torque is spent on it. With a `ConeModel`, the feedforward of each sample is
-  moved as little as brings the torques into the friction cone of the standing foot and into the
-  limits of the motors.
+  nothing, so that no torque is spent on it. A foot that should have landed 20 ms ago, as on a step
+  down, is no longer waited for: the reference goes on with the next arc, which stretches the
+  landing leg where the extended one goes on swinging it back. With a `ConeModel`, the feedforward
+  of each sample is moved as little as brings the force on the standing foot and the impulse on one
+  about to land into their friction cones, and the torques into the limits of the motors.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from hybridctl.experiments.walking.cone import ConeModel, nearest
+from hybridctl.experiments.walking.walk import STANCES
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve, GainSchedule
@@ -28,10 +31,10 @@ from hybridctl.control.reference import Reference
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
-from hybridctl.mechanics.phase import contact_modes
 
 _PHASES = 96  # of a step that are compared
 _REFINED = 3  # steps of Gauss and Newton between them
+_PATIENCE = 0.02  # s, how long a foot that should have landed is waited for
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +80,7 @@ class Values(NamedTuple):
 class ByValue:
     """The reference at the phase of least value, chosen every `sample` seconds.
 
-    limits (2, 4): the least and the greatest torques, N m. cone: what the foot allows, or None.
+    limits (2, 4): the least and the greatest torques, N m. cone: what the feet allow, or None.
     period: of a step, s; step k of the reference begins at k times this.
     """
 
@@ -100,14 +103,18 @@ class ByValue:
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback at the phase of least value."""
-        k = min(len(touchdowns(history)), len(self._reference.arcs) - 1)
-        late = history.time - self._nearest_time(k, history.state)
-        arc, gain = self._reference.arcs[k], self._gains.arcs[k]
+        last = len(self._reference.arcs) - 1
+        k = min(len(touchdowns(history)), last)
+        time = self._nearest_time(k, history.state)
+        if time > (k + 1) * self._period + _PATIENCE:
+            k = min(k + 1, last)
+        arc, gain, late = self._reference.arcs[k], self._gains.arcs[k], history.time - time
         law = later(arc, gain, late, self._limits)
-        if self._cone is None or "stick" not in contact_modes(history.mode):
+        if self._cone is None or history.mode not in STANCES:
             return law
         wanted = law(history.time, history.state)
-        allowed = nearest(wanted, *self._cone(history.mode, history.state), self._limits[1, 0])
+        rows = self._cone(history.mode, history.state, wanted)
+        allowed = nearest(wanted, *rows, self._limits[1, 0])
         if allowed is wanted:
             return law
         inputs = arc.inputs.copy()

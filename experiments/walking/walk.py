@@ -9,18 +9,20 @@ from hybridctl.experiments.walking.gait import Gait
 from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
-from hybridctl.errors import HybridctlError
+from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
 
 TOLERANCE = 1e-7
 _PATIENCE = 1.5  # of the time that the steps of the gait take
 STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
+BOTH_DOWN = ("stick", "stick")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Walk:
 
 
 def is_fall(event: Event) -> bool:
-    """Whether a foot slips, or lets go without the other one taking over.
+    """Whether a foot slips, lets go without the other one taking over, or stays as that one lands.
 
     New torques of a policy may make it slip as well, in an event without guards.
     """
@@ -90,7 +92,7 @@ def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
         (first.run.end, now),
     )
     if leaving.reason or leaving.run is None or leaving.steps:
-        return replace(leaving, steps=1, reason=leaving.reason or "both feet down")
+        return replace(leaving, steps=1, reason=leaving.reason or "lands on the old ground")
     state = leaving.run.final_state.copy()
     state[1] -= height  # the ground is where it is, and zero again
     if steps == 1:
@@ -188,11 +190,19 @@ def _walked(
         run = simulate(
             walker, mode, start, span, policy, terminal=terminal, rtol=TOLERANCE, atol=TOLERANCE
         )
-    except HybridctlError as error:
+    except (SimulationError, GuardViolatedError) as error:
         return Walk(len(touchdowns), None, f"{type(error).__name__}: {error}")
     fall = next((event for event in run.events if is_fall(event)), None)
     if fall is None:
         return Walk(len(touchdowns), run)
     walked = sum(event.time < fall.time for event in touchdowns)
-    what = fall.guards[0] if fall.guards else "slips under new torques"
-    return Walk(walked, run, f"{what} at {fall.time:.3f} s")
+    return Walk(walked, run, f"{_what_happens(fall)} at {fall.time:.3f} s")
+
+
+def _what_happens(fall: Event) -> str:
+    if fall.mode_after == BOTH_DOWN:
+        return "both feet down"
+    if not fall.guards:
+        return "slips under new torques"
+    left, right = contact_modes(fall.mode_after)
+    return f"{', '.join(fall.guards)}: left {left}, right {right}"

@@ -14,8 +14,10 @@ from hybridctl.experiments.walking import (
     tables,
 )
 from hybridctl.experiments.walking import walk as walks
+from hybridctl.robots import five_link
 from rich.console import Console
 
+import hybridctl as hc
 from hybridctl.control.detection import Detection
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import InputError
@@ -100,6 +102,17 @@ def test_errors_shrink_from_a_random_start(gait, tracks, designs):
     assert errors[2] < 0.1 * errors[0]
 
 
+@pytest.mark.slow
+def test_fifty_steps_are_walked_from_twenty_starts_in_mid_step(gait, designs):
+    lqr, config = designs["saltation"], biped_walk.Config()
+    policy = controllers.Tracks.of(gait, lqr, 50, config.extension).policy(
+        "spreading", lqr, config.torque
+    )
+    found = biped_walk.whole_trials(config, 20).started(gait, policy)
+    assert [(each.steps, each.reason) for each in found] == [(50, "")] * 20
+    assert max(each.errors(gait)[-1] for each in found) < 1e-5
+
+
 def test_a_push_gives_its_impulse_and_leaves_the_foot(gait):
     """The momentum that the hip gets is that of the push and of the ground together."""
     after = walks.pushed(gait, 5.0)
@@ -148,11 +161,92 @@ def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
 
 def test_cone_rows_are_the_forces_of_the_dynamics(gait):
     x, u = gait.middle, np.array([20.0, -10.0, 5.0, 8.0])
-    a, b = cone.ConeModel(gait)(("stick", "open"), x)
+    a, b = cone.ConeModel(gait)(("stick", "open"), x, u)
     out = gait.walker.mode(("stick", "open")).outputs(0.0, x, u)
     normal, friction = out["normal_force"][0], out["friction_force"][0][0]
     expected = [normal - 5.0, 0.95 * 0.7 * normal - friction, 0.95 * 0.7 * normal + friction]
     np.testing.assert_allclose(a @ u + b, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_cone_rows_before_a_landing_foretell_its_impulse(gait):
+    """5 ms ahead, under held torques: accelerations that change by 1e3 rad/s^3 add 1e-2 to rates.
+
+    The impulse itself is 22 N s, for some 1 m/s.
+    """
+    touchdown = gait.orbit.events[0]
+    walker, before = gait.walker, touchdown.time - 0.005
+    x, u = gait.orbit(before), gait.curve(0)(before)
+    a, b = cone.ConeModel(gait)(touchdown.mode_before, x, u)
+    foretold = (a @ u + b)[3:]
+    run = hc.simulate(walker, touchdown.mode_before, x, (before, before + 0.01), lambda t, x: u)
+    landed = run.events[0]
+    gained = landed.state_after[7:] - landed.state_before[7:]
+    q = landed.state_before[:7]
+    rows = walker.dynamics.all.jacobian(q)[[1, 3]]
+    normal, along = np.linalg.lstsq(rows.T, walker.robot.mass_matrix(q) @ gained, rcond=None)[0]
+    assert normal == pytest.approx(landed.impulses[1])
+    limit = 0.95 * gait.friction * normal
+    np.testing.assert_allclose(foretold, [limit - along, limit + along], atol=0.02 * normal)
+    farther = gait.orbit(touchdown.time - 0.1)
+    assert len(cone.ConeModel(gait)(touchdown.mode_before, farther, u)[0]) == 3
+
+
+def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_known(
+    gait, tracks, designs
+):
+    """13 N s forwards: without the cone the right foot slides as it lands."""
+    found = {
+        name: walks.walk(
+            gait,
+            tracks.policy(name, designs["saltation"], CONFIG.torque),
+            walks.pushed(gait, 13.0),
+            STEPS,
+        )
+        for name in ("value", "cone")
+    }
+    assert (found["cone"].steps, found["cone"].reason) == (STEPS, "")
+    assert found["value"].steps == 0
+    assert "right slip+" in found["value"].reason
+
+
+def test_a_foot_that_is_late_is_not_waited_for(gait, tracks, designs):
+    """10 cm down: after 20 ms the reference stretches the leg that the extended arc swings back."""
+    policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
+    found = walks.over_a_step(gait, policy, -0.1, STEPS)
+    assert (found.steps, found.reason) == (STEPS, "")
+    spreading = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
+    assert walks.over_a_step(gait, spreading, -0.1, STEPS).reason
+
+
+def test_a_standing_foot_that_stays_as_the_other_lands_ends_a_walk(gait):
+    """Knees bent, on ground of friction 3, without torques."""
+    walker = five_link.system(friction=3.0)
+    x = np.array([0.0, 0.7100, -0.3124, -0.2675, 0.9326, 0.4498, 0.5316, *np.zeros(7)])
+    for _ in range(20):
+        x[:7] -= np.linalg.pinv(walker.dynamics.gap_jacobian(x[:7])) @ walker.dynamics.gaps(x[:7])
+    rates = np.array([0.0, -0.5, 0.0, 1.0])
+    x[7:] = np.linalg.pinv(walker.dynamics.all.jacobian(x[:7])) @ rates
+    x[:7] -= 0.001 * x[7:]
+    x = walker.mode(five_link.LEFT_STANCE).project(x)
+    found = walks.walk(gait, lambda t, x: np.zeros(4), x, STEPS, walker)
+    assert found.steps == 0
+    assert found.reason.startswith("both feet down at")
+
+
+def test_gains_over_many_steps_have_one_knot_where_two_periods_meet(designs):
+    """Two knots that differ by rounding alone become one when the gains are moved in time."""
+    lqr = designs["saltation"]
+    apart = min(np.diff(curve.times).min() for curve in lqr.repeated(12)[1].arcs)
+    once = min(np.diff(curve.times).min() for curve in lqr.period.gains.arcs)
+    assert apart == pytest.approx(once, rel=1e-6)
+
+
+def test_a_mistake_of_a_policy_is_not_a_fall(gait):
+    def policy(t, x):
+        raise InputError("u must be finite")
+
+    with pytest.raises(InputError, match="finite"):
+        walks.walk(gait, policy, gait.middle, STEPS)
 
 
 def test_all_controllers_try_the_same_weights():

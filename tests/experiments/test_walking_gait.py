@@ -1,5 +1,7 @@
 """The gait of the five-link walker: it closes, keeps its limits, and has the right derivative."""
 
+from dataclasses import replace
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hybridctl.robots import five_link
 
 import hybridctl as hc
 from hybridctl.control.lqr.periodic import periodic_lqr
-from hybridctl.control.trajectory.optimise import Feedforwards
+from hybridctl.control.trajectory.optimise import Feedforwards, optimise
 from hybridctl.control.trajectory.transcription import transcribe
 
 
@@ -48,7 +50,10 @@ def test_without_feedback_it_is_unstable_and_trivial_multipliers_are_named(gait)
 
 
 def test_the_monodromy_matrix_is_that_of_differences(gait):
-    """Feedforward goes on past touchdown; h = 1e-5: truncation some 1e-7, rounding 1e-12 / h."""
+    """To 1e-6 of entries up to 282, as feedforward goes on smoothly past touchdown.
+
+    h = 1.5e-6: truncation (0.7e5 h^2) leaves 2e-7, rounding 1e-13 / h some 1e-7.
+    """
     mode, x0 = gait.walker.mode(five_link.LEFT_STANCE), gait.middle
     span = (gait.orbit.start, gait.orbit.end)
     policy = Feedforwards((gait.curve(0), gait.curve(1)))
@@ -60,11 +65,11 @@ def test_the_monodromy_matrix_is_that_of_differences(gait):
     exact = gait.map.state_transition
     held = mode.held.jacobian(x0)
     allowed = np.linalg.svd(held)[2][len(held) :]  # directions that keep the foot where it is
-    h = 1e-5
-    for way in allowed[::2]:
+    h = 1.5e-6
+    for way in allowed:
         ends = [end(mode.project(x0 + s * h * way)) for s in (1.0, -1.0)]
         along = (ends[0] - ends[1]) / (2.0 * h)
-        np.testing.assert_allclose(along, exact @ way, atol=1e-6 * np.abs(exact).max())
+        np.testing.assert_allclose(along, exact @ way, rtol=0.0, atol=1e-6)
 
 
 def test_feedback_across_the_touchdown_makes_it_stable(gait):
@@ -106,8 +111,34 @@ def test_every_constraint_has_its_derivative(gait):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("speed", [0.5, 0.9])
+def test_gaits_at_other_speeds_close_on_simulation(speed):
+    margins = replace(gaits.MARGINS, clearance=0.05)
+    assert gaits.find(speed, margins=margins).closing < 1e-8
+
+
+@pytest.mark.slow
+def test_a_slow_gait_closes_as_well_as_its_collocation():
+    """Gauss's 4 points leave an error of h^8 at the ends of intervals: 2^8 less with half the h.
+
+    The optimum itself moves a little with the points at which its limits hold, so 2^7 is asked.
+    """
+    walker, zero = five_link.system(0.7), np.zeros((2, 14))
+    margins = replace(gaits.MARGINS, clearance=0.05)
+    planned = gaits.task(walker, 0.5, torque=100.0, margins=margins)
+
+    def closing(intervals):
+        phase = replace(planned.phases[0], intervals=intervals, points=4)
+        found = optimise(replace(planned, phases=[phase]), gaits.straight_guess(zero))
+        return gaits.Gait(walker, 0.7, 0.5, found).closing
+
+    assert closing(10) > 2.0**7 * closing(20)
+
+
+@pytest.mark.slow
 def test_ten_random_guesses_reach_one_optimum(gait):
     """Postures and speeds moved by noise of standard deviation 0.1 rad, m, rad/s or m/s."""
-    random = np.random.default_rng(1)
-    costs = [gaits.find(0.7, noise=0.1 * random.normal(size=(2, 14))).step.cost for _ in range(10)]
-    np.testing.assert_allclose(costs, gait.step.cost, rtol=1e-6)
+    random, margins = np.random.default_rng(1), replace(gaits.MARGINS, clearance=0.05)
+    noises = 0.1 * random.normal(size=(10, 2, 14))
+    steps = [gaits.find(0.7, margins=margins, noise=noise).step for noise in noises]
+    np.testing.assert_allclose([step.cost for step in steps], gait.step.cost, rtol=1e-8)

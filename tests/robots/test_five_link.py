@@ -6,7 +6,7 @@ import pytest
 from hybridctl.robots import five_link
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError
+from hybridctl.errors import AmbiguousEventError, SeveralContactSolutionsError
 from hybridctl.mechanics.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.mode_expressions import mode_field
 
@@ -168,3 +168,52 @@ def test_a_tilted_landing_has_the_derivative_of_differences(pitch):
     for way in random.normal(size=(2, 14)):
         ends = [_dropped(walker, x + s * h * way).final_state for s in (1.0, -1.0)]
         np.testing.assert_allclose((ends[0] - ends[1]) / (2.0 * h), exact @ way, atol=1e-6)
+
+
+def _landing(walker, q, along):
+    """On the left foot, 1 ms before the right one lands at 0.5 m/s down and `along` times that."""
+    for _ in range(20):
+        q = q - np.linalg.pinv(walker.dynamics.gap_jacobian(q)) @ walker.dynamics.gaps(q)
+    rates = 0.5 * np.array([0.0, -1.0, 0.0, along])
+    v = np.linalg.pinv(walker.dynamics.all.jacobian(q)) @ rates
+    x = walker.mode(five_link.LEFT_STANCE).project(np.concatenate((q - 0.001 * v, v)))
+    assert walker.dynamics.gaps(x[:7])[1] == pytest.approx(5e-4, rel=0.01)
+    return x
+
+
+STAYS = np.array([0.0, 0.7100, -0.3124, -0.2675, 0.9326, 0.4498, 0.5316]), 2.0
+EITHER = np.array([0.0, 0.4984, 0.6031, 0.0639, 0.4252, 0.0166, 0.5044]), 0.75
+
+
+def test_a_standing_foot_that_stays_as_the_other_lands_has_the_derivative_of_differences():
+    """Knees bent, on ground of friction 3: h = 1e-6 leaves 1e-14 / h = 1e-8, times entries of 10.
+
+    Its force keeps the standing foot down; on ordinary ground that foot lets go.
+    """
+    walker = five_link.system(friction=3.0)
+    x, mode = _landing(walker, *STAYS), walker.mode(five_link.LEFT_STANCE)
+
+    def landed(start):
+        return hc.simulate(walker, mode.key, start, (0.0, 0.005), rtol=1e-12, atol=1e-12)
+
+    run = landed(x)
+    (event,) = run.events
+    assert (event.guards, event.mode_after) == (("right closes",), ("stick", "stick"))
+    assert (event.impulses > 0.0).all()
+    exact, h = hc.linearize(walker, run).state_transition, 1e-6
+    held = mode.held.jacobian(x)
+    for way in np.linalg.svd(held)[2][len(held) :]:
+        ends = [landed(mode.project(x + s * h * way)).final_state for s in (1.0, -1.0)]
+        along = (ends[0] - ends[1]) / (2.0 * h)
+        np.testing.assert_allclose(along, exact @ way, atol=1e-7 * np.abs(exact).max())
+
+    ordinary = five_link.system(friction=0.7)
+    run = hc.simulate(ordinary, mode.key, x, (0.0, 0.01))
+    assert run.events[0].mode_after[0] == "open"
+
+
+def test_a_landing_that_the_law_leaves_open_is_refused_with_what_it_allows():
+    walker = five_link.system(friction=2.5)
+    x = _landing(walker, *EITHER)
+    with pytest.raises(SeveralContactSolutionsError, match=r"\('stick', 'stick'\)"):
+        hc.simulate(walker, five_link.LEFT_STANCE, x, (0.0, 0.01))

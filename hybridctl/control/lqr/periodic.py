@@ -283,10 +283,9 @@ def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
 
 def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
     """One after the other, of which the first has its last knot where the second begins."""
-    kept = first.times < second.times[0]
 
     def parts(a: Array, b: Array) -> Array:
-        return np.concatenate([a[kept], b])
+        return np.concatenate([a[:-1], b])
 
     slopes: Sequence[Array] = [c.slopes for c in (first, second) if c.slopes is not None]
     return GainCurve(
