@@ -87,6 +87,7 @@ _MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
 _SELECTIONS = 8
 _DIRECTIONS = 128
 _BACK = 1e-7
+_UNSEEN = 1e-15  # s per unit: rounding of times of guards that see the input alone
 
 
 def jump_derivative(
@@ -359,7 +360,7 @@ def _check_growing(piecewise: PiecewiseLinearJump, event: Event) -> None:
     own = passage.times != 0.0
     times = np.maximum.accumulate(np.where(own, passage.times, -np.inf), axis=1)
     back = np.where(own, times - passage.times, 0.0)
-    if back.max() > _BACK * np.abs(passage.times).max():
+    if back.max() > max(_BACK * np.abs(passage.times).max(), _UNSEEN):
         row, k = np.unravel_index(int(back.argmax()), back.shape)
         guards = [event.guards[j] for j in passage.orders[row, : k + 1]]
         raise AmbiguousEventError(
