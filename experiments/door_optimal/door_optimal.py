@@ -4,7 +4,7 @@ The claims: a reference like the published one, but found by optimisation, press
 hard whichever corner touches first; it closes on simulation to 1e-6. Tracked on it from perturbed
 starts, with gains tuned by the same means, budget and limit of the peak input, reference spreading
 has less mean error than tracking on the clock and of the nearest arc. Impact-invariant tracking,
-which needs no events but the time of the planned impact, comes close to it or is as good.
+which needs no events but the time of the planned impact, comes close to it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Config:
     scatter: Positive = 0.1
     references: tuple[str, ...] = ("optimal", "published")
     seed: Annotated[int, Bounds(at_least=0)] = 1
-    training: Count = 12
+    training: Count = 24
     judged: Count = 60
-    evaluations: Annotated[int, Bounds(at_least=0)] = 20
+    evaluations: Annotated[int, Bounds(at_least=0)] = 40
     peak_input: Positive = 30.0
     start: tuple[Positive, Positive, Positive, Positive] = (10.0, 1.0, 10.0, 1.0)
     delay: Positive = 0.001
