@@ -1,6 +1,7 @@
 """The layers of the package, kept by a machine: imports go downward only."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,19 @@ def test_every_public_name_can_be_imported_and_a_wrong_one_not():
     assert set(hybridctl.__all__) <= set(dir(hybridctl))
     with pytest.raises(AttributeError, match="simulat"):
         hybridctl.simulat  # noqa: B018
+
+
+def test_the_wheel_is_made_of_every_folder_with_modules():
+    root = Path(__file__).parents[1]
+    listed = re.search(r"^packages = \[(.*?)\]", (root / "pyproject.toml").read_text(), re.M | re.S)
+    assert listed is not None
+    folders = {
+        path.parent.relative_to(root).as_posix()
+        for part in ("hybridctl", "experiments", "robots")
+        for path in (root / part).rglob("*.py")
+    }
+    wanted = {
+        re.sub("^(?=experiments|robots)", "hybridctl.", folder.replace("/", "."))
+        for folder in folders
+    }
+    assert set(re.findall(r'"(.*?)"', listed[1])) == wanted

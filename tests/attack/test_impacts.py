@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from attack.impacts import WRONG, outcomes, unsolved
+from attack.impacts import WRONG, judged, outcomes, unsolved
 
 SIZES = [240]  # more by hand, see `attack.impacts`
 
@@ -25,3 +25,10 @@ def test_what_is_known_to_have_a_solution_is_solved(count):
     known = sum(o.solvable for o in found(count))
     assert known > 0.7 * count
     assert len(unsolved(found(count))) <= 1e-3 * known
+
+
+def test_one_solution_found_twice_is_one():
+    """Two contacts just touch: what was found from two starts is the same once it is polished."""
+    outcome = judged(3319)
+    assert not outcome.error
+    assert outcome.wrong <= WRONG

@@ -104,7 +104,8 @@ def _with_tried(
     found = _with(_enumerated(plain) if few else [], [best] * (best.residual <= CERTIFIED))
     if not found:
         raise none(problem, best.residual, few)
-    return [units.of(_least(plain, solution, _metric(units))) for solution in found]
+    least = [_least(plain, solution, _metric(units)) for solution in found]
+    return [units.of(solution) for solution in _with([], least)]
 
 
 def _metric(units: Units) -> Array:
