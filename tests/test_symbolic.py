@@ -1,6 +1,7 @@
 """Systems from CasADi expressions: right numbers, exact Jacobians, errors that name the fault."""
 
 import threading
+from dataclasses import replace
 
 import casadi as ca
 import numpy as np
@@ -76,7 +77,7 @@ def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
     for name, value in vars(parts).items():
         np.testing.assert_allclose(getattr(whole, name), value, rtol=0, atol=40 * ULPS)
     with pytest.raises(errors.GrazingError, match="'side' of mode 'fly' is not crossed"):
-        gains_between(system, "side", down._replace(state=np.array([1.0, 1.0, 0.0])), down)
+        gains_between(system, "side", replace(down, state=np.array([1.0, 1.0, 0.0])), down)
 
 
 @KINDS

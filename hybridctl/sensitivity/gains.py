@@ -15,7 +15,7 @@ With all terms at the event, - before and + after it,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +133,8 @@ def saltation_matrix(system: HybridSystem, event: Event) -> Array:
     return jump_gains(system, event).state
 
 
-class Side(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Side:
     """One side of an event: mode, time, state, input, and the rate of the input there."""
 
     mode: Mode

@@ -304,7 +304,7 @@ class _Phantoms:
                 side = Side(mode, t, state, u, np.zeros_like(u))
                 if now is None:
                     return side
-                return side._replace(input_rate=now.velocity(t, state, side.field))
+                return replace(side, input_rate=now.velocity(t, state, side.field))
             key = chosen
         raise NoContactSolutionError(
             f"no phantom mode is consistent at t = {t:.9g} s, x = {state.tolist()}"
