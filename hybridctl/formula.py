@@ -28,7 +28,7 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
 def formula(name: str, text: str, variables: Sequence[str]) -> Callable[..., Any]:
     """The function of the variables that the text says, of numbers and CasADi expressions alike.
 
-    Numbers, pi, the variables, + - * / **, brackets and `FUNCTIONS`; nothing else is evaluated.
+    Numbers, pi, the variables, ``+ - * / **``, brackets and `FUNCTIONS`; nothing else is evaluated.
     Raises `InputError` that calls the formula by its name and shows what is none.
     """
     try:
