@@ -326,8 +326,9 @@ def _edges(
         )
         if isinstance(edge, Transition):
             (f, before), (f_after, after) = nodes[edge.source], nodes[edge.target]
-            i = guards[edge.source].names.index(edge.name)
-            whole = compiled_jump(before, i, expression, after, (f, f_after))
+            own = guards[edge.source]
+            parts = (f, f_after, own.values)
+            whole = compiled_jump(before, own.names.index(edge.name), expression, after, parts)
             reset = replace(reset, whole=whole)
         edges.append(hybrid.Transition(edge.source, chosen, reset, edge.target))
     return edges

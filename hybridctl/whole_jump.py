@@ -18,7 +18,7 @@ import casadi as ca
 
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, Mapped
-from hybridctl.hybrid.mode import JumpTerms, Mode
+from hybridctl.hybrid.mode import GuardSet, JumpTerms, Mode
 
 Expression = Any
 Function = Any
@@ -29,7 +29,8 @@ class CompiledJump:
     """The jump of guard i of one mode to another, in vector spaces.
 
     before, after: what the modes do, Functions (t, x, u) -> (rate (nx,), guards (n,), sound) of SX.
-    reset: a Function (t, x, u) -> x+ (nx+,). fields: the callables that evaluate these rates.
+    reset: a Function (t, x, u) -> x+ (nx+,). parts: the callables that evaluate the same, the
+    fields before and after, and the guards.
     """
 
     def __init__(
@@ -38,14 +39,14 @@ class CompiledJump:
         i: int,
         reset: Function,
         after: Function,
-        fields: tuple[Value, Value],
+        parts: tuple[Value, Value, Value],
     ) -> None:
         self._before, self._guard, self._reset, self._after = before, i, reset, after
-        self._fields = fields
+        self._parts = parts
 
-    def joins(self, before: Mode, after: Mode) -> bool:
-        """Whether the fields of these modes are those that it was made of."""
-        return self._fields == (before.field, after.field)
+    def joins(self, before: Mode, after: Mode, guards: GuardSet) -> bool:
+        """Whether these fields and guards are those that it was made of."""
+        return self._parts == (before.field, after.field, guards.values)
 
     def __call__(
         self, t: float, x: Array, u: Array, du: Array, x_after: Array, u_after: Array
@@ -104,11 +105,11 @@ class CompiledJump:
 
 
 def compiled_jump(
-    before: Function, i: int, reset: Function, after: Function, fields: tuple[Value, Value]
+    before: Function, i: int, reset: Function, after: Function, parts: tuple[Value, Value, Value]
 ) -> CompiledJump | None:
-    """See `CompiledJump`; None for parts of MX that have no expansion to SX."""
+    """See `CompiledJump`; None for functions of MX that have no expansion to SX."""
     try:
-        parts = [part.expand() for part in (before, reset, after)]
+        before, reset, after = (function.expand() for function in (before, reset, after))
     except RuntimeError:  # CasADi's, for what has no SX
         return None
-    return CompiledJump(parts[0], i, parts[1], parts[2], fields)
+    return CompiledJump(before, i, reset, after, parts)

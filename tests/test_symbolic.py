@@ -10,6 +10,7 @@ from hybrid.samples import ROUNDING, ball, impact_times
 
 import hybridctl as hc
 from hybridctl import errors
+from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.sensitivity.gains import Side, crossing, gains_between
 from hybridctl.symbolic import Joint, Mode, Transition, hybrid_system
 
@@ -70,14 +71,33 @@ def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
     down, du = Side(system.mode("fly"), *POINT, np.array([0.3, -0.8])), np.zeros(0)
     reset = system.outgoing("fly").edge(("down",)).reset
     after = Side(system.mode("slide"), t, reset(t, x, u).state, du, du)
-    assert reset.whole.joins(down.mode, after.mode)
-    assert not reset.whole.joins(after.mode, down.mode)
+    guards = system.outgoing("fly").guards
+    assert reset.whole.joins(down.mode, after.mode, guards)
+    assert not reset.whole.joins(after.mode, down.mode, guards)
     whole = gains_between(system, "down", down, after)
     parts = crossing(system, "down", down, after, reset.jacobian(t, x, u))
     for name, value in vars(parts).items():
         np.testing.assert_allclose(getattr(whole, name), value, rtol=0, atol=40 * ULPS)
     with pytest.raises(errors.GrazingError, match="'side' of mode 'fly' is not crossed"):
         gains_between(system, "side", replace(down, state=np.array([1.0, 1.0, 0.0])), down)
+
+
+def test_a_guard_that_was_replaced_has_its_own_derivative():
+    """A floor that falls at 1 m/s: it is met at t* with D t* = -D_x g / (v + 1)."""
+    fixed = symbolic_ball()
+
+    def ways(key):
+        moving = GuardSet(
+            ("floor",),
+            lambda t, x, u: np.array([x[0] + t]),
+            lambda t, x, u: GuardJacobian(np.ones(1), np.array([[1.0, 0.0]]), np.zeros((1, 0))),
+        )
+        return replace(fixed.outgoing(key), guards=moving)
+
+    system = hc.HybridSystem(fixed.mode, ways, ("floor",))
+    event = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.7)).events[0]
+    found = hc.jump_gains(system, event).time_state
+    np.testing.assert_allclose(found, [-1.0 / (event.state_before[1] + 1.0), 0.0], rtol=1e-12)
 
 
 @KINDS

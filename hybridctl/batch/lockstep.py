@@ -325,7 +325,7 @@ class Lockstep:
             return None
         if after.mode.select is not None or after.mode.held is not None:
             return None
-        if not edge.reset.whole.joins(before.mode, after.mode):
+        if not edge.reset.whole.joins(before.mode, after.mode, ways.guards):
             return None
         return _MappedJump(edge.target, after.input, edge.reset.whole.many)
 

@@ -277,8 +277,8 @@ class JumpTerms(NamedTuple):
 class WholeJump(Protocol):
     """The jump of one guard between two modes, compiled, to first order."""
 
-    def joins(self, before: Mode, after: Mode) -> bool:
-        """Whether the fields of these modes are those that it was made of."""
+    def joins(self, before: Mode, after: Mode, guards: GuardSet) -> bool:
+        """Whether these fields and guards are those that it was made of."""
         ...
 
     def __call__(

@@ -212,9 +212,10 @@ def _terms(
 ) -> JumpTerms:
     """The terms of `crossing`, compiled where the reset brings them along."""
     t, x, u, du = before.time, before.state, before.input, before.input_rate
-    edge = system.outgoing(before.mode.key).edge((guard,))
+    ways = system.outgoing(before.mode.key)
+    edge = ways.edge((guard,))
     whole = None if edge is None or reset is not None else edge.reset.whole
-    if whole is not None and whole.joins(before.mode, after.mode):
+    if whole is not None and whole.joins(before.mode, after.mode, ways.guards):
         return whole(t, x, u, du, after.state, after.input)
     f, g = before.field, guard_derivative(system, before.mode, guard, t, x, u)
     r = reset_derivative(system, before.mode, guard, t, x, u, report) if reset is None else reset
