@@ -30,7 +30,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event
 
-GUARD_TOLERANCE = 1e-8  # how far outside its mode a state may be, as in `simulate`
+GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
 _SELECTIONS = 8
 _FEW = 4  # events of a hypothesis between two values
 _STEPS = 100  # of the integrator past the guards of a mode
@@ -60,6 +60,10 @@ class Model:
         """The values of the guards of a mode."""
         return np.asarray(self.system.outgoing(key).guards.values(t, x, u), dtype=np.float64)
 
+    def tolerances(self, key: ModeKey) -> Array:
+        """How far below zero the guards of a mode (n,) may be at a state inside it."""
+        return GUARD_TOLERANCE * self.system.outgoing(key).guards.sizes
+
     def guard_rates(self, key: ModeKey, t: float, x: Array, u: Array) -> tuple[Array, Array]:
         """D_x g (n, ndx) and the rates dg/dt (n,) of the guards at constant input."""
         d = self.guard_jacobian(key, t, x, u)
@@ -83,6 +87,7 @@ class Model:
         guards = GuardSet(
             tuple(full.guards.names[i] for i in kept),
             lambda t, x, u: np.asarray(full.guards.values(t, x, u))[kept],
+            scales=full.guards.sizes[kept],
         )
         reduced = replace(full, guards=guards)
         return HybridSystem(

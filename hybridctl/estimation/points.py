@@ -18,7 +18,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
-from hybridctl.estimation.model import GUARD_TOLERANCE, Model
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import InputLaw
@@ -69,7 +69,7 @@ def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law
     One that is outside its mode is reconciled and predicted as the mean of a salted filter is,
     without a covariance; so is one whose simulation cannot go on. model: a silent one.
     """
-    if (model.guards(mode, start, x, law(start, x)) >= -GUARD_TOLERANCE).all():
+    if (model.guards(mode, start, x, law(start, x)) >= -model.tolerances(mode)).all():
         try:
             run = _simulated(model, mode, x, start, end, law)
             return Path(run.final_mode, run.final_state, run.guard_events)

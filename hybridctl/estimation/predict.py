@@ -37,7 +37,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained, nearest_semidefinite, retracted
 from hybridctl.estimation.jumps import jumped
-from hybridctl.estimation.model import GUARD_TOLERANCE, Model
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
@@ -385,7 +385,7 @@ def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tupl
     """The guards that the mean is outside of, and the time until which to flow without them."""
     u = law(e.time, e.mean)
     g = model.guards(e.mode, e.time, e.mean, u)
-    out = g < -GUARD_TOLERANCE
+    out = g < -model.tolerances(e.mode)
     if not out.any():
         return (), end
     _, rates = model.guard_rates(e.mode, e.time, e.mean, u)

@@ -28,7 +28,7 @@ from scipy.special import log_ndtr
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, SimulationError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
-from hybridctl.estimation.model import GUARD_TOLERANCE, Model
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
@@ -56,9 +56,9 @@ def reconcile(
         e = now.estimate
         u = law(e.time, e.mean)
         g = model.guards(e.mode, e.time, e.mean, u)
-        if not g.size or g.min() >= -GUARD_TOLERANCE:
+        out = np.flatnonzero(g < -model.tolerances(e.mode))
+        if not out.size:
             return now
-        out = np.flatnonzero(g < -GUARD_TOLERANCE)
         if pending and e.mode == estimate.mode:
             names = model.system.outgoing(e.mode).guards.names
             out = np.array([i for i in out.tolist() if names[i] not in pending], dtype=np.intp)
@@ -147,13 +147,14 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
     row = names.index(guard)
     mode = model.system.mode(estimate.mode)
     x, p, t = estimate.mean, estimate.covariance, estimate.time
+    allowed = float(model.tolerances(estimate.mode)[row])
     for _ in range(_ROUNDS):
         u = law(t, x)
         g = float(model.guards(estimate.mode, t, x, u)[row])
         gradient = model.guard_rates(estimate.mode, t, x, u)[0][row]
         spread = p @ gradient
         s = float(gradient @ spread)
-        if s <= _HELD**2 * g**2 or abs(g) <= GUARD_TOLERANCE:
+        if s <= _HELD**2 * g**2 or abs(g) <= allowed:
             break
         x, p = corrected(mode, x, p, -g / s * spread)
     spread = p @ gradient
@@ -190,7 +191,7 @@ def _rewound(
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
             then = _taken_back(model, present, mode, replace(arc, end=back))
-            inside = _values(model, then.estimate, law) >= -GUARD_TOLERANCE
+            inside = _values(model, then.estimate, law) >= -model.tolerances(e.mode)
             return then if inside.all() else _fired_there(model, then, falling, law)
     if longest < e.time - e.since:
         return None

@@ -29,7 +29,7 @@ from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
     GuardJacobian,
-    GuardSet,
+    Held,
     Jump,
     Mode,
     ModeKey,
@@ -170,6 +170,10 @@ class _Augmented:
             outputs=None if mode.outputs is None else _of_state(mode.outputs, n),
             select=None if mode.select is None else _of_state(mode.select, n),
             pace=None if mode.pace is None else _of_state(mode.pace, n),
+            project=None if mode.project is None else _beside(mode.project, n),
+            held=None if mode.held is None else _held_beside(mode.held, n),
+            step=None,
+            flow=None,
         )
 
     def _field(self, key: ModeKey, own: Function[FieldJacobian]) -> Function[FieldJacobian]:
@@ -189,10 +193,11 @@ class _Augmented:
         own = self.system.outgoing(key)
         guards, n = own.guards, self.n
         return Outgoing(
-            GuardSet(
-                guards.names,
-                _of_state(guards.values, n),
-                None if guards.jacobian is None else self._guards(key, guards.jacobian),
+            replace(
+                guards,
+                values=_of_state(guards.values, n),
+                jacobian=None if guards.jacobian is None else self._guards(key, guards.jacobian),
+                one=None,
             ),
             lambda fired: self._edge(key, fired, own.edge(fired)),
             lambda fired: self._rest(own.rest(fired)),
@@ -286,6 +291,28 @@ def _of_state(function: Function[T], n: int) -> Function[T]:
     return lambda t, x, u: function(t, x[:-n], u)
 
 
+def _beside(project: Callable[[Array], Array], n: int) -> Callable[[Array], Array]:
+    """The projection of x as one of (x, p), which leaves p alone."""
+    return lambda x: np.concatenate((project(x[:-n]), x[-n:]))
+
+
+def _held_beside(held: Held, n: int) -> Held:
+    """What a mode holds of x, as what it holds of (x, p)."""
+    slopes, refuse = held.jacobian, held.refuse
+
+    def jacobian(x: Array) -> Array:
+        assert slopes is not None
+        d = slopes(x[:-n])
+        return np.hstack((d, np.zeros((len(d), n))))
+
+    return replace(
+        held,
+        residuals=lambda x: held.residuals(x[:-n]),
+        jacobian=None if slopes is None else jacobian,
+        refuse=None if refuse is None else lambda what, key, x: refuse(what, key, x[:-n]),
+    )
+
+
 def _augmented_arc(arc: Arc, n: int) -> Arc:
     steps, order, _ = arc.states.shape
     states = np.concatenate((arc.states, np.zeros((steps, order, n))), axis=2)
@@ -352,16 +379,19 @@ class _Held:
             outputs=None if mode.outputs is None else self._held(mode.outputs),
             select=None if mode.select is None else self._held(mode.select),
             pace=None if mode.pace is None else self._held(mode.pace),
+            step=None,
+            flow=None,
         )
 
     def outgoing(self, key: ModeKey) -> Outgoing:
         own = self.system.outgoing(key)
         guards = own.guards
         return Outgoing(
-            GuardSet(
-                guards.names,
-                self._held(guards.values),
-                None if guards.jacobian is None else self._first(guards.jacobian),
+            replace(
+                guards,
+                values=self._held(guards.values),
+                jacobian=None if guards.jacobian is None else self._first(guards.jacobian),
+                one=None,
             ),
             lambda fired: self._edge(own.edge(fired)),
             lambda fired: self._edge(own.rest(fired)),
