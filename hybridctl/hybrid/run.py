@@ -81,9 +81,11 @@ def check_start(run: Run, point: Point) -> None:
     relative = values / guards.sizes
     if (relative < -run.guard_tolerance).any():
         i = int(relative.argmin())
+        other = run.system.flows_on_in(point.time, point.state, point.input)
         raise GuardViolatedError(
             f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
             f"{values[i]:.6g} and must not be negative"
+            + ("" if other is None else f"; mode {other!r} is consistent with x0")
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hybridctl.checks import did_you_mean
+from hybridctl.checks import Array, did_you_mean
 from hybridctl.errors import SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
 from hybridctl.tables import html_table
@@ -74,6 +74,10 @@ class HybridSystem:
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Names of the entries of an output of this shape, in the order of its flat array."""
         return tuple(".".join([name, *map(str, index)]) for index in np.ndindex(shape))
+
+    def flows_on_in(self, t: float, x: Array, u: Array) -> ModeKey | None:
+        """The mode in which a state flows on, for messages; None where the system cannot tell."""
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_modes": {}, "_outgoing": {}}

@@ -4,6 +4,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.exchange import exchange
+from hybridctl.mechanics.kick import Kick
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.robot import Robot
@@ -15,6 +16,7 @@ from hybridctl.mechanics.timestepping import time_stepping
 __all__ = [
     "Contact",
     "ContactDynamics",
+    "Kick",
     "Plane",
     "Robot",
     "RobotStateSpace",

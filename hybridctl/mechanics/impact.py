@@ -113,7 +113,7 @@ def impact_of(
     for j, (i, state) in enumerate(zip(closed, solution.modes, strict=True)):
         states[i] = state
         slip = [0.0 if state == STICK else rates[r] for r in phase.tangents[j].tolist()]
-        modes[i] = _mode_after(rates[j] if state == OPEN else bounces[j], slip)
+        modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
     result = ImpactResult(
         after,
         impulses,
@@ -154,7 +154,9 @@ def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Valu
     impulses[list(at)] += normal
     friction[list(at)] += tangential
     modes = [
-        _mode_after(0.0, (rows[dynamics.all.tangents[i]] @ after).tolist()) if i in at else OPEN
+        mode_by_velocity(0.0, (rows[dynamics.all.tangents[i]] @ after).tolist())
+        if i in at
+        else OPEN
         for i in range(len(impulses))
     ]
     return replace(
@@ -170,7 +172,7 @@ def _provisional(dynamics: ContactDynamics, i: int) -> str:
     return STICK if dynamics.contacts[i].rough else CLOSED
 
 
-def _mode_after(separation: float, slip: list[float]) -> str:
+def mode_by_velocity(separation: float, slip: list[float]) -> str:
     """The mode of a touching contact by its velocity, normal and along its tangents."""
     if separation > SEPARATION_SPEED:
         return OPEN

@@ -370,6 +370,17 @@ class Robot:
             self._poses(joints),
         )
 
+    def point_jacobian(self, q: Array, frame: str, offset: Array) -> Array:
+        """J (3, nv): the velocity in world axes of the point at `offset` (3,) m in a frame is J v.
+
+        Raises `UnknownNameError` for a frame that is none.
+        """
+        joint, rotation, position = self.frame(frame)
+        motion = self.motion(q, np.zeros(self.nv), [joint])
+        place = motion.poses[0] @ np.append(position + rotation @ offset, 1.0)
+        moving = motion.jacobian * self.supporting(joint)
+        return np.array(moving[:3] + np.cross(moving[3:], place[:3], axis=0))
+
     def _poses(self, joints: Sequence[int]) -> Array:
         poses = self._scratch.data.oMi
         return np.array([poses[j].homogeneous for j in joints])

@@ -25,8 +25,10 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from hybridctl.errors import UnknownNameError
+from hybridctl.checks import Array, vector
+from hybridctl.errors import HybridctlError, UnknownNameError
 from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contact_states import (
@@ -42,6 +44,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
 from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.guards import ContactGuards
+from hybridctl.mechanics.kick import Kick, consistent_modes, kicked
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
@@ -121,6 +124,55 @@ class ContactSystem(HybridSystem):
         places = self.robot.joint_names if name == "joint_position" else names
         ends = [f".{entry}" for entry in entries] or [""]
         return tuple(f"{name}.{place}{end} [{unit}]" for place in places for end in ends)
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> Modes:
+        """The mode in which the state x (nx,) flows on under the input u (nu,), zero for None.
+
+        Contacts within 1e-5 m of their surface that do not leave it are closed; whether they stay
+        so, stick or slip is decided by Coulomb's law for the accelerations ([RS] 2.3.4).
+
+        Raises `GuardViolatedError` for a state inside a surface or just before an impact, and
+        `NoContactSolutionError` or `SeveralContactSolutionsError` where the law has not one answer.
+        """
+        return consistent_modes(self.dynamics, self._state(x), self._input(u))
+
+    def flows_on_in(self, t: float, x: Array, u: Array) -> ModeKey | None:
+        """The consistent mode, None for a state that has none."""
+        try:
+            return consistent_modes(self.dynamics, x, u)
+        except HybridctlError:
+            return None
+
+    def kick(
+        self,
+        x: ArrayLike,
+        body: str,
+        impulse: ArrayLike,
+        at: ArrayLike = (0.0, 0.0, 0.0),
+        *,
+        u: ArrayLike | None = None,
+    ) -> Kick:
+        """The mode and state just after a blow on a body at the state x (nx,).
+
+        impulse (3,): N s, in world axes. at (3,): the point that is hit, m, in the frame `body`.
+        Closed contacts push and rub against the blow by the law of an impact without restitution
+        (see `hybridctl.mechanics.kick`); the mode is that in which the state flows on under the
+        input u (nu,), zero for None. A run goes on from there:
+        `simulate(system, kick.mode, kick.state, ...)`.
+
+        Raises what `consistent_mode` does, and `UnknownNameError` for a frame that is none.
+        """
+        self.robot.body(body)
+        blow, place = vector("impulse", impulse, 3), vector("at", at, 3)
+        return kicked(self.dynamics, self._state(x), body, blow, place, self._input(u))
+
+    def _state(self, x: ArrayLike) -> Array:
+        state = vector("x", x, self.space.nx)
+        self.space.check("x", state)
+        return state
+
+    def _input(self, u: ArrayLike | None) -> Array:
+        return np.zeros(self.robot.nu) if u is None else vector("u", u, self.robot.nu)
 
     def _mode(self, key: ModeKey) -> Mode:
         flow = self._flow_of(key)

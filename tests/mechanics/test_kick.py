@@ -1,0 +1,126 @@
+"""A blow on a body: momentum, closed forms, and the mode in which the state flows on."""
+
+import numpy as np
+import pytest
+
+import hybridctl as hc
+from hybridctl.errors import GuardViolatedError, InputError, UnknownNameError
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+
+MASS, HALF = 0.37, 0.05
+CUBE = f"""<robot name="cube"><link name="cube"><inertial><mass value="{MASS}"/>
+<inertia ixx="8.1e-4" iyy="8.1e-4" izz="8.1e-4" ixy="0" ixz="0" iyz="0"/></inertial></link>
+</robot>"""
+CORNERS = [(x, y, -HALF) for x in (HALF, -HALF) for y in (HALF, -HALF)]
+ROUNDING = 1e-9  # of velocities of some m/s; impulses are solved to about 1e-12 of their size
+
+
+def cube(friction, height=HALF):
+    robot = Robot.from_urdf(CUBE, root="floating")
+    table = Plane(point=(0, 0, 0), normal=(0, 0, 1))
+    contacts = [
+        Contact(f"c{i}", "cube", table, offset=p, friction=friction) for i, p in enumerate(CORNERS)
+    ]
+    q = robot.neutral()
+    q[2] = height
+    return contact_system(robot, contacts), np.concatenate((q, np.zeros(6)))
+
+
+def test_in_the_air_momentum_changes_by_the_impulse():
+    system, x = cube(0.5, height=1.0)
+    lever, blow = np.array([0.01, 0.02, 0.03]), np.array([0.1, -0.2, 0.3])
+    kick = system.kick(x, "cube", blow, lever)
+    v = kick.state[system.robot.nq :]  # level, so that body and world axes agree
+    assert kick.mode == ("open",) * 4
+    np.testing.assert_allclose(MASS * v[:3], blow, atol=ROUNDING)
+    np.testing.assert_allclose(8.1e-4 * v[3:], np.cross(lever, blow), atol=ROUNDING)
+    np.testing.assert_array_equal(kick.state[: system.robot.nq], x[: system.robot.nq])
+
+
+def test_a_blow_along_a_table_slides_by_what_friction_leaves():
+    """A downward part P_n presses: friction takes mu P_n from P_t, and the cube stays level where
+    the blow's line passes low enough."""
+    friction, down, along = 0.3, 0.2, 0.5
+    system, x = cube(friction)
+    # At the height where the blow and friction at the soles leave no moment about the centre: mu
+    # P_n acts at -HALF, so P_t h = -mu P_n HALF puts no load from one side to the other.
+    lever = (0.0, 0.0, -HALF * friction * down / along)
+    kick = system.kick(x, "cube", (along, 0.0, -down), lever)
+    v = kick.state[system.robot.nq :]
+    expected = [(along - friction * down) / MASS, 0.0, 0.0, 0.0, 0.0, 0.0]
+    np.testing.assert_allclose(v, expected, atol=ROUNDING)
+    assert kick.mode == ("slip",) * 4
+    assert kick.impulses.sum() == pytest.approx(down, abs=ROUNDING)
+
+
+def test_a_blow_inside_the_friction_cone_moves_nothing():
+    system, x = cube(0.5)
+    kick = system.kick(x, "cube", (0.1, 0.0, -1.0))
+    np.testing.assert_allclose(kick.state, x, atol=ROUNDING)
+    assert kick.mode == ("stick",) * 4
+
+
+def test_a_blow_upwards_lifts():
+    system, x = cube(0.5)
+    kick = system.kick(x, "cube", (0.0, 0.0, 0.37))
+    assert kick.mode == ("open",) * 4
+    assert kick.state[system.robot.nq + 2] == pytest.approx(1.0, abs=ROUNDING)
+    run = hc.simulate(system, kick.mode, kick.state, (0.0, 0.05))
+    assert run.final_state[2] == pytest.approx(HALF + 0.05 - 0.5 * 9.81 * 0.05**2, abs=1e-8)
+
+
+def test_a_run_goes_on_from_a_blow_until_friction_has_stopped_it():
+    system, x = cube(0.3)
+    speed = 0.2
+    kick = system.kick(x, "cube", (MASS * speed, 0.0, 0.0), (0.0, 0.0, 0.0))
+    run = hc.simulate(system, kick.mode, kick.state, (0.0, 0.3))
+    assert run.final_mode == ("stick",) * 4
+    after = kick.state[system.robot.nq]
+    stop = after**2 / (2.0 * 0.3 * 9.81)  # at the simulator's tolerance of 1e-9, times a few
+    assert run.final_state[0] == pytest.approx(stop, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("height", "speed", "mode"),
+    [(0.2, 0.0, "open"), (HALF, 0.0, "stick"), (HALF, 1.0, "open"), (HALF + 1e-7, -1.0, "open")],
+)
+def test_the_consistent_mode_is_that_of_gaps_and_speeds(height, speed, mode):
+    system, x = cube(0.5, height)
+    x[system.robot.nq + 2] = speed
+    assert system.consistent_mode(x) == (mode,) * 4
+
+
+def test_sliding_is_seen():
+    system, x = cube(0.5)
+    x[system.robot.nq] = 1.0
+    assert system.consistent_mode(x) == ("slip",) * 4
+
+
+def test_states_with_no_mode_are_refused():
+    system, x = cube(0.5, 0.04)
+    with pytest.raises(GuardViolatedError, match=r"inside the surface of contact 'c0'.*-0\.01"):
+        system.consistent_mode(x)
+    system, x = cube(0.5)
+    x[2] -= 1e-7
+    x[system.robot.nq + 2] = -1.0
+    with pytest.raises(GuardViolatedError, match="just before an impact"):
+        system.kick(x, "cube", (1.0, 0.0, 0.0))
+
+
+def test_a_run_in_another_mode_names_the_consistent_one():
+    system, x = cube(0.5)
+    x[2] -= 1e-6
+    with pytest.raises(GuardViolatedError, match=r"mode \('stick'.*\) is consistent with x0"):
+        hc.simulate(system, ("open",) * 4, x, (0.0, 0.1))
+
+
+def test_bad_arguments_are_named():
+    system, x = cube(0.5)
+    with pytest.raises(UnknownNameError, match="frame"):
+        system.kick(x, "trunk", (1.0, 0.0, 0.0))
+    with pytest.raises(InputError, match="must move with a joint"):
+        system.kick(x, "universe", (1.0, 0.0, 0.0))
+    with pytest.raises(InputError, match="impulse must have shape"):
+        system.kick(x, "cube", (1.0, 0.0))
+    with pytest.raises(InputError, match="impulse must be finite"):
+        system.kick(x, "cube", (np.nan, 0.0, 0.0))
