@@ -93,7 +93,7 @@ class RunFolder:
     def write_text(self, name: str, content: str) -> None:
         """Write a text file."""
         with atomic(self / name) as temporary:
-            temporary.write_text(content)
+            temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def _new_folder(parent: Path, experiment: str) -> Path:

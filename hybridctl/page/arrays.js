@@ -8,7 +8,16 @@ function unpack(data) {
 
 /** A new element with attributes and children; what begins with "on" is a listener. */
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** The same of a drawing. */
+function shape(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+/** Children that are strings become text, whatever they hold: names may come from anybody's file. */
+function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value);

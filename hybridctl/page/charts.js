@@ -2,7 +2,7 @@
 
 const DASHES = { "--": "6 4", ":": "1.5 3", "-.": "6 3 1.5 3" };
 const MARGIN = { left: 60, right: 10, top: 16, bottom: 34 };
-const POWERS = { "^2": "²", "^3": "³", "^{-1}": "⁻¹" };
+const POWERS = new Map([["^2", "²"], ["^3", "³"], ["^{-1}", "⁻¹"]]);
 
 for (const holder of document.querySelectorAll(".chart")) {
   new Chart(holder, JSON.parse(holder.querySelector("script").textContent));
@@ -15,7 +15,7 @@ function dashesOf(style) {
 
 /** Text of a label whose powers are set between dollar signs. */
 function plainLabel(text) {
-  return text.replace(/\$([^$]*)\$/g, (_, inside) => POWERS[inside] ?? inside.replace(/\\/g, ""));
+  return text.replace(/\$([^$]*)\$/g, (_, inside) => POWERS.get(inside) ?? inside.replace(/\\/g, ""));
 }
 
 function Chart(holder, figure) {
@@ -100,12 +100,9 @@ function Chart(holder, figure) {
     const clip = `clip${document.querySelectorAll("clipPath").length}-${Math.random().toString(36).slice(2)}`;
 
     function entry(line) {
-      const dash = dashesOf(line.style);
-      const item = element("span");
-      item.innerHTML = `<svg viewBox="0 0 26 8"><line x1="1" y1="4" x2="25" y2="4" stroke="${line.color}"
-        stroke-width="2" stroke-dasharray="${dash}"/></svg>`;
-      item.append(plainLabel(line.label));
-      return item;
+      const dashed = { stroke: line.color, "stroke-width": 2, "stroke-dasharray": dashesOf(line.style) };
+      const sample = shape("line", { x1: 1, y1: 4, x2: 25, y2: 4, ...dashed });
+      return element("span", {}, shape("svg", { viewBox: "0 0 26 8" }, sample), plainLabel(line.label));
     }
 
     this.draw = ([low, high]) => {
@@ -118,20 +115,22 @@ function Chart(holder, figure) {
       const [a0, a1] = [across(low), across(high)];
       const px = (x) => box.x0 + ((across(x) - a0) / (a1 - a0)) * (box.x1 - box.x0);
       const py = (y) => box.y0 + ((scale(y) - s0) / (s1 - s0)) * (box.y1 - box.y0);
-      const parts = [
-        `<defs><clipPath id="${clip}"><rect x="${box.x0}" y="${box.y1}" width="${box.x1 - box.x0}"
-          height="${box.y0 - box.y1}"/></clipPath></defs>`,
-        bands(low, high, px, box),
-        axes(low, high, bottom, top, px, py, box),
-        `<g clip-path="url(#${clip})">${lines.map((line) => curve(line, px, py)).join("")}</g>`,
-        `<rect class="frame" x="${box.x0}" y="${box.y1}" width="${box.x1 - box.x0}"
-          height="${box.y0 - box.y1}" fill="none" stroke="#444"/>`,
-        `<rect class="selection" y="${box.y1}" height="${box.y0 - box.y1}" width="0" fill="#0072b2"
-          fill-opacity="0.15"/>`,
-      ];
-      drawing.innerHTML = `<svg viewBox="0 0 ${width} ${height}" height="${height}" role="img"
-        aria-label="${spec.ylabel.replace(/"/g, "")}">${parts.join("")}</svg>`;
-      listen(drawing.firstChild, low, high, box);
+      const inside = { x: box.x0, y: box.y1, width: box.x1 - box.x0, height: box.y0 - box.y1 };
+      const selection = { ...inside, width: 0, fill: "#0072b2", "fill-opacity": 0.15 };
+      const curves = shape("g", { "clip-path": `url(#${clip})` });
+      for (const part of lines.flatMap((line) => curve(line, px, py))) curves.append(part);
+      const picture = shape(
+        "svg",
+        { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": plainLabel(spec.ylabel) },
+        shape("defs", {}, shape("clipPath", { id: clip }, shape("rect", inside))),
+        ...bands(low, high, px, box),
+        ...axes(low, high, bottom, top, px, py, box),
+        curves,
+        shape("rect", { class: "frame", ...inside, fill: "none", stroke: "#444" }),
+        shape("rect", { class: "selection", ...selection }),
+      );
+      drawing.replaceChildren(picture);
+      listen(picture, low, high, box);
     };
 
     /** Least and largest value of what is seen, with some space. */
@@ -161,38 +160,38 @@ function Chart(holder, figure) {
     function bands(low, high, px, box) {
       return figure.bands
         .filter((band) => band.end >= low && band.start <= high)
-        .map((band) => {
+        .flatMap((band) => {
           const [a, b] = [px(Math.max(band.start, low)), px(Math.min(band.end, high))];
+          const area = { x: a, y: box.y1, width: b - a, height: box.y0 - box.y1, fill: band.color };
           const named = band.label && b - a > 6 * band.label.length;
-          const name = named ? `<text x="${(a + b) / 2}" y="11" text-anchor="middle">${band.label}</text>` : "";
-          return `<rect x="${a}" y="${box.y1}" width="${b - a}" height="${box.y0 - box.y1}"
-            fill="${band.color}"/>${name}`;
-        })
-        .join("");
+          const middle = { x: (a + b) / 2, y: 11, "text-anchor": "middle" };
+          return [shape("rect", area), ...(named ? [shape("text", middle, band.label)] : [])];
+        });
     }
 
     function axes(low, high, bottom, top, px, py, box) {
       const most = Math.max(2, (box.x1 - box.x0) / 80);
       const horizontal = figure.xlog ? decades(low, high, most) : ticks(low, high, most);
       const vertical = spec.log ? decades(bottom, top, 5) : ticks(bottom, top, 5);
-      const parts = horizontal.map(
-        ({ value, text }) => `<line x1="${px(value)}" x2="${px(value)}" y1="${box.y0}" y2="${box.y1}"
-          stroke="#000" stroke-opacity="0.1"/><text class="tick" x="${px(value)}" y="${box.y0 + 14}"
-          text-anchor="middle">${text}</text>`,
-      );
+      const faint = { stroke: "#000", "stroke-opacity": 0.1 };
+      const parts = [];
+      for (const { value, text } of horizontal) {
+        const x = px(value);
+        const place = { class: "tick", x, y: box.y0 + 14, "text-anchor": "middle" };
+        parts.push(shape("line", { x1: x, x2: x, y1: box.y0, y2: box.y1, ...faint }), shape("text", place, text));
+      }
       for (const { value, text } of vertical) {
-        parts.push(`<line x1="${box.x0}" x2="${box.x1}" y1="${py(value)}" y2="${py(value)}" stroke="#000"
-          stroke-opacity="${spec.zero && value === 0 ? 0.8 : 0.1}"/><text class="tick" x="${box.x0 - 5}"
-          y="${py(value) + 4}" text-anchor="end">${text}</text>`);
+        const y = py(value);
+        const tone = spec.zero && value === 0 ? { ...faint, "stroke-opacity": 0.8 } : faint;
+        const place = { class: "tick", x: box.x0 - 5, y: y + 4, "text-anchor": "end" };
+        parts.push(shape("line", { x1: box.x0, x2: box.x1, y1: y, y2: y, ...tone }), shape("text", place, text));
       }
-      const middle = (box.y0 + box.y1) / 2;
-      parts.push(`<text class="label" transform="translate(11 ${middle}) rotate(-90)"
-        text-anchor="middle">${plainLabel(spec.ylabel)}</text>`);
-      if (last) {
-        parts.push(`<text class="label" x="${(box.x0 + box.x1) / 2}" y="${box.y0 + 29}"
-          text-anchor="middle">${plainLabel(figure.xlabel)}</text>`);
-      }
-      return parts.join("");
+      const beside = `translate(11 ${(box.y0 + box.y1) / 2}) rotate(-90)`;
+      const label = { class: "label", "text-anchor": "middle" };
+      parts.push(shape("text", { ...label, transform: beside }, plainLabel(spec.ylabel)));
+      const below = { x: (box.x0 + box.x1) / 2, y: box.y0 + 29 };
+      if (last) parts.push(shape("text", { ...label, ...below }, plainLabel(figure.xlabel)));
+      return parts;
     }
 
     function curve(line, px, py) {
@@ -204,15 +203,20 @@ function Chart(holder, figure) {
         if (drawn) {
           const [a, b] = [px(line.x[i]).toFixed(2), py(line.y[i]).toFixed(2)];
           path += `${pen ? "L" : "M"}${a} ${b}`;
-          if (marked) dots.push(`<circle cx="${a}" cy="${b}" r="1.8" fill="${line.color}"/>`);
+          if (marked) dots.push(shape("circle", { cx: a, cy: b, r: 1.8, fill: line.color }));
         }
         pen = drawn;
       }
       const joined = /-|:/.test(line.style);
-      const dash = dashesOf(line.style);
-      const stroke = `<path d="${path}" fill="none" stroke="${line.color}" stroke-width="${line.width}"
-        stroke-dasharray="${dash}" stroke-linejoin="round"/>`;
-      return (joined ? stroke : "") + dots.join("");
+      const stroke = shape("path", {
+        d: path,
+        fill: "none",
+        stroke: line.color,
+        "stroke-width": line.width,
+        "stroke-dasharray": dashesOf(line.style),
+        "stroke-linejoin": "round",
+      });
+      return joined ? [stroke, ...dots] : dots;
     }
 
     function listen(svg, low, high, box) {

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rich.table import Table
 from rich.text import Text
@@ -91,7 +92,9 @@ def formula_html(tex: str, *, block: bool = False) -> str:
 
 def links_html(paths: Sequence[str]) -> str:
     """Links to files beside the page."""
-    items = "".join(f'<li><a href="{escape(p, quote=True)}">{escape(p)}</a></li>' for p in paths)
+    places = [quote(path, errors="surrogateescape") for path in paths]
+    both = zip(places, paths, strict=True)
+    items = "".join(f'<li><a href="{place}">{escape(path)}</a></li>' for place, path in both)
     return f'<ul class="files">{items}</ul>'
 
 

@@ -15,6 +15,7 @@ from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Figure
+from matplotlib.mathtext import MathTextParser
 
 from hybridctl.checks import Array
 from hybridctl.files import atomic, packed
@@ -25,6 +26,7 @@ REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
 _DPI = 130
+_LONGEST = 120  # characters of a label
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,21 @@ def canvas(width: float, height: float) -> Figure:
     return figure
 
 
+def readable(text: str) -> str:
+    """Text that can be drawn: dollars around what is no formula stand for themselves.
+
+    Names of joints, contacts and channels come from files, and may hold anything. What is longer
+    than any label is cut.
+    """
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} ..."
+    try:
+        MathTextParser("path").parse(text)
+    except (ValueError, RecursionError):
+        return text.replace("$", r"\$")
+    return text
+
+
 def power_law(sizes: Array, values: Array, order: float) -> Line:
     """Through the first of the values, a dotted line of that slope on logarithmic axes."""
     along = values[0] * (sizes / sizes[0]) ** order
@@ -128,7 +145,7 @@ def series(
         cells[0][0].set_xscale("log")
     if span is not None:
         cells[0][0].set_xlim(span)
-    figure.suptitle(title)
+    figure.suptitle(readable(title))
     if path is None:
         return figure
     save_figure(figure, path)
@@ -166,7 +183,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.axvspan(band.start, band.end, color=band.color, lw=0, zorder=0)
         if named:
             axes.annotate(
-                band.label,
+                readable(band.label),
                 (0.5 * (band.start + band.end), 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(0, 3),
@@ -182,7 +199,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
             line.style,
             color=line.color,
             lw=line.width,
-            label=line.label,
+            label=line.label and readable(line.label),
         )
     if panel.zero:
         axes.axhline(0.0, color="black", lw=0.6)
@@ -192,7 +209,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
     if high - low < panel.least:
         middle = 0.5 * (low + high)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
-    axes.set_ylabel(panel.ylabel)
+    axes.set_ylabel(readable(panel.ylabel))
     axes.grid(alpha=0.3)
     if any(line.label for line in panel.lines):
         axes.legend(fontsize=7, loc=panel.legend)

@@ -3,15 +3,22 @@
 import io
 import shutil
 from contextlib import contextmanager
+from html import escape
 
 import numpy as np
 import pytest
+import yaml
+from click.testing import CliRunner
 from PIL import Image
 from rich.console import Console
 
+import hybridctl as hc
 from hybridctl import plugins
+from hybridctl.cli import cli
 from hybridctl.page.build import write_page
-from hybridctl.report import RunFolder
+from hybridctl.page.motion import Mover, Scene, write_motion
+from hybridctl.plots import states
+from hybridctl.report import RunFolder, table
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FOUND = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -163,3 +170,78 @@ def test_pages_of_experiments_play(name, browser, tmp_path):
         assert slow < played(tab, 100)
         for label in tab.locator(".panel .label").all_text_contents():
             assert label.strip()
+
+
+NAME = 'x<img src=q onerror="window.hit=1">&$\\frac$'
+SLIDER = """<robot name="slider"><link name="rail"/><link name="box"><inertial><mass value="2"/>
+<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="{}" type="prismatic"><parent link="rail"/><child link="box"/><axis xyz="0 0 1"/>
+<limit effort="1" velocity="1"/></joint></robot>"""
+
+
+def test_names_are_text_whatever_they_hold(browser, tmp_path, monkeypatch):
+    """Joint, contact, channel, file and experiment are named like markup that runs a script."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{NAME}.urdf").write_text(SLIDER.format(escape(NAME)))
+    model = {
+        "urdf": f"{NAME}.urdf",
+        "contacts": {NAME: {"frame": "box", "restitution": 0.3}},
+        "encoders": {NAME: {"joints": [NAME], "deviation": 1e-3, "unit": "m"}},
+        "noise": {"force": 1e-2, "surface": 1e-4},
+        "start": {"configuration": [0.1], "deviations": {"configuration": 1e-3, "velocity": 1e-2}},
+    }
+    (tmp_path / f"{NAME}.yaml").write_text(yaml.safe_dump(model))
+    call = ["filter", "--model", f"{NAME}.yaml", "--out", NAME, "--set", "duration=0.2"]
+    done = CliRunner().invoke(cli, call, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    with tab_of(browser, tmp_path / NAME / "index.html") as tab:
+        assert tab.title() == tab.locator("h1").text_content() == f"filter-{NAME}"
+        labels = tab.locator(".panel .label").all_text_contents()
+        shown = NAME.replace("$", "").replace("\\", "")  # formulas are shown without their marks
+        assert f"{shown} [m]" in labels
+        assert tab.locator("td", has_text=NAME).count()
+        assert tab.evaluate("window.hit") is None
+
+
+def test_names_of_modes_guards_and_movers_are_text(browser, tmp_path):
+    rest = hc.Mode(f"at {NAME}", hc.VectorSpace(2), lambda t, x, u: np.zeros(2))
+    fall = hc.Mode(NAME, hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -9.81]))
+    stop = hc.Reset(lambda t, x, u: np.zeros(2))
+    met = hc.Transition(NAME, hc.Guard(NAME, lambda t, x, u: x[0]), stop, f"at {NAME}")
+    run = hc.simulate(hc.HybridSystem([fall, rest], [met]), NAME, [0.1, 0.0], (0.0, 0.15))
+    folder = RunFolder(NAME, tmp_path / "run")
+    states(run, folder / f"figures/{NAME}.png", title=NAME)
+    write_motion(
+        folder, [Scene(NAME, [Mover(NAME, run, lambda x: [np.array([[x[0], 0], [1, 1]])])])]
+    )
+    folder.write_text(f"javascript:window.hit=1;{NAME}", "1")
+    rows = table(NAME, [NAME, "guard"], [(NAME, run.events[0].guards[0])])
+    page = write_page(folder, [rows, NAME], summary=NAME, claim=f"{NAME} `{NAME}` :math:`{NAME}`")
+    with tab_of(browser, page) as tab:
+        assert tab.locator(".scene h3").text_content() == NAME
+        assert f"{NAME}: {NAME}" in tab.locator(".modes").text_content()
+        assert NAME in tab.locator(".panel svg text").all_text_contents()  # the band of the mode
+        assert tab.locator("caption").text_content() == NAME
+        link = tab.locator("a", has_text="javascript:")
+        assert not link.evaluate("link => link.href").startswith("javascript:")
+        assert tab.evaluate("window.hit") is None
+
+
+def test_what_is_no_part_of_the_page_neither_runs_nor_loads(browser, page, tmp_path):
+    """The policy stops what would be put in as markup: a script, a handler, a picture, a frame."""
+    bad = (
+        '<script>window.hit = 1</script><img src="data:," onerror="window.hit = 1">'
+        '<img src="file:///q.png"><iframe src="data:text/html,q"></iframe>'
+        '<a id="link" href="javascript:window.hit = 1">q</a>'
+    )
+    page_with = tmp_path / "index.html"
+    page_with.write_text(page.read_text().replace("</header>", f"</header>{bad}"))
+    context = browser.new_context(offline=True)
+    tab, refused = context.new_page(), []
+    tab.on("console", lambda message: refused.append(message.text))
+    tab.goto(page_with.as_uri())
+    tab.locator("#link").click()
+    assert tab.evaluate("window.hit") is None
+    assert sum("Content Security Policy" in text for text in refused) == 5
+    assert tab.locator(".panel svg[role=img]").count() == 3  # what belongs to it goes on
+    context.close()

@@ -102,6 +102,7 @@ def test_the_scene_has_shapes_a_surface_forces_and_a_time_line(shown, falling):
     assert not shown.server.scene._handle_from_node_name["/impulses"].visible
     assert "open" in shown.timeline.content
     assert 'title="open"' in timeline_html(run, 0.1)
+    assert "rows: &lt;img src=q onerror=" in timeline_html(run, 0.1, ["<img src=q onerror=q()>"])
 
 
 def test_smooth_ground_is_a_mesh_of_its_heights():
