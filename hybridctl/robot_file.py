@@ -29,12 +29,14 @@ Units are SI, deviations standard ones: of encoders rad, or m where `unit: m` sa
 m and rad. `force` and `torque` (N sqrt(s), N m sqrt(s)) act on the base and on every joint all the
 time, `impulse` and `angular_impulse` (N s, N m s) when it hits, on the motors alone where there
 are any; `surface` (m) is how well the places of surfaces are known. `start` may be left out where
-the first of encoders and pose measures the whole configuration.
+the first of encoders and pose measures the whole configuration; with it, `hybridctl record` makes
+up a motion without torques.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -48,6 +50,7 @@ from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
     Part,
+    Scenario,
     Sensor,
     surface_noise,
 )
@@ -218,7 +221,7 @@ class RobotFile:
         space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
         motors = self.robot.motors
         kick = self._through(robot, noise.impulse, noise.angular_impulse)
-        joints = robot.joint_names if robot.nq == len(robot.joint_names) else ()
+        start = self._start(space, key)
         return FilterModel(
             system=system,
             open=key,
@@ -228,9 +231,9 @@ class RobotFile:
             ),
             reset_noise=Noise(kick, through_input=True, name="impulse") if kick.any() else None,
             guard_noise=surface_noise(contacts, noise.surface),
-            start=self._start(space, key),
+            start=start,
+            scenario=None if start is None else partial(_drawn, start),
             inputs=None if motors is None else Part(motors.channel, motors.joints, unit="Nm"),
-            states=(*joints, *(f"{joint} rate" for joint in joints)),
         )
 
     def _robot(self) -> Robot:
@@ -340,6 +343,11 @@ def load_robot(path: str | Path) -> RobotFile:
         )
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def _drawn(start: Estimate) -> Scenario:
+    """What moves from such a start, as uncertain as that."""
+    return Scenario(start.mean, np.sqrt(np.diag(start.covariance)))
 
 
 def _entries(kind: type[T], section: str, given: dict[str, Any]) -> dict[str, T]:

@@ -109,10 +109,10 @@ class FilterModel:
     configuration of a robot, and speeds (nv,) are the deviations that velocities are given before
     anything is known of them. scenario: makes a typical motion. inputs: the channel of the input;
     None where the input is noise alone. signals: optional contact signals by channel. states:
-    names of the coordinates (nx). shown(x, P): the values and deviations (k,) that figures show,
-    under the names `shown_names`. pose(x): position and quaternion of the body (7,), or None.
-    mapping: of recordings that are known by the names of their fields. propagate: of all particles
-    at once.
+    names of the coordinates (nx), by default those of the system. shown(x, P): the values and
+    deviations (k,) that figures show, under the names `shown_names`. pose(x): position and
+    quaternion of the body (7,), or None. mapping: of recordings that are known by the names of
+    their fields. propagate: of all particles at once.
     """
 
     system: HybridSystem
@@ -153,7 +153,7 @@ class FilterModel:
             nv = self.system.robot.nv
             speeds = 10.0 * np.ones(nv) if self.speeds is None else self.speeds
             object.__setattr__(self, "speeds", array("speeds", speeds, (nv,)))
-        states = self.states or tuple(str(k) for k in range(self.space.nx))
+        states = self.states or self.system.state_labels(self.open)
         object.__setattr__(self, "sensors", tuple(sensors))
         object.__setattr__(self, "states", states)
 
@@ -163,10 +163,15 @@ class FilterModel:
         return self.system.mode(self.open).space
 
     def display(self, x: Array, p: Array) -> tuple[Array, Array]:
-        """Values and deviations for figures, by default those of the state."""
+        r"""Values and deviations for figures, by default those of the coordinates (nx,).
+
+        With :math:`J` the derivative of the coordinates by the perturbation (nx, ndx), they are
+        the roots of the diagonal of :math:`J P J^T`.
+        """
         if self.shown is not None:
             return self.shown(x, p)
-        return x, np.sqrt(np.maximum(np.diag(p), 0.0))
+        j = np.column_stack([self.space.rate(x, e) for e in np.eye(self.space.ndx)])
+        return x, np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", j, p, j), 0.0))
 
     @property
     def display_names(self) -> tuple[str, ...]:

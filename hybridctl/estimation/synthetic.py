@@ -24,6 +24,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 
 _TOLERANCE = 1e-8  # of the truth, unless told
@@ -129,12 +130,19 @@ def _measured(
         if m.residual is None:
             rows.append(z + e)
         elif isinstance(model.system, ContactSystem):
-            rows.append(model.system.robot.integrate(z, e))
+            rows.append(_moved(model.system.robot, z, e))
         else:
             raise InputError(f"values of {m.name!r} cannot be made up: its residual has no inverse")
     values = np.array(rows)
     values[rng.random(n) < settings.missing] = np.nan
     return values
+
+
+def _moved(robot: Robot, z: Array, e: Array) -> Array:
+    """The first coordinates z of a configuration, moved along the first of a perturbation."""
+    q, dq = robot.neutral(), np.zeros(robot.nv)
+    q[: len(z)], dq[: len(e)] = z, e
+    return robot.integrate(q, dq)[: len(z)]
 
 
 def _normal_forces(model: FilterModel, truth: Truth) -> Array:
@@ -152,7 +160,9 @@ def _normal_forces(model: FilterModel, truth: Truth) -> Array:
 def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.Generator) -> Truth:
     """A run of the model's scenario from a start drawn at random, sampled at a rate."""
     if model.scenario is None:
-        raise InputError(f"model {model.name!r} has no scenario to simulate")
+        raise InputError(
+            f"model {model.name!r} has no scenario to simulate; a robot in YAML needs `start`"
+        )
     scenario = model.scenario()
     period, n = 1.0 / settings.rate, round(settings.duration * settings.rate)
     times: Array = scenario.begin + period * np.arange(n + 1, dtype=np.float64)
