@@ -6,6 +6,7 @@ argument, `RuntimeError` for a run that cannot go on), so existing handlers keep
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -125,7 +126,16 @@ class AmbiguousEventError(SimulationError):
 
 
 class ReferenceRangeError(SimulationError):
-    """A reference arc is needed outside the interval on which it is extended."""
+    """A reference arc is needed outside the interval on which it is extended.
+
+    `interval` has the start and the end of that interval, s.
+    """
+
+    def __init__(
+        self, message: str = "", *, interval: tuple[float, float] = (-math.inf, math.inf)
+    ) -> None:
+        super().__init__(message)
+        self.interval = interval
 
 
 class NoContactSolutionError(SimulationError):

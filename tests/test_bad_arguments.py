@@ -94,7 +94,7 @@ CASES = {
         "limits must be an array of numbers",
     ),
     "detection": (
-        lambda s: hc.ReferenceSpreading(s.reference, s.gains, detection=0.01),
+        lambda s: hc.control.DetectedPolicy(hc.ReferenceSpreading(s.reference, s.gains), 0.01),
         "detection must be a Detection, got 0.01",
     ),
     "clock": (lambda s: hc.control.ClockTracking(None, s.gains), "reference must be a Reference"),

@@ -233,8 +233,9 @@ def test_what_lqr_returns_survives(lqr):
 
 
 POLICIES = {
-    "spreading": lambda ref, gains: hc.ReferenceSpreading(
-        ref, gains, limits=[50.0], detection=hc.control.Detection(0.001)
+    "spreading": lambda ref, gains: hc.ReferenceSpreading(ref, gains, limits=[50.0]),
+    "late": lambda ref, gains: hc.control.DetectedPolicy(
+        hc.ReferenceSpreading(ref, gains), hc.control.Detection(0.001)
     ),
     "clock": lambda ref, gains: hc.control.ClockTracking(ref, gains),
     "nearest": lambda ref, gains: hc.control.NearestTracking(ref, gains, window=0.05),

@@ -22,7 +22,7 @@ from hybridctl.robots import rrr_door
 
 from hybridctl.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
-from hybridctl.control.detection import Detection
+from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
@@ -58,8 +58,8 @@ class Stage:
             return NearestTracking(reference, gains, window=window)
         if name == "impact-invariant":
             return ImpactInvariantTracking(self.plant, reference, gains, window=window)
-        delay = self.delay if name.endswith("late") else 0.0
-        return ReferenceSpreading(reference, gains, detection=Detection(delay))
+        spreading = ReferenceSpreading(reference, gains)
+        return DetectedPolicy(spreading, Detection(self.delay)) if "late" in name else spreading
 
     def run(self, name: str, gains: GainSchedule, start: Array, bias: Array) -> HybridTrajectory:
         """From a start that is off by so much (8,), with an error of the torques (3,)."""

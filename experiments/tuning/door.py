@@ -12,7 +12,7 @@ from hybridctl.robots.rrr_door import Parameters, system
 
 from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading, simulate
 from hybridctl.checks import Array
-from hybridctl.control import ClockTracking, Detection
+from hybridctl.control import ClockTracking, DetectedPolicy, Detection
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
 from hybridctl.hybrid import Policy
 from hybridctl.hybrid.trajectory import Arc
@@ -93,7 +93,7 @@ class DoorTrial:
         drawn = draw(self.perturbations, parameters, self.seed, member)
         driven = with_input_error(reference, drawn.bias)
         policy: Policy = (
-            ReferenceSpreading(driven, gains, detection=Detection(drawn.delay))
+            DetectedPolicy(ReferenceSpreading(driven, gains), Detection(drawn.delay))
             if controller == "spreading"
             else ClockTracking(driven, gains)
         )

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.walk import Late, Walk, over_a_step, pushed, scattered, walk
+from hybridctl.experiments.walking.walk import Walk, over_a_step, pushed, scattered, walk
 from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
+from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
@@ -90,7 +91,7 @@ class Trials:
         if kind in ("up", "down"):
             return over_a_step(gait, policy, size if kind == "up" else -size, self.steps)
         if kind == "late":
-            return walk(gait, Late(policy, size), gait.middle, self.steps)
+            return walk(gait, DetectedPolicy(policy, Detection(size)), gait.middle, self.steps)
         torso, tilt = (1.0 + size, 0.0) if kind == "mass" else (1.0, size)
         walker = _other_walker(gait.friction, torso, tilt)
         return walk(gait, policy, gait.middle, self.steps, walker)

@@ -124,34 +124,6 @@ def scattered(gait: Gait, random: np.random.Generator, scatter: tuple[float, flo
 
 
 @dataclass(frozen=True, eq=False)
-class Late:
-    """A policy that knows of events `delay` seconds late, and of the mode that they lead to."""
-
-    policy: Policy
-    delay: float
-
-    def law(self, history: History) -> InputLaw:
-        """The law of the policy after the events that it knows of."""
-        return self.policy.law(self._known(history))
-
-    def next_change(self, history: History) -> float:
-        """When it knows of the next event, or the policy wants to be asked again, s."""
-        known = [event.time + self.delay for event in self._unknown(history)]
-        return min([next_change(self.policy, self._known(history)), *known[:1]])
-
-    def _unknown(self, history: History) -> list[Event]:
-        now, events = history.time, history.events
-        return [event for event in events if event.guards and event.time + self.delay > now]
-
-    def _known(self, history: History) -> History:
-        unknown = self._unknown(history)
-        if not unknown:
-            return history
-        known = tuple(event for event in history.events if event.index < unknown[0].index)
-        return replace(history, mode=unknown[0].mode_before, events=known)
-
-
-@dataclass(frozen=True, eq=False)
 class Continued:
     """A policy that remembers events from before the run."""
 

@@ -1,4 +1,4 @@
-r"""When a controller knows of an event: late, by a noisy clock, or not at all.
+r"""When a controller knows of a simulated event: late, by a noisy clock, or not at all.
 
 An impact whose measured impulse is below a threshold is missed. What a controller that counts
 events then does not see, it may see later: by the force with which the contact presses, or because
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridctl.checks import Array, count, number
+from hybridctl.checks import Array, count, instance, number
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import due, locate
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.policy import History
+from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -52,12 +56,15 @@ class ForceSignal:
 
 @dataclass(frozen=True)
 class Detected:
-    """The events of guards that a controller knows, in the order in which it came to know them.
+    """The events that a controller knows, in the order in which it came to know them.
 
-    next_change: when it will know more, or wants to measure again, s; infinite for never.
+    Its own changes of the law are among them. mode: the one that it believes in, which is that
+    before the first event that it does not know. next_change: when it will know more, or wants to
+    measure again, s; infinite for never.
     """
 
     events: tuple[Event, ...]
+    mode: ModeKey
     next_change: float
 
 
@@ -102,15 +109,16 @@ class Detection:
         due: the nominal time of the event that follows some events of guards, s.
         """
         events = tuple(event for event in history.events if event.guards)
-        now, following, known = history.time, math.inf, []
-        for k, event in enumerate(events):
+        now, following, mode = history.time, math.inf, history.mode
+        known = [(event.time, event.index, event) for event in history.events if not event.guards]
+        for k, event in reversed(list(enumerate(events))):
             time, again = self._time(k, events, due, history)
             if time <= now:
-                known.append((time, k, event))
+                known.append((time, event.index, event))
             else:
-                following = min(following, time, again)
+                mode, following = event.mode_before, min(following, time, again)
         known.sort(key=lambda item: item[:2])
-        return Detected(tuple(event for _, _, event in known), following)
+        return Detected(tuple(event for _, _, event in known), mode, following)
 
     def _time(
         self,
@@ -141,3 +149,51 @@ class Detection:
         if not event.impulses.any():
             return lag, None
         return lag, float(event.impulses.max() + self.noise * noise[1])
+
+
+@dataclass(frozen=True, eq=False)
+class DetectedPolicy:
+    """A policy that goes by the events that a `Detection` lets it know, whichever policy it is.
+
+    It is told of no others, and of the mode before the first of them. reference: the one whose
+    nominal events the timeout of the detection counts from; by default that of the policy, if it
+    has a `reference`. Raises `InputError` for a timeout without one.
+    """
+
+    policy: Policy
+    detection: Detection
+    reference: Reference | None = None
+
+    def __post_init__(self) -> None:
+        instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
+        timeout = instance("detection", self.detection, Detection).timeout
+        if self.reference is None:
+            object.__setattr__(self, "reference", getattr(self.policy, "reference", None))
+        if self.reference is None and timeout != math.inf:
+            raise InputError(f"reference must be given for a timeout of {timeout} s, got None")
+
+    def law(self, history: History) -> InputLaw:
+        """The law of the policy after the events that it knows of.
+
+        It has derivatives if events are known at once; else it changes when they are known.
+        """
+        law = self.policy.law(self._known(history)[0])
+        if self.detection.is_immediate or not isinstance(law, DifferentiableLaw):
+            return law
+        return law.function
+
+    def next_change(self, history: History) -> float:
+        """When it knows of another event, or the policy wants to be asked again, s."""
+        known, following = self._known(history)
+        return min(next_change(self.policy, known), following)
+
+    def _known(self, history: History) -> tuple[History, float]:
+        detected = self.detection.detected(history, self._due)
+        known = replace(history, mode=detected.mode, events=detected.events)
+        return known, detected.next_change
+
+    def _due(self, events: Sequence[Event]) -> float:
+        """The nominal time of the event after these, s."""
+        if self.reference is None:
+            return math.inf
+        return due(self.reference, locate(self.reference, events))

@@ -145,9 +145,13 @@ def piece(arc: Arc, changes: Sequence[float], time: float) -> tuple[Arc, float]:
 
 def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | None:
     """Limits as (2, nu): given so, or as (nu,) for the greatest absolute values."""
+    return input_limits(limits, reference.arcs[0].inputs.shape[2])
+
+
+def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:
+    """Limits of nu inputs as (2, nu): given so, or as (nu,) for the greatest absolute values."""
     if limits is None:
         return None
-    nu = reference.arcs[0].inputs.shape[2]
     values = array("limits", limits)
     if values.ndim == 1:
         greatest = array("limits", limits, (nu,))

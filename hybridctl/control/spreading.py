@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance
-from hybridctl.control.detection import Detection
+from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
@@ -40,6 +39,9 @@ class Position:
     fired: frozenset[str]
 
 
+START = Position(0, 0, frozenset())
+
+
 def locate(reference: Reference, events: Sequence[Event]) -> Position:
     """Macro and micro event count after `events`, [RS] (4.1).
 
@@ -48,17 +50,41 @@ def locate(reference: Reference, events: Sequence[Event]) -> Position:
     if it opens again at once, and an unplanned release is no event of the reference. Events
     without guards do not count.
     """
-    macro, micro, fired = 0, 0, frozenset[str]()
-    planned = reference.events
+    position = START
     for event in events:
-        if macro == len(planned):
-            break
-        if not event.guards:
-            continue
-        micro, fired = micro + 1, fired | (set(planned[macro].guards) & set(event.guards))
-        if fired and (macro, fired) not in reference.phantoms:
-            macro, micro, fired = macro + 1, 0, frozenset()
-    return Position(macro, micro, fired)
+        position = advance(reference, position, event.guards)
+    return position
+
+
+def advance(reference: Reference, position: Position, guards: Collection[str]) -> Position:
+    """The position after guards have fired at a position."""
+    macro, planned = position.macro, reference.events
+    if macro == len(planned) or not guards:
+        return position
+    fired = position.fired | (set(planned[macro].guards) & set(guards))
+    if fired and (macro, fired) not in reference.phantoms:
+        return Position(macro + 1, 0, frozenset())
+    return Position(macro, position.micro + 1, fired)
+
+
+def missing(
+    reference: Reference, position: Position, guards: Collection[str] | None = None
+) -> tuple[str, ...]:
+    """Guards of the event under way or next that have not fired yet: of some guards, or all."""
+    if position.macro == len(reference.events):
+        return ()
+    planned = reference.events[position.macro].guards
+    return tuple(
+        name
+        for name in planned
+        if name not in position.fired and (guards is None or name in guards)
+    )
+
+
+def due(reference: Reference, position: Position) -> float:
+    """The nominal time of the event that is under way or comes next, s; infinite after the last."""
+    planned = reference.events
+    return planned[position.macro].time if position.macro < len(planned) else math.inf
 
 
 def followed(reference: Reference, position: Position) -> Arc:
@@ -77,7 +103,7 @@ class ReferenceSpreading:
     complete.
     limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
     is cut there. That is a kink, which the error control of the integrator resolves.
-    detection: how late the controller knows of an event, and whether; by default it knows at once.
+    It knows of events at once; `DetectedPolicy` lets it know late, or not at all.
 
     A state that leaves an arc before or after the interval on which it is extended raises
     `ReferenceRangeError` at its next event; until then the end of the arc is held.
@@ -90,13 +116,10 @@ class ReferenceSpreading:
         phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
         *,
         limits: ArrayLike | None = None,
-        detection: Detection | None = None,
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains, phantom_gains)
         self.limits = checked_limits(reference, limits)
-        known_at_once = Detection() if detection is None else detection
-        self.detection = instance("detection", known_at_once, Detection)
 
     def gain(self, position: Position) -> GainCurve | None:
         """K(t) at a position; None where the feedback is off."""
@@ -105,36 +128,26 @@ class ReferenceSpreading:
         return self.gains.phantoms.get((position.macro, position.fired))
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback on the arc that `history` calls for.
-
-        It has derivatives if events are known at once; else it changes when they are known.
-        """
+        """Feedforward and feedback on the arc that `history` calls for."""
         position, arc, _ = self._plan(history)
         whole = followed(self.reference, position)
         if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
-                f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further"
+                f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further",
+                interval=(whole.start, whole.end),
             )
-        law = tracking_law(arc, self.gain(position), self.limits)
-        return law if self.detection.is_immediate else law.function
+        return tracking_law(arc, self.gain(position), self.limits)
 
     def next_change(self, history: History) -> float:
-        """When an event is detected, or the feedforward of the reference jumps, s."""
+        """When the feedforward of the reference jumps, s."""
         return self._plan(history)[2]
 
     def _plan(self, history: History) -> tuple[Position, Arc, float]:
-        """The position as detected, the piece of the arc there, and when either may change."""
-        detected = self.detection.detected(history, self._due)
-        position = locate(self.reference, detected.events)
+        """The position, the piece of the arc there, and when it changes."""
+        position = locate(self.reference, history.events)
         changes = () if position.fired else self.reference.changes[position.macro]
-        arc, end = piece(followed(self.reference, position), changes, history.time)
-        return position, arc, min(end, detected.next_change)
-
-    def _due(self, events: Sequence[Event]) -> float:
-        """The nominal time of the event after these, s."""
-        macro, planned = locate(self.reference, events).macro, self.reference.events
-        return planned[macro].time if macro < len(planned) else math.inf
+        return position, *piece(followed(self.reference, position), changes, history.time)
 
 
 class ClockTracking:

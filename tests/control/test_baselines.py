@@ -13,7 +13,7 @@ from hybridctl.control.baselines import (
     NearestTracking,
     impact_projector,
 )
-from hybridctl.control.detection import Detection
+from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.spreading import ClockTracking, locate
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
@@ -174,7 +174,7 @@ def test_at_the_door_all_arrive_and_only_spreading_stays_small(at_the_door):
     peaks, finals = {}, {}
     for name, policy in {
         "spreading": hc.ReferenceSpreading(reference, gains),
-        "late": hc.ReferenceSpreading(reference, gains, detection=Detection(delay=5e-3)),
+        "late": DetectedPolicy(hc.ReferenceSpreading(reference, gains), Detection(delay=5e-3)),
         "conventional": ClockTracking(reference, gains),
         "nearest": NearestTracking(reference, gains, window=0.1),
         "invariant": ImpactInvariantTracking(plant, reference, gains, window=0.08),

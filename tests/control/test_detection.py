@@ -7,7 +7,7 @@ import pytest
 from control.samples import G, ball_on_two_floors, bouncing_ball, landing_ball
 
 import hybridctl as hc
-from hybridctl.control.detection import Detection, ForceSignal
+from hybridctl.control.detection import DetectedPolicy, Detection, ForceSignal
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
@@ -25,9 +25,11 @@ def bounces():
     return system, hc.extend(system, nominal, before=0.2, after=0.2)
 
 
-def tracked(bounces, start=START, end=1.6, **options):
+def tracked(bounces, start=START, end=1.6, detection=None, **options):
     system, reference = bounces
     policy = hc.ReferenceSpreading(reference, [GAIN] * 3, **options)
+    if detection is not None:
+        policy = DetectedPolicy(policy, detection)
     return hc.simulate(system, "air", start, (0.0, end), policy)
 
 
@@ -130,7 +132,7 @@ def test_a_missed_contact_is_known_by_its_force():
         detection = Detection(
             threshold=100.0, delay=delay, force=ForceSignal(system, force, period=1e-3)
         )
-        policy = hc.ReferenceSpreading(reference, [zero, zero], detection=detection)
+        policy = DetectedPolicy(hc.ReferenceSpreading(reference, [zero, zero]), detection)
         return hc.simulate(system, "air", [0.99, 0.0], (0.0, 0.47), policy)
 
     hit = np.sqrt(2.0 * 0.99 / G)
@@ -151,7 +153,7 @@ def test_detection_of_split_events_passes_through_the_phantom_arc():
     gains = GainSchedule.constant(
         [GAIN, GAIN], {(0, frozenset("a")): GAIN, (0, frozenset("b")): GAIN}
     )
-    policy = hc.ReferenceSpreading(reference, gains, detection=Detection(delay=3e-3))
+    policy = DetectedPolicy(hc.ReferenceSpreading(reference, gains), Detection(delay=3e-3))
     run = hc.simulate(ball_on_two_floors(gap=0.02), "00", [1.0, 0.0], (0.0, 0.6), policy)
     assert [e.guards for e in run.events] == [("a",), (), ("b",), ()]
     first, second = run.events[1], run.events[3]
@@ -228,5 +230,7 @@ def test_wrong_arguments_are_named(bounces):
         hc.ReferenceSpreading(reference, schedule, limits=[[1.0], [-1.0]])
     with pytest.raises(InputError, match="delay must be at least 0"):
         Detection(delay=-1.0)
+    with pytest.raises(InputError, match="reference must be given for a timeout"):
+        DetectedPolicy(hc.SampledPolicy(lambda t, x: x[:1], 0.1), Detection(timeout=0.1))
     with pytest.raises(InputError, match="threshold must be greater than 0"):
         ForceSignal(bounces[0], 0.0)

@@ -10,7 +10,7 @@ from hybridctl.robots.rrr_door import Parameters
 from hybridctl.robots.rrr_door import system as door
 
 import hybridctl as hc
-from hybridctl.control.detection import Detection
+from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.laws import tracking_law
 from hybridctl.control.reference import extend
@@ -172,7 +172,7 @@ def test_a_law_without_a_derivative_is_refused_by_name():
     def pushed(t, x):
         return push(t)
 
-    late = ReferenceSpreading(reference, GAINS, detection=Detection(delay=0.01))
+    late = DetectedPolicy(ReferenceSpreading(reference, GAINS), Detection(delay=0.01))
     for policy, what in (
         (pushed, "pushed"),
         (SampledPolicy(pushed, 0.01), "HeldInput"),

@@ -1,0 +1,100 @@
+"""What a controller in a loop has seen and done, as a trajectory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, read_only
+
+_ROOM = 1024  # samples, to begin with
+
+
+class _Table:
+    """Rows of numbers that are appended, in an array that grows by doubling."""
+
+    def __init__(self, columns: int) -> None:
+        self._rows = np.empty((_ROOM, columns))
+        self._count = 0
+
+    def append(self, t: float, x: Array, u: Array) -> None:
+        if self._count == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        row, nx = self._rows[self._count], len(x)
+        row[0], row[1 : nx + 1], row[nx + 1 :] = t, x, u
+        self._count += 1
+
+    @property
+    def rows(self) -> Array:
+        return self._rows[: self._count]
+
+
+@dataclass(eq=False)
+class _Stretch:
+    """The samples of one mode, up to the event that ends it."""
+
+    mode: ModeKey
+    samples: _Table
+    event: Event | None = None
+
+
+@dataclass(eq=False)
+class Recording:
+    """Samples with events between them."""
+
+    _stretches: list[_Stretch] = field(default_factory=list)
+
+    def put(self, t: float, x: Array, u: Array, mode: ModeKey) -> None:
+        """Append a sample: time in s, state (nx,), the input (nu,) from there on, and the mode."""
+        if not self._stretches or self._stretches[-1].event is not None:
+            self._stretches.append(_Stretch(mode, _Table(1 + len(x) + len(u))))
+        self._stretches[-1].samples.append(t, x, u)
+
+    def event(self, event: Event) -> None:
+        """End the present stretch with an event; one before the first sample is left out."""
+        if self._stretches:
+            self._stretches[-1].event = event
+
+    def run(self, system: HybridSystem) -> HybridTrajectory:
+        """Arcs with states on straight lines and inputs held, and the events between them.
+
+        Raises `InputError` where there are no samples.
+        """
+        if not self._stretches:
+            raise InputError("a run must have one sample at least, but nothing was recorded")
+        arcs, events = [], []
+        for k, stretch in enumerate(self._stretches):
+            arcs.append(_arc(system, k, stretch))
+            last = k == len(self._stretches) - 1
+            if stretch.event is not None and not last:
+                after = self._stretches[k + 1].samples.rows[0, -len(stretch.event.input_after) :]
+                events.append(replace(stretch.event, index=k, input_after=read_only(after.copy())))
+        return HybridTrajectory(tuple(arcs), tuple(events), system)
+
+
+def _arc(system: HybridSystem, index: int, stretch: _Stretch) -> Arc:
+    """The arc of a stretch: Chebyshev series of degree one in states and zero in inputs."""
+    mode, rows = system.mode(stretch.mode), stretch.samples.rows
+    nx = mode.space.nx
+    times, states, inputs = rows[:, 0], rows[:, 1 : nx + 1], rows[:, nx + 1 :]
+    if stretch.event is not None and stretch.event.time > times[-1]:
+        times = np.append(times, stretch.event.time)
+        states = np.vstack([states, stretch.event.state_before])
+    if len(times) == 1:
+        times, states = np.repeat(times, 2), np.repeat(states, 2, axis=0)
+        lengths = np.ones(1)
+    else:
+        lengths = np.diff(times)
+    n = len(lengths)
+    state_series, input_series = np.zeros((n, 8, nx)), np.zeros((n, 8, mode.nu))
+    state_series[:, 0] = 0.5 * (states[1:] + states[:-1])
+    state_series[:, 1] = 0.5 * (states[1:] - states[:-1])
+    input_series[:, 0] = inputs[:n]
+    arrays = (times[:-1].copy(), lengths, state_series, input_series)
+    start, end = float(times[0]), float(times[-1])
+    return Arc(index, stretch.mode, mode.space, start, end, *map(read_only, arrays))

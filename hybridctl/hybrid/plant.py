@@ -1,0 +1,152 @@
+"""Plants: what is driven input by input, and `simulate` as one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, instance, number, vector
+from hybridctl.errors import InputError, NoContactSolutionError
+from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+
+_SELECTIONS = 8
+_AT_REST = 1e-8  # of a guard's scale: below it an input may take the mode away
+
+
+class Sample(NamedTuple):
+    """What a plant shows: time in s, state (nx,), and what its sensors say, by channel."""
+
+    time: float
+    state: Array
+    sensed: Mapping[str, Any]
+
+
+@runtime_checkable
+class Plant(Protocol):
+    """A robot or a simulator that is stepped from outside.
+
+    Its samples are `period` seconds apart; inputs are held in between.
+    """
+
+    @property
+    def period(self) -> float:
+        """Between two samples, s."""
+        ...
+
+    def reset(self, time: float, state: ArrayLike) -> Sample:
+        """Begin at a time in s and a state (nx,)."""
+        ...
+
+    def step(self, u: ArrayLike) -> Sample:
+        """Go on for one period under the input u (nu,)."""
+        ...
+
+
+class SimulatedPlant:
+    """A hybrid system as a plant: rigid impacts at their exact times.
+
+    Channels of its samples are "mode" and all outputs of the mode, such as "normal_force". mode:
+    in which it starts. options: of `simulate`, such as `rtol`.
+    """
+
+    def __init__(
+        self, system: HybridSystem, mode: ModeKey, period: float = 1e-3, **options: Any
+    ) -> None:
+        self.system = instance("system", system, HybridSystem)
+        self._period = number("period", period, above=0.0)
+        self._first = system.mode(mode)
+        self._options = options
+        self._mode = mode
+        self._state: Array | None = None
+
+    @property
+    def period(self) -> float:
+        """Between two samples, s."""
+        return self._period
+
+    def reset(self, time: float, state: ArrayLike) -> Sample:
+        """Begin at a time in s and a state (nx,) of the first mode."""
+        self._begun, self._count = number("time", time), 0
+        self._mode = self._first.key
+        self._state = vector("state", state, self._first.space.nx)
+        self._first.space.check("state", self._state)
+        self._arcs: list[Arc] = []
+        self._events: list[Event] = []
+        return self._sample(self._state, np.zeros(self._first.nu))
+
+    def step(self, u: ArrayLike) -> Sample:
+        """Go on for one period under the input u (nu,).
+
+        Raises `InputError` for another input or before the first `reset`, and what `simulate`
+        raises where it cannot go on.
+        """
+        if self._state is None:
+            raise InputError("a plant must be reset to a state before its first step")
+        held = vector("u", u, self.system.mode(self._mode).nu)
+        start, self._count = self._now, self._count + 1
+        self._mode = self._selected(start, self._state, held)
+        run = simulate(
+            self.system,
+            self._mode,
+            self._state,
+            (start, self._now),
+            HeldInput(held),
+            **self._options,
+        )
+        self._keep(run)
+        self._mode, self._state = run.final_mode, run.final_state
+        return self._sample(self._state, held)
+
+    def run(self) -> HybridTrajectory:
+        """All that has happened since the reset, with an arc for each held input.
+
+        Where one input follows another there is an event without guards.
+        """
+        return HybridTrajectory(tuple(self._arcs), tuple(self._events), self.system)
+
+    @property
+    def _now(self) -> float:
+        """The present time, a product, so that rounding does not add up."""
+        return self._begun + self._count * self._period
+
+    def _sample(self, x: Array, u: Array) -> Sample:
+        outputs = self.system.mode(self._mode).outputs
+        found = {} if outputs is None else dict(outputs(self._now, x, u))
+        return Sample(self._now, x, {"mode": self._mode, **found})
+
+    def _selected(self, t: float, x: Array, u: Array) -> ModeKey:
+        """The mode that goes on under a new input."""
+        key = self._mode
+        for _ in range(_SELECTIONS):
+            guards, select = self.system.outgoing(key).guards, self.system.mode(key).select
+            if select is None or (guards.values(t, x, u) > _AT_REST * guards.sizes).all():
+                return key
+            following = select(t, x, u)
+            if following == key:
+                return key
+            key = following
+        raise NoContactSolutionError(
+            f"no mode is consistent with u = {u.tolist()} at t = {t:.9g} s from {self._mode!r}"
+        )
+
+    def _keep(self, run: HybridTrajectory) -> None:
+        """Append a run to what has happened, behind an event without guards."""
+        if self._arcs:
+            before, after = self._arcs[-1], run.arcs[0]
+            x, u, rate = before.left_limit()
+            follows = after.input(after.start)
+            at, keys = after.start, (before.mode, after.mode)
+            self._events.append(
+                Event(len(self._events), at, *keys, (), x, x, u, follows, rate, np.zeros(0))
+            )
+        first = len(self._arcs)
+        self._arcs += [replace(arc, index=first + arc.index) for arc in run.arcs]
+        self._events += [replace(event, index=first + event.index) for event in run.events]
