@@ -1,9 +1,14 @@
-"""Tables in HTML, as notebooks show them."""
+"""Tables in HTML, as notebooks show them, and mode keys as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+
+
+def mode_text(mode: object) -> str:
+    """A mode key as it is shown: a word for each contact, or the key itself."""
+    return " ".join(map(str, mode)) if isinstance(mode, tuple) else str(mode)
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

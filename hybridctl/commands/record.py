@@ -22,6 +22,7 @@ from hybridctl.logs import Log, write_estimates, write_log
 from hybridctl.models import ModelSource
 from hybridctl.report import say
 from hybridctl.series import Series
+from hybridctl.tables import mode_text
 
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
 
@@ -92,7 +93,7 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
     write_log(path, log)
     beside = truth_path(path)
     truth.run.save(beside)
-    modes = [" ".join(truth.run.arc(t).mode) for t in truth.times.tolist()]  # type: ignore[arg-type]
+    modes = [mode_text(truth.run.arc(t).mode) for t in truth.times.tolist()]
     write_estimates(
         path.parent,
         truth.times,

@@ -14,6 +14,7 @@ from hybridctl.logs import Log, PoseSeries, write_estimates
 from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Band, Line, Panel, grid, nis, series
 from hybridctl.plots.filters import SIGMAS, apart, result_bands
 from hybridctl.report import RunFolder
+from hybridctl.tables import mode_text
 
 MAIN = "salted"
 _FAR = 20.0  # sigmas, at which innovations are drawn that are farther off
@@ -42,7 +43,7 @@ def write_results(
             "state": np.array(result.means),
             "deviation": np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2), 0.0)),
             "covariance": covariances,
-            "mode": np.array([" ".join(map(str, mode)) for mode in result.modes]),  # type: ignore[call-overload]
+            "mode": np.array([mode_text(mode) for mode in result.modes]),
         },
         columns={"state": model.states, "deviation": named},
         origin_ns=log.origin_ns,

@@ -17,6 +17,7 @@ from hybridctl.control.reference import Reference, sequences
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.tables import mode_text
 
 _SAME_STATE = 1e-6  # of states that two orders of resets lead to
 
@@ -126,12 +127,7 @@ def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasi
         _guard_rates(system, event),
         float(max(differences, default=0.0)),
         float(min((impulse for row in acting for impulse in row), default=np.inf)),
-        {
-            "-".join(p.mode) if isinstance(p.mode, tuple) else str(p.mode): _phantom_margin(
-                system, event, p.arc, p.fired
-            )
-            for p in phantoms
-        },
+        {mode_text(p.mode): _phantom_margin(system, event, p.arc, p.fired) for p in phantoms},
         len(complete) == len(ended),
     )
 

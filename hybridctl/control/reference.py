@@ -58,6 +58,11 @@ class Reference:
     arcs: tuple[Arc, ...]
     phantoms: Mapping[tuple[int, frozenset[str]], PhantomArc]
 
+    def __repr__(self) -> str:
+        span = f"{self.nominal.start:.6g} to {self.nominal.end:.6g} s"
+        counts = f"{len(self.arcs)} arcs, {len(self.events)} events, {len(self.phantoms)} phantoms"
+        return f"Reference({span}, {counts})"
+
     @property
     def events(self) -> tuple[Event, ...]:
         """The nominal events of guards."""

@@ -10,6 +10,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.tables import mode_text
 
 if TYPE_CHECKING:
     from hybridctl.hybrid.trajectory import Arc
@@ -29,7 +30,7 @@ def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:
 
 def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
     states, inputs = arc(times), arc.input(times)
-    columns: dict[str, Any] = {"mode": [arc.mode] * len(times)}
+    columns: dict[str, Any] = {"mode": [mode_text(arc.mode)] * len(times)}
     columns |= zip(system.state_labels(arc.mode), states.T, strict=True)
     columns |= zip(system.input_labels(arc.mode), inputs.T, strict=True)
     outputs = system.mode(arc.mode).outputs

@@ -42,6 +42,14 @@ class Equilibrium:
     friction: Array
     residual: float
 
+    def __repr__(self) -> str:
+        most = np.abs(self.input).max(initial=0.0)
+        forces = ", ".join(f"{force:.4g}" for force in self.normal)
+        return (
+            f"Equilibrium(normal forces [{forces}] N, largest input {most:.4g}, "
+            f"residual {self.residual:.2g})"
+        )
+
 
 def equilibrium(
     system: ContactSystem,

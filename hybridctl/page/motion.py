@@ -17,6 +17,7 @@ from hybridctl.mechanics.impact import ImpactResult
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.plots import TRACKING
 from hybridctl.report import RunFolder
+from hybridctl.tables import mode_text
 
 MOTION = "motion.json"
 AXES = (("x", "y"), ("x", "z"), ("x", "y", "z"))
@@ -105,11 +106,6 @@ def arc_times(arc: Arc, run: HybridTrajectory) -> Array:
     near = _NEAR[0.5 * (arc.end - arc.start) > _NEAR]
     grid = np.linspace(arc.start, arc.end, even + 1)
     return np.unique(np.concatenate((grid, arc.start + near, arc.end - near)))
-
-
-def mode_text(mode: object) -> str:
-    """A mode key as it is shown: one word for each contact."""
-    return " ".join(map(str, mode)) if isinstance(mode, tuple) else str(mode)
 
 
 def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:

@@ -57,6 +57,12 @@ class Linearization:
     atol: float
     gains: tuple[Gain, ...] | None = None
 
+    def __repr__(self) -> str:
+        run, kind = self.trajectory, "linear" if self.is_linear else "piecewise linear"
+        span = f"{run.start:.6g} to {run.end:.6g} s"
+        under = "" if self.gains is None else ", under feedback"
+        return f"Linearization({span}, {len(self.jumps)} jumps, {kind}{under})"
+
     def closed_loop(
         self,
         gains: Sequence[Gain | ArrayLike],

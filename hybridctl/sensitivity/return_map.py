@@ -64,6 +64,11 @@ class PeriodicOrbit:
     residuals: tuple[float, ...]
     symmetry: Symmetry | None = None
 
+    def __repr__(self) -> str:
+        run, left = self.trajectory, self.residuals[-1]
+        events = ", ".join(name for event in run.guard_events for name in event.guards)
+        return f"PeriodicOrbit(period {self.period:.9g} s, events {events}; closes to {left:.2g})"
+
     @property
     def trajectory(self) -> HybridTrajectory:
         """One period."""

@@ -22,7 +22,8 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.page.motion import contact_forces, event_impulses, mode_text
+from hybridctl.page.motion import contact_forces, event_impulses
+from hybridctl.tables import mode_text
 from hybridctl.viewer.figure import Figure, world_surfaces
 from hybridctl.viewer.shapes import Shape, shapes_of
 

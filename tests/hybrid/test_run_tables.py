@@ -101,6 +101,7 @@ def test_dataframes_have_names_and_units(landing):
     table = landing.to_dataframe()
     assert table.index.name == "time [s]"
     assert table.index.tolist() == np.concatenate([arc.times for arc in landing.arcs]).tolist()
+    assert table["mode"].iloc[0] == "open open"
     assert table.columns[:3].tolist() == ["mode", "root_x [m]", "root_z [m]"]
     assert "root_pitch rate [rad/s]" in table
     assert "normal_force.right [N]" in table
