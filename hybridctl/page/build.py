@@ -69,7 +69,8 @@ def finish(
     page = write_page(folder, entries, summary=summary, claim=claim or "")
     say(console, f"results in {folder.path}")
     if look:
-        webbrowser.open(page.resolve().as_uri())
+        shown = webbrowser.open(page.resolve().as_uri())
+        say(console, f"{'page' if shown else 'no browser was found to show the page'}: {page}")
 
 
 def _head(title: str, summary: str) -> str:

@@ -10,7 +10,8 @@ and 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, function, instance, number, sequence, vector
-from hybridctl.errors import InputError
+from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -296,11 +297,24 @@ def linearize(
     instance("system", system, HybridSystem)
     instance("trajectory", trajectory, HybridTrajectory)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
-    events = trajectory.events
-    if policy is None:
-        jumps = [jump_derivative(system, e, phantom_input=phantom_input) for e in events]
-        return Linearization(system, trajectory, tuple(jumps), rtol, atol)
-    feedback = Feedback(system, trajectory, policy)
-    gains = feedback.gains()
-    jumps = [jump_under(system, e, partial(feedback.after, k)) for k, e in enumerate(events)]
+    feedback = None if policy is None else Feedback(system, trajectory, policy)
+    jumps: list[JumpGains | PiecewiseLinearJump] = []
+    for k, event in enumerate(trajectory.events):
+        with _naming(k, event):
+            if feedback is None:
+                jumps.append(jump_derivative(system, event, phantom_input=phantom_input))
+            else:
+                jumps.append(jump_under(system, event, partial(feedback.after, k)))
+    gains = None if feedback is None else feedback.gains()
     return Linearization(system, trajectory, tuple(jumps), rtol, atol, gains)
+
+
+@contextmanager
+def _naming(k: int, event: Event) -> Iterator[None]:
+    """Errors from within say which event of the trajectory has no derivative, and when it is."""
+    try:
+        yield
+    except HybridctlError as error:
+        what = ", ".join(event.guards) or "the input changes"
+        error.args = (f"event {k} at t = {event.time:.9g} s ({what}): {error}", *error.args[1:])
+        raise

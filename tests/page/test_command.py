@@ -48,6 +48,15 @@ def test_a_run_leaves_a_page(command, capsys):
     assert opened == []
 
 
-def test_open_shows_it(command):
-    page, opened = command("--open")
+def test_open_shows_it(command, capsys, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda uri: opened.append(uri) or True)
+    page, _ = command("--open")
     assert opened == [page.as_uri()]
+    assert f"\npage: {page}" in capsys.readouterr().out
+
+
+def test_open_says_where_the_page_is_without_a_browser(command, capsys, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", lambda uri: False)
+    page, _ = command("--open")
+    assert f"no browser was found to show the page: {page}" in capsys.readouterr().out
