@@ -40,10 +40,11 @@ from hybridctl.errors import InputError
 from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.page.motion import Mover, Scene, mode_text, write_motion
+from hybridctl.page.motion import Mover, Scene, write_motion
 from hybridctl.plots import BASELINE, Pose, snapshots
 from hybridctl.report import RunFolder, table
 from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.tables import mode_text
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 

@@ -36,9 +36,9 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.page.motion import mode_text
 from hybridctl.report import RunFolder, event_record, progress, table
 from hybridctl.settings import Positive, check_settings
+from hybridctl.tables import mode_text
 
 SUMMARY = "an arm hits a door with both corners of its foot, tracked with reference spreading"
 
