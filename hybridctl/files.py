@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -37,6 +38,18 @@ def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
         return Path(given).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{name} {os.fspath(given)} cannot be read: {error}") from error
+
+
+@contextmanager
+def file_of(given: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
+    """The path of what `file_or_text` reads: a temporary file for a text."""
+    if not (isinstance(given, str) and "<" in given):
+        yield Path(given)
+        return
+    with TemporaryDirectory() as folder:
+        path = (Path(folder) / "text").with_suffix(suffix)
+        path.write_text(given, encoding="utf-8")
+        yield path
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.exchange import exchange
+from hybridctl.mechanics.found_contacts import contacts_from
 from hybridctl.mechanics.kick import Kick
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.passive import Rotor
@@ -25,6 +26,7 @@ __all__ = [
     "Terrain",
     "closed_contacts",
     "contact_system",
+    "contacts_from",
     "equilibrium",
     "exchange",
     "parameter_derivatives",

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import file_or_text
+from hybridctl.files import file_of, file_or_text
 from hybridctl.mechanics.bodies import (
     Body,
     Frame,
@@ -35,6 +35,7 @@ from hybridctl.mechanics.joints import (
     coordinate_labels,
     motors,
 )
+from hybridctl.mechanics.mjcf import check_mjcf, motors_of, parsed
 from hybridctl.mechanics.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.tables import html_table
@@ -153,6 +154,47 @@ class Robot:
         )
         robot.source = urdf
         return robot
+
+    @staticmethod
+    def from_mjcf(
+        mjcf: str | os.PathLike[str],
+        *,
+        actuated: Sequence[str] | None = None,
+        stiffness: Mapping[str, float] | None = None,
+        rest: Mapping[str, float] | None = None,
+        damping: Mapping[str, float] | None = None,
+        rotors: Mapping[str, Rotor] | None = None,
+        gravity: ArrayLike = (0.0, 0.0, -9.81),
+    ) -> Robot:
+        """A robot from an MJCF file or its text, as Pinocchio's parser reads it.
+
+        Bodies, joints with damping and armature, and a free joint as floating base. actuated: by
+        default the joints that have an actuator; inputs are their torques or forces, before gears
+        and controllers of the file. The other arguments are those of `from_urdf`.
+
+        Raises `FileFormatError` for a file that is no MJCF, and `InputError` for what would be
+        lost: includes, equality constraints, tendons, soft bodies, springs that are not given, dry
+        friction of joints, and bodies with several joints.
+        """
+        root = parsed(file_or_text("mjcf", mjcf))
+        check_mjcf(root, stiffness or {})
+        with file_of(mjcf, ".xml") as path:
+            try:
+                model = pin.buildModelFromMJCF(str(path))
+            except (ValueError, RuntimeError) as error:
+                raise FileFormatError(f"mjcf is not a robot description: {error}") from error
+        if model.nv == 0:
+            raise InputError("mjcf has no joint that moves")
+        motor_names = motors_of(root) if actuated is None else actuated
+        return Robot(
+            model,
+            actuated=motor_names,
+            stiffness=stiffness,
+            rest=rest,
+            damping=damping,
+            rotors=rotors,
+            gravity=gravity,
+        )
 
     def __repr__(self) -> str:
         return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"

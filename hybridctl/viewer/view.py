@@ -20,12 +20,12 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.shapes import Shape, shapes_of
 from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.page.motion import contact_forces, event_impulses
 from hybridctl.tables import mode_text
 from hybridctl.viewer.figure import Figure, world_surfaces
-from hybridctl.viewer.shapes import Shape, shapes_of
 
 TRUTH, REFERENCE, ESTIMATE = (90, 90, 97), (230, 159, 0), (0, 114, 178)
 FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)

@@ -1,4 +1,4 @@
-"""What a robot looks like: the visual shapes of its links, as its URDF says."""
+"""What a robot looks like, and with what it collides: the shapes of its links in a URDF."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ class Shape:
 
 
 def shapes_of(
-    urdf: str | os.PathLike[str], packages: Sequence[str | os.PathLike[str]] = ()
+    urdf: str | os.PathLike[str],
+    packages: Sequence[str | os.PathLike[str]] = (),
+    *,
+    purpose: Literal["visual", "collision"] = "visual",
 ) -> tuple[Shape, ...]:
-    """The visual shapes of a URDF file or its text.
+    """The shapes of a URDF file or its text that are drawn, or that collide.
 
     packages: folders that hold what `package://` names; those above the file are tried too. A mesh
     that is not found is left out, with a warning in the log. Raises `FileFormatError` for what is
@@ -53,15 +56,17 @@ def shapes_of(
         root = ElementTree.fromstring(text)
         beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
         places = [*map(Path, packages), *beside]
-        return tuple(_shapes(root, places))
+        return tuple(_shapes(root, places, purpose))
     except (ElementTree.ParseError, KeyError, ValueError) as error:
-        raise FileFormatError(f"urdf has visual shapes that cannot be read: {error!r}") from error
+        raise FileFormatError(
+            f"urdf has {purpose} shapes that cannot be read: {error!r}"
+        ) from error
 
 
-def _shapes(root: ElementTree.Element, places: Sequence[Path]) -> Iterator[Shape]:
+def _shapes(root: ElementTree.Element, places: Sequence[Path], purpose: str) -> Iterator[Shape]:
     colors = {m.get("name"): _color(m) for m in root.findall("material") if _color(m) is not None}
     for link in root.findall("link"):
-        for visual in link.findall("visual"):
+        for visual in link.findall(purpose):
             shape = visual.find("geometry/*")
             if shape is None:
                 continue

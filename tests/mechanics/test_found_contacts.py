@@ -1,0 +1,83 @@
+"""Contacts guessed from the collision shapes of a URDF."""
+
+from importlib.metadata import files
+
+import numpy as np
+import pytest
+
+from hybridctl.errors import InputError
+from hybridctl.mechanics import Robot, contact_system, contacts_from
+
+BODY = """<inertial><mass value="1"/>
+<inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial>"""
+SPHERE = (
+    '<collision><origin xyz="0 0 -0.1"/><geometry><sphere radius="0.02"/></geometry></collision>'
+)
+BOX = '<collision><geometry><box size="0.2 0.1 0.04"/></geometry></collision>'
+
+
+def legged(name, collision, turned="0 0 0"):
+    """A trunk with one leg, whose last link is fixed to the leg and turned."""
+    return f"""<robot name="r"><link name="trunk">{BODY}{BOX}</link>
+<link name="leg">{BODY}{SPHERE}</link><link name="{name}">{collision}</link>
+<joint name="hip" type="revolute"><parent link="trunk"/><child link="leg"/><axis xyz="0 1 0"/>
+<limit lower="-1" upper="1" effort="1" velocity="1"/></joint>
+<joint name="end" type="fixed"><parent link="leg"/><child link="{name}"/>
+<origin xyz="0 0 -0.3" rpy="{turned}"/></joint></robot>"""
+
+
+def found(text, **options):
+    return contacts_from(Robot.from_urdf(text, root="floating"), **options)
+
+
+def test_a_sphere_makes_a_round_contact():
+    (contact,) = found(legged("left_foot", SPHERE), friction=0.4, restitution=0.1)
+    assert (contact.name, contact.frame, contact.radius) == ("left_foot", "left_foot", 0.02)
+    np.testing.assert_array_equal(contact.offset, (0.0, 0.0, -0.1))
+    assert (contact.friction, contact.restitution) == (0.4, 0.1)
+
+
+@pytest.mark.parametrize("turned", ["0 0 0", "3.14159265 0 0", "0 1.57079633 0"])
+def test_a_box_makes_a_contact_at_each_lowest_corner(turned):
+    robot = Robot.from_urdf(legged("sole", BOX, turned), root="floating")
+    contacts = contacts_from(robot)
+    assert [c.name for c in contacts] == [f"sole {i}" for i in (1, 2, 3, 4)]
+    gaps = contact_system(robot, contacts).dynamics.gaps(robot.neutral())
+    down = 0.1 if turned == "0 1.57079633 0" else 0.02  # half of the side that points down
+    np.testing.assert_allclose(gaps, -0.3 - down, atol=1e-8)  # angles have nine digits
+
+
+def test_a_foot_without_shapes_makes_a_point_at_its_origin():
+    (contact,) = found(legged("toe", ""))
+    assert (contact.radius, contact.offset.tolist()) == (0.0, [0.0, 0.0, 0.0])
+
+
+def test_links_at_ends_serve_where_no_name_says_foot():
+    (contact,) = found(legged("tip", SPHERE))
+    assert contact.name == "tip"
+
+
+def test_what_was_taken_is_printed():
+    text = repr(found(legged("left_foot", SPHERE)))
+    assert text == "left_foot: sphere of 0.02 m at (0, 0, -0.1) m in left_foot"
+
+
+def test_nothing_found_says_so():
+    with pytest.raises(InputError, match=r"these are \['tip'\]: name its contacts by hand"):
+        found(legged("tip", ""))
+    robot = Robot.from_mjcf(
+        '<mujoco><worldbody><body name="a"><joint type="slide" name="x"/>'
+        '<geom type="sphere" size="0.1"/></body></worldbody></mujoco>'
+    )
+    with pytest.raises(InputError, match="must be built from a URDF"):
+        contacts_from(robot)
+
+
+@pytest.mark.parametrize(
+    ("name", "radius"), [("solo12", 0.0), ("go1", 0.02), ("anymal", 0.031), ("b1", 0.04)]
+)
+def test_public_quadrupeds_have_four_feet(name, radius):
+    urdf = next(f for f in files("example-robot-data") if f.name == f"{name}.urdf").locate()
+    contacts = found(urdf)
+    assert len(contacts) == 4
+    assert {contact.radius for contact in contacts} == {radius}
