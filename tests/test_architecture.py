@@ -20,7 +20,7 @@ LAYERS = [
     {"sensitivity", "whole_jump", "whole_step"},
     {"batch", "mechanics", "symbolic"},
     {"control", "estimation"},
-    {"plots", "logs", "report", "robot_file"},
+    {"interop", "plots", "logs", "report", "robot_file"},
     {"experiment"},
     {"models", "page"},
     {"commands", "viewer"},
@@ -51,9 +51,10 @@ HOME = {
         "mechanics/mode_expressions.py",
     },
     "matplotlib": {"plots/panels.py"},
+    "mujoco": {"interop/mujoco.py"},
     "pinocchio": {"mechanics/robot.py"},
 }
-HEAVY = {"casadi", "matplotlib", "numpy", "pinocchio", "scipy"}
+HEAVY = {"casadi", "matplotlib", "mujoco", "numpy", "pinocchio", "scipy"}
 FILES = sorted(
     path
     for path in PACKAGE.rglob("*.py")

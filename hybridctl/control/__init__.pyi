@@ -13,6 +13,7 @@ from .detectors import Threshold as Threshold
 from .extension import extend_by_rule as extend_by_rule
 from .gains import GainCurve as GainCurve
 from .ilqr.cost import QuadraticCost as QuadraticCost
+from .interim import Interim as Interim
 from .lqr.discrete import discrete_lqr as discrete_lqr
 from .lqr.periodic import periodic_lqr as periodic_lqr
 from .online import Command as Command

@@ -16,9 +16,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array, number, semidefinite
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
+from hybridctl.control.impacts import Impact
+from hybridctl.control.laws import Projection, checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import on_the_clock
 from hybridctl.errors import InputError, SystemDefinitionError
@@ -39,14 +40,20 @@ class _Windows:
     ends: tuple[float, ...]
 
     @staticmethod
-    def around(reference: Reference, width: float) -> _Windows:
-        """`width` seconds before and after each event, at most half of the way to the next."""
+    def around(reference: Reference, window: float | Sequence[float]) -> _Windows:
+        """So long before and after each event, at most half of the way to the next."""
+        pair = (window, window) if isinstance(window, float | int) else tuple(window)
+        if len(pair) != 2:
+            raise InputError(f"window must be one length, or one before and after, got {window}")
+        early, late = (number("window", width, at_least=0.0) for width in pair)
+        if not early + late > 0.0:
+            raise InputError(f"window must be greater than 0, got {window}")
         times = [event.time for event in reference.events]
         middles = [0.5 * (a + b) for a, b in pairwise(times)]
         earliest, latest = (-math.inf, *middles), (*middles, math.inf)
         return _Windows(
-            tuple(max(t - width, least) for t, least in zip(times, earliest, strict=False)),
-            tuple(min(t + width, most) for t, most in zip(times, latest, strict=False)),
+            tuple(max(t - early, least) for t, least in zip(times, earliest, strict=False)),
+            tuple(min(t + late, most) for t, most in zip(times, latest, strict=False)),
         )
 
     def inside(self, time: float) -> int | None:
@@ -62,12 +69,14 @@ class _Windows:
 class NearestTracking:
     """Tracking of whichever arc is nearer near an event: before it or after it, on the clock.
 
-    Within `window` seconds of a nominal event, the state is compared with the extended arcs
-    before and after the event, and the one with the smaller Euclidean norm of the error is
-    tracked. As that choice depends on the state, it is made where the state jumps and at samples
-    at most `period` seconds apart, as a digital controller would; in between the law is smooth.
-    gains, limits: see
-    `ReferenceSpreading`. Raises `InputError` where the reference is extended less than the window.
+    Within `window` seconds of a nominal event (or so many before and after it, two numbers) the
+    state is compared with the extended arcs before and after the event, and the one with the
+    smaller error e is tracked: that of smaller e' W e, W being the `metric` (ndx, ndx), the
+    identity by default. As that choice depends on the state, it is made where the state jumps and
+    at samples at most `period` seconds apart, as a digital controller would; in between the law is
+    smooth. gains, limits: see `ReferenceSpreading`.
+
+    Raises `InputError` where the reference is extended less than the window.
     """
 
     def __init__(
@@ -75,15 +84,19 @@ class NearestTracking:
         reference: Reference,
         gains: GainSchedule | Sequence[ArrayLike],
         *,
-        window: float,
+        window: float | Sequence[float],
         period: float = 1e-3,
+        metric: ArrayLike | None = None,
         limits: ArrayLike | None = None,
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains)
         self.period = number("period", period, above=0.0)
         self.limits = checked_limits(reference, limits)
-        self._windows = _Windows.around(reference, number("window", window, above=0.0))
+        self._windows = _Windows.around(reference, window)
+        ndx = reference.arcs[0].space.ndx
+        weight = np.eye(ndx) if metric is None else semidefinite("metric", metric, ndx)
+        self._metric = weight
         for k in range(len(reference.events)):
             before, after = reference.arcs[k : k + 2]
             start, end = self._windows.starts[k], self._windows.ends[k]
@@ -113,17 +126,18 @@ class NearestTracking:
         event = self._windows.inside(history.time)
         if event is None:
             return on_the_clock(self.reference, history.time)[1]
-        errors = [
-            float(np.linalg.norm(arc.space.difference(history.state, arc(history.time))))
-            for arc in self.reference.arcs[event : event + 2]
-        ]
-        return event + int(errors[1] < errors[0])
+        sizes = []
+        for arc in self.reference.arcs[event : event + 2]:
+            error = arc.space.difference(history.state, arc.state_and_input(history.time)[0])
+            sizes.append(float(error @ self._metric @ error))
+        return event + int(sizes[1] < sizes[0])
 
 
 class ImpactInvariantTracking:
     r"""Tracking on the clock, of what impacts cannot change while one is expected.
 
-    Within `window` seconds of a nominal event the velocity error is multiplied by the projector
+    Within `window` seconds of a nominal event (or so many before and after it, two numbers) the
+    velocity error is multiplied by the projector
 
     .. math:: P = I - B (C B)^+ C, \qquad B C = D_{\dot q} R_{\dot q} - I,
 
@@ -143,27 +157,53 @@ class ImpactInvariantTracking:
         reference: Reference,
         gains: GainSchedule | Sequence[ArrayLike],
         *,
-        window: float,
+        window: float | Sequence[float],
+        blend: float = 0.0,
+        velocities: Sequence[int] | None = None,
         limits: ArrayLike | None = None,
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
-        self.projectors = tuple(impact_projector(system, event) for event in reference.events)
-        self._windows = _Windows.around(reference, number("window", window, above=0.0))
+        self.blend = number("blend", blend, at_least=0.0)
+        self.projectors = tuple(
+            impact_projector(system, event)
+            if velocities is None
+            else _projector_of(impact, velocities, reference.arcs[k].space.ndx)
+            for k, (event, impact) in enumerate(
+                zip(reference.events, reference.impacts, strict=True)
+            )
+        )
+        self._windows = _Windows.around(reference, window)
 
     def law(self, history: History) -> InputLaw:
         """The law of the arc on which the reference is now, with or without the projector."""
         arc, macro = on_the_clock(self.reference, history.time)
         event = self._windows.inside(history.time)
-        projector = None if event is None else self.projectors[event]
-        return tracking_law(arc, self.gains.arcs[macro], self.limits, projector)
+        projection = None
+        if event is not None:
+            removed = np.eye(arc.space.ndx) - self.projectors[event]
+            ends = self._windows.starts[event], self._windows.ends[event]
+            projection = Projection(removed, *ends, self.blend)
+        return tracking_law(arc, self.gains.arcs[macro], self.limits, projection)
 
     def next_change(self, history: History) -> float:
         """When the reference has an event or its feedforward jumps, or a window ends, s."""
         arc, _ = on_the_clock(self.reference, history.time)
         end = math.inf if arc is self.reference.nominal.arcs[-1] else arc.end
         return min(end, self._windows.following(history.time))
+
+
+def _projector_of(impact: Impact | None, velocities: Sequence[int], ndx: int) -> Array:
+    """The projector (ndx, ndx) off what the impulses of an impact do to some velocities."""
+    projector = np.eye(ndx)
+    if impact is None:
+        return projector
+    explanation = impact.explanation(velocities)
+    kept = [ndx // 2 + i for i in explanation.velocities]
+    projector[ndx // 2 :] = 0.0
+    projector[np.ix_(kept, kept)] = explanation.projector
+    return projector
 
 
 def impact_projector(system: HybridSystem, event: Event) -> Array:

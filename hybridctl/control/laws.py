@@ -22,16 +22,51 @@ from hybridctl.spaces import VectorSpace, difference_jacobians
 _KEPT = 16  # times
 
 
+@dataclass(frozen=True, eq=False)
+class Projection:
+    r"""Errors in a window of time, without a part of them: P(t) = I - w(t) R.
+
+    R is `removed` (ndx, ndx). The weight is :math:`w = 1 - e^{-s / \tau}` at a time s from the
+    nearer end of the window [start, end], with the time `blend` tau; without one it is 1.
+    """
+
+    removed: Array
+    start: float
+    end: float
+    blend: float = 0.0
+
+    def __call__(self, t: ArrayLike) -> Array:
+        """P (..., ndx, ndx) at times t (...)."""
+        weight = np.asarray(self._weight(np.asarray(t)))[..., None, None]
+        return np.asarray(np.eye(len(self.removed)) - weight * self.removed)
+
+    def rate(self, t: float) -> Array:
+        """Its derivative by time (ndx, ndx), 1/s."""
+        if not self.blend:
+            return np.zeros_like(self.removed)
+        rising = t - self.start <= self.end - t
+        slope = (1.0 - float(self._weight(np.asarray(t)))) / self.blend
+        return -(slope if rising else -slope) * self.removed
+
+    def _weight(self, t: Array) -> Array:
+        if not self.blend:
+            return np.ones(t.shape)
+        inside = np.maximum(np.minimum(t - self.start, self.end - t), 0.0)
+        return np.asarray(-np.expm1(-inside / self.blend))
+
+
 def tracking_law(
-    arc: Arc, gain: GainCurve | None, limits: Array | None = None, projector: Array | None = None
+    arc: Arc,
+    gain: GainCurve | None,
+    limits: Array | None = None,
+    projection: Projection | None = None,
 ) -> DifferentiableLaw:
-    """u = mu(t) + K(t) P (alpha(t) - x) on an arc, the difference in the tangent space at x.
+    """u = mu(t) + K(t) P(t) (alpha(t) - x) on an arc, the difference in the tangent space at x.
 
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
-    which u is cut; what is cut has derivative zero. projector: P (ndx, ndx), the identity by
-    default.
+    which u is cut; what is cut has derivative zero. projection: P, the identity by default.
     """
-    law = _Tracking(arc, gain, limits, projector)
+    law = _Tracking(arc, gain, limits, projection)
     return DifferentiableLaw(law, law.jacobian, law.rate)
 
 
@@ -46,7 +81,7 @@ class _Tracking:
     arc: Arc
     gain: GainCurve | None
     limits: Array | None
-    projector: Array | None
+    projection: Projection | None
     _kept: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, t: float, x: Array) -> Array:
@@ -62,8 +97,8 @@ class _Tracking:
         if self.gain is None:
             return u, np.zeros((*u.shape, self.arc.space.nx))
         gain = self.gain(times)
-        if self.projector is not None:
-            gain = gain @ self.projector
+        if self.projection is not None:
+            gain = gain @ self.projection(times)
         return u + (gain @ self.arc(times)[:, :, None])[:, :, 0], gain
 
     def jacobian(self, t: float, x: Array) -> Array:
@@ -71,7 +106,7 @@ class _Tracking:
         if self.gain is None:
             return np.zeros((arc.inputs.shape[2], space.ndx))
         by_state, _ = difference_jacobians(space, x, arc.state_and_input(t)[0])
-        return self._where_free(t, x, self.gain(t) @ self._projected(by_state))
+        return self._where_free(t, x, self.gain(t) @ self._projected(t, by_state))
 
     def rate(self, t: float, x: Array) -> Array:
         arc, space = self.arc, self.arc.space
@@ -79,11 +114,14 @@ class _Tracking:
         change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])
         if self.gain is not None:
             alpha = arc.state_and_input(t)[0]
-            change += self.gain.rate(t) @ self._projected(space.difference(x, alpha))
+            error = space.difference(x, alpha)
+            change += self.gain.rate(t) @ self._projected(t, error)
+            if self.projection is not None:
+                change += self.gain(t) @ self.projection.rate(t) @ error
             if inside:
                 _, by_target = difference_jacobians(space, x, alpha)
                 moved = by_target @ _tangent_rate(arc, t, alpha)
-                change += self.gain(t) @ self._projected(moved)
+                change += self.gain(t) @ self._projected(t, moved)
         return self._where_free(t, x, change)
 
     def _free(self, t: float, x: Array) -> Array:
@@ -94,7 +132,7 @@ class _Tracking:
         alpha, u = self.arc.state_and_input(t)
         if self.gain is None:
             return u
-        return u + self.gain(t) @ self._projected(self.arc.space.difference(x, alpha))
+        return u + self.gain(t) @ self._projected(t, self.arc.space.difference(x, alpha))
 
     def _affine(self, t: float) -> tuple[Array, Array]:
         """b (nu,) and K (nu, nx) at time t."""
@@ -102,8 +140,8 @@ class _Tracking:
         if found is None:
             alpha, u = self.arc.state_and_input(t)
             k = np.zeros((len(u), len(alpha))) if self.gain is None else self.gain(t)
-            if self.projector is not None:
-                k = k @ self.projector
+            if self.projection is not None:
+                k = k @ self.projection(t)
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             found = self._kept[t] = (u + k @ alpha, k)
@@ -116,8 +154,8 @@ class _Tracking:
             change[(u < self.limits[0]) | (u > self.limits[1])] = 0.0
         return change
 
-    def _projected(self, z: Array) -> Array:
-        return z if self.projector is None else self.projector @ z
+    def _projected(self, t: float, z: Array) -> Array:
+        return z if self.projection is None else self.projection(t) @ z
 
 
 def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:

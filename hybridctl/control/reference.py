@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from hybridctl.checks import Array, function, instance, member, number, sequence, vector
+from hybridctl.control.impacts import Impact, impact_of
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
@@ -52,11 +53,13 @@ class Reference:
     the nominal trajectory has an arc more, but the reference goes on. `arcs[i]` is defined on
     [start - before, end + after] of the time between events i - 1 and i; its mode is the one in
     which it begins. `phantoms` maps (event index, guards that have fired) to the phantom arc there.
+    `impacts` has M, J and bounds of the impulses of each event, None where it changes no velocity.
     """
 
     nominal: HybridTrajectory
     arcs: tuple[Arc, ...]
     phantoms: Mapping[tuple[int, frozenset[str]], PhantomArc]
+    impacts: tuple[Impact | None, ...] = ()
 
     def __repr__(self) -> str:
         span = f"{self.nominal.start:.6g} to {self.nominal.end:.6g} s"
@@ -138,7 +141,7 @@ def extend(
             arc = joined(0, [flow(-early[k]), flow(late[k])])
             key = (k, frozenset(seed.fired))
             phantoms[key] = PhantomArc(k, seed.mode, seed.fired, seed.impulses, arc)
-    return Reference(trajectory, arcs, phantoms)
+    return Reference(trajectory, arcs, phantoms, tuple(_impact(system, e) for e in events))
 
 
 def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
@@ -196,6 +199,13 @@ def _phantom_seeds(system: HybridSystem, event: Event) -> list[Seed]:
     for seed in sequences(system, event, proper=True):
         first.setdefault(frozenset(seed.fired), seed)
     return list(first.values())
+
+
+def _impact(system: HybridSystem, event: Event) -> Impact | None:
+    """What an event may do to velocities, over all orders of its guards."""
+    seeds = sequences(system, event, proper=False)
+    first = [seed.state for seed in seeds if len(seed.fired) == 1]
+    return impact_of(system, event, [seed.impulses for seed in seeds], first)
 
 
 def held(arc: Arc) -> Feedforward:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, instance
 from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.interim import Interim, InterimLaw, Moment, expecting, settling
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
@@ -103,6 +104,9 @@ class ReferenceSpreading:
     complete.
     limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
     is cut there. That is a kink, which the error control of the integrator resolves.
+    interim: what to do while an impact lasts or is incomplete, for plants whose impacts take time
+    and for touches that are known late; without it an impact is over with its last touch.
+
     It knows of events at once; `DetectedPolicy` lets it know late, or not at all.
 
     A state that leaves an arc before or after the interval on which it is extended raises
@@ -116,10 +120,16 @@ class ReferenceSpreading:
         phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
         *,
         limits: ArrayLike | None = None,
+        interim: Interim | None = None,
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains, phantom_gains)
         self.limits = checked_limits(reference, limits)
+        self.interim = Interim() if interim is None else instance("interim", interim, Interim)
+        self._explanations = tuple(
+            None if impact is None else impact.explanation(self.interim.velocities)
+            for impact in reference.impacts
+        )
 
     def gain(self, position: Position) -> GainCurve | None:
         """K(t) at a position; None where the feedback is off."""
@@ -128,8 +138,14 @@ class ReferenceSpreading:
         return self.gains.phantoms.get((position.macro, position.fired))
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback on the arc that `history` calls for."""
-        position, arc, _ = self._plan(history)
+        """Feedforward and feedback on the arc that `history` calls for.
+
+        It has derivatives but in the interim mode.
+        """
+        position, moment = self._where(history)
+        if moment.event is not None:
+            return self._between(moment.event, moment.under_way, history.time)
+        arc, _ = self._piece(position, history.time)
         whole = followed(self.reference, position)
         if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
@@ -140,14 +156,44 @@ class ReferenceSpreading:
         return tracking_law(arc, self.gain(position), self.limits)
 
     def next_change(self, history: History) -> float:
-        """When the feedforward of the reference jumps, s."""
-        return self._plan(history)[2]
+        """When the feedforward of the reference jumps, or the interim mode begins or ends, s."""
+        position, moment = self._where(history)
+        if moment.event is not None:
+            position = Position(moment.event + moment.under_way, 0, frozenset())
+        return min(self._piece(position, history.time)[1], moment.until)
 
-    def _plan(self, history: History) -> tuple[Position, Arc, float]:
-        """The position, the piece of the arc there, and when it changes."""
-        position = locate(self.reference, history.events)
+    def _piece(self, position: Position, time: float) -> tuple[Arc, float]:
+        """The piece of the arc at a position, and when it ends."""
         changes = () if position.fired else self.reference.changes[position.macro]
-        return position, *piece(followed(self.reference, position), changes, history.time)
+        return piece(followed(self.reference, position), changes, time)
+
+    def _where(self, history: History) -> tuple[Position, Moment]:
+        """The position, and where the time lies in the window of an impact."""
+        reference, interim, time = self.reference, self.interim, history.time
+        position, touched, done = START, math.inf, -math.inf
+        for event in history.events:
+            following = advance(reference, position, event.guards)
+            if following.macro > position.macro:
+                touched, done = math.inf, event.time
+            elif following.fired and not position.fired:
+                touched = event.time
+            position = following
+        k = position.macro
+        if k and self._explanations[k - 1] is not None:
+            moment = settling(interim, k - 1, done, time)
+            if moment is not None:
+                return position, moment
+        if k == len(reference.events) or self._explanations[k] is None:
+            return position, Moment(None, False, math.inf)
+        return position, expecting(interim, k, due(reference, position), touched, time)
+
+    def _between(self, event: int, under_way: bool, time: float) -> InputLaw:
+        """The law of the interim mode of an event."""
+        k, explanation = event + under_way, self._explanations[event]
+        assert explanation is not None
+        arc, _ = piece(self.reference.arcs[k], self.reference.changes[k], time)
+        ante = self.reference.arcs[event]
+        return InterimLaw(arc, ante, self.gains.arcs[k], explanation, self.limits)
 
 
 class ClockTracking:

@@ -134,6 +134,12 @@ def test_windows_must_fit_the_extension(bounces):
     _, reference = bounces
     with pytest.raises(InputError, match="window must be at most the extension"):
         NearestTracking(reference, [GAIN, GAIN], window=0.25)
+    with pytest.raises(InputError, match="window must be greater than 0"):
+        NearestTracking(reference, [GAIN, GAIN], window=(0.0, 0.0))
+    with pytest.raises(InputError, match="one before and after"):
+        NearestTracking(reference, [GAIN, GAIN], window=(0.1, 0.1, 0.1))
+    with pytest.raises(InputError, match="metric must be positive semidefinite"):
+        NearestTracking(reference, [GAIN, GAIN], window=0.1, metric=-np.eye(2))
 
 
 @pytest.mark.parametrize("system", [landing_ball(), bouncing_ball(0.8), bouncing_ball(1.0)])
@@ -163,6 +169,62 @@ def test_the_projector_of_the_door_is_that_of_its_contacts(at_the_door):
     jump = event.state_after - event.state_before
     assert np.abs(jump[4:]).max() > 0.5
     np.testing.assert_allclose(found @ jump, 0.0, atol=1e-9)
+
+
+def test_some_velocities_are_projected_by_themselves(at_the_door):
+    """Of the arm's velocities what impulses do to these is taken off; the door's is left out."""
+    plant, reference = at_the_door
+    gains = rrr_door.schedule(rrr_door.Config(), reference)
+    policy = ImpactInvariantTracking(plant, reference, gains, window=0.04, velocities=(0, 1, 2))
+    (p,), (event,) = policy.projectors, reference.events
+    np.testing.assert_array_equal(p[:4], np.eye(8)[:4])
+    np.testing.assert_array_equal(p[7], 0.0)
+    np.testing.assert_allclose(p @ p, p, atol=1e-12)
+    jump = event.state_after - event.state_before
+    np.testing.assert_allclose(p @ jump, 0.0, atol=1e-9)
+    dynamics = ContactDynamics(door.robot(door.Parameters()), door.contacts(door.Parameters()))
+    mass = dynamics.robot.mass_matrix(event.state_before[:4])[:3, :3]
+    np.testing.assert_allclose(mass @ p[4:7, 4:7], p[4:7, 4:7].T @ mass, atol=1e-9)
+
+
+def test_windows_may_differ_before_and_after_and_blend(bounces):
+    """Inside, the weight of the projection is 1 - exp(-s / tau), s from the nearer end."""
+    system, reference = bounces
+    due, tau = reference.events[0].time, 0.01
+    policy = ImpactInvariantTracking(
+        system, reference, [GAIN, GAIN], window=(0.06, 0.03), blend=tau
+    )
+    k = np.array(GAIN)
+    for t in due + np.array([-0.07, -0.0601, -0.05, -0.02, 0.001, 0.015, 0.029, 0.0301]):
+        arc = reference.nominal.arcs[int(t >= due)]
+        alpha, mu = arc.state_and_input(t)
+        x = alpha - [0.01, 0.5]
+        inside = min(t - (due - 0.06), due + 0.03 - t)
+        weight = -np.expm1(-inside / tau) if inside > 0.0 else 0.0
+        law = policy.law(hc.hybrid.History("air", t, x))
+        np.testing.assert_allclose(law(t, x), mu + k @ [0.01, (1.0 - weight) * 0.5], atol=1e-9)
+        h = 1e-6  # central differences: h^2 / tau^2 of the slope, and 1e-15 / h
+        slope = (law(t + h, x) - law(t - h, x)) / (2.0 * h)
+        np.testing.assert_allclose(law.rate(t, x), slope, rtol=1e-6, atol=1e-6)
+    done = run(bounces, policy, (1.02, 0.0))
+    changes = [e.time for e in done.events if not e.guards]
+    assert changes == pytest.approx([due - 0.06, due, due + 0.03], abs=1e-12)
+
+
+def test_the_nearest_arc_is_that_of_the_metric(bounces):
+    """Arcs cross at the event, at 4.4 m/s down and 3.5 m/s up; 10 ms later they are 8 cm apart.
+
+    A state at the place of one of them with the velocity of the other is near to either.
+    """
+    _, reference = bounces
+    t = reference.events[0].time + 0.01
+    before, after = (arc(t) for arc in reference.arcs)
+    x = np.array([before[0], after[1]])
+    for metric, nearest in ((None, 1), (np.diag([1.0, 1e-9]), 0), (np.diag([1e9, 1.0]), 0)):
+        policy = NearestTracking(reference, [GAIN, GAIN], window=0.05, metric=metric)
+        alpha, mu = reference.arcs[nearest].state_and_input(t)
+        u = policy.law(hc.hybrid.History("air", t, x))(t, x)
+        np.testing.assert_allclose(u, mu + np.array(GAIN) @ (alpha - x), atol=1e-9)
 
 
 def test_at_the_door_all_arrive_and_only_spreading_stays_small(at_the_door):

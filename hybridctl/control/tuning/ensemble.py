@@ -23,6 +23,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.control.tracking import tracking_error
 from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.workers import Crew, Here
@@ -160,6 +161,8 @@ def digest(gains: GainSchedule) -> str:
     """A name for gains that are the same to the last bit."""
     keys = sorted(gains.phantoms, key=lambda key: (key[0], sorted(key[1])))
     total = hashlib.sha256(repr([(event, sorted(fired)) for event, fired in keys]).encode())
+    if isinstance(gains, WindowedGains):
+        total.update(repr(gains.windows).encode())
     curves: list[GainCurve] = [*gains.arcs, *(gains.phantoms[key] for key in keys)]
     for curve in curves:
         total.update(repr(curve.values.shape).encode())

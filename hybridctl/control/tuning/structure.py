@@ -18,6 +18,13 @@ from hybridctl.errors import InputError
 from hybridctl.sensitivity.linearize import Linearization
 
 
+@dataclass(frozen=True, eq=False)
+class WindowedGains(GainSchedule):
+    """Gains, and the lengths of windows around events that are tuned with them, s."""
+
+    windows: tuple[float, ...] = ()
+
+
 class GainStructure(Protocol):
     """Gains as a function of parameters (p,)."""
 

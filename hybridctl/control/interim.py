@@ -1,0 +1,116 @@
+r"""An interim mode for reference spreading, from before the planned impact until it is over.
+
+An impact that splits or takes time leaves the velocity between those of the arcs before and after
+it, and a controller that knows of touches late compares with the wrong one of them. In a window
+around the impact the velocity v is therefore compared with the nearest one that a part of the
+planned impulses makes of the velocity before it (see `impacts`),
+
+.. math:: u = \mu + K \begin{pmatrix} q_\alpha - q \\
+    v^-(t) + M^{-1} J^\top \Lambda^* - v \end{pmatrix},
+   \qquad \Lambda^* = \arg\min_{l \le \Lambda \le b} | v^-(t) + M^{-1} J^\top \Lambda - v |_M ,
+
+with feedforward, positions and gains of the arc before the impact until that is under way, by a
+touch or by the clock, and of the arc after it from then on. Free motion before and after the window
+is that of reference spreading.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array, number, sequence
+from hybridctl.control.gains import GainCurve
+from hybridctl.control.impacts import Explanation
+from hybridctl.hybrid.trajectory import Arc
+
+
+@dataclass(frozen=True)
+class Interim:
+    """When the interim mode holds, and what it compares.
+
+    before: how long before the planned time of an impact it begins, s, if no touch is known
+    earlier. dwell: how long after the last touch it goes on, s. timeout: how long after the planned
+    time, or the first touch if that is later, it waits for touches that are missing, s; with none
+    it does not wait. velocities: which of them are compared, such as those of the joints with
+    motors; the others are not fed back meanwhile. All by default.
+
+    Of no width, before, dwell and timeout being zero, it never holds.
+    """
+
+    before: float = 0.0
+    dwell: float = 0.0
+    timeout: float = 0.0
+    velocities: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("before", "dwell", "timeout"):
+            number(name, getattr(self, name), at_least=0.0)
+        if self.velocities is not None:
+            object.__setattr__(self, "velocities", tuple(sequence("velocities", self.velocities)))
+
+
+class Moment(NamedTuple):
+    """Where a time lies in the window of an impact, and until when what follows from that holds.
+
+    event: its number in the reference, None outside of all windows. under_way: whether it has been
+    touched or is due.
+    """
+
+    event: int | None
+    under_way: bool
+    until: float
+
+
+def settling(interim: Interim, event: int, done: float, time: float) -> Moment | None:
+    """The window of an event that was complete at `done`, None where it is over."""
+    end = done + interim.dwell
+    return Moment(event, True, end) if time < end else None
+
+
+def expecting(interim: Interim, event: int, due: float, touched: float, time: float) -> Moment:
+    """The window of the next event, due at a time and first touched at another, s.
+
+    Without a touch that is infinite.
+    """
+    known = touched < math.inf
+    opens = min(due - interim.before, touched)
+    end = (max(due, touched) if known else due) + interim.timeout
+    if (known and not interim.timeout) or not time < end or not opens < end:
+        return Moment(None, False, math.inf)
+    if time < opens:
+        return Moment(None, False, opens)
+    under_way = time >= min(due, touched)
+    return Moment(event, under_way, end if under_way else min(due, end))
+
+
+@dataclass(frozen=True, eq=False)
+class InterimLaw:
+    """The law within the window: mu, q and K along `arc`, velocities explained from `ante` on."""
+
+    arc: Arc
+    ante: Arc
+    gain: GainCurve
+    explanation: Explanation
+    limits: Array | None
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
+        space = self.arc.space
+        alpha, mu = self.arc.state_and_input(t)
+        before, _ = self.ante.state_and_input(t)
+        error = space.difference(x, alpha)
+        nv = space.ndx // 2
+        kept = list(self.explanation.velocities)
+        change = (x[-nv:] - before[-nv:])[kept]
+        error[nv:] = 0.0
+        error[[nv + i for i in kept]] = self.explanation.explained(change) - change
+        u: Array = mu + self.gain(t) @ error
+        if self.limits is None:
+            return u
+        cut: Array = np.minimum(np.maximum(u, self.limits[0]), self.limits[1])
+        return cut

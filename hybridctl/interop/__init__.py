@@ -1,0 +1,1 @@
+"""Robots and states in other engines, and those engines as plants."""

@@ -1,0 +1,407 @@
+r"""MuJoCo: robots with contacts as its models, states to and from, and its simulation as a plant.
+
+Contacts of MuJoCo are springs and dampers: a gap r < 0 obeys :math:`\ddot r + 2 \zeta \omega \dot r
++ \omega^2 r = 0` with :math:`\omega = 1 / (T \zeta)`, the time constant T and the damping ratio
+:math:`\zeta`, until the force is zero again. Impacts therefore take time, and their restitution
+follows from the damping ratio, not from what a `Contact` states. With friction the engine's cone
+is dilated: a sliding body that hits leaves with a normal velocity of mu times its speed.
+
+Install with `pip install "hybridctl[mujoco]"`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from hybridctl.checks import Array, Indices, all_finite, instance, number, vector
+from hybridctl.errors import InputError, SimulationError
+from hybridctl.hybrid.plant import Sample
+from hybridctl.mechanics.bodies import MovingBody
+from hybridctl.mechanics.contacts import WORLD, Contact, checked_contacts
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Plane, Sphere
+
+_POINT = 1e-3  # m, radius of the sphere that stands for a contact point
+_SLAB = (2.0, 2.0, 0.1)  # m, half the sides of the box that stands for the plane of a moving body
+_STEPS = 4  # of the engine in a time constant, at least
+_LONGEST = 2e-4  # s, its step otherwise
+_IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)
+_DAMPING = (1e-3, 30.0)
+_THICKNESS = 1e-12  # of the inertia of a body
+
+
+@dataclass(frozen=True)
+class Compliance:
+    """How contacts give way: `time_constant` in s and `damping_ratio`, the engine's `solref`."""
+
+    time_constant: float = 5e-4
+    damping_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        number("time_constant", self.time_constant, above=0.0)
+        number("damping_ratio", self.damping_ratio, above=0.0)
+
+    @staticmethod
+    def of(duration: float, restitution: float) -> Compliance:
+        """That of impacts which last so long, in s, and leave so much of the speed.
+
+        restitution: between 1e-3 and 0.99.
+        """
+        number("duration", duration, above=0.0)
+        number("restitution", restitution, at_least=1e-3, at_most=0.99)
+        ratio = float(brentq(lambda z: _rebound(z)[1] - restitution, *_DAMPING, xtol=1e-12))
+        return Compliance(duration / _rebound(ratio)[0], ratio)
+
+    @property
+    def duration(self) -> float:
+        """How long an impact lasts that nothing else accelerates, s."""
+        return self.time_constant * _rebound(self.damping_ratio)[0]
+
+    @property
+    def restitution(self) -> float:
+        """Its speed after it over the one before it."""
+        return _rebound(self.damping_ratio)[1]
+
+
+def _rebound(ratio: float) -> tuple[float, float]:
+    """Duration in time constants, and restitution, of a damped spring until its force is zero."""
+    if abs(ratio - 1.0) < 1e-7:
+        return 2.0, math.exp(-2.0)
+    if ratio < 1.0:
+        turn = 2.0 * math.acos(ratio) / math.sqrt(1.0 - ratio**2)
+    else:
+        turn = 2.0 * math.acosh(ratio) / math.sqrt(ratio**2 - 1.0)
+    return ratio * turn, math.exp(-ratio * turn)
+
+
+@dataclass(frozen=True, eq=False)
+class MujocoModel:
+    """A robot with contacts as a model of the engine, `model`, an `mjModel`.
+
+    It collides where a contact is named, and nowhere else. timestep: of the engine, s, by default
+    a quarter of the time constant, at most 0.2 ms. Raises `InputError` for joints and surfaces that
+    the engine does not have: unit circles, planar joints, terrain, bowls.
+    """
+
+    robot: Robot
+    contacts: tuple[Contact, ...]
+    compliance: Compliance = Compliance()
+    timestep: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contacts", checked_contacts(self.robot, self.contacts))
+        give = instance("compliance", self.compliance, Compliance)
+        if self.timestep is None:
+            object.__setattr__(self, "timestep", min(_LONGEST, give.time_constant / _STEPS))
+        number("timestep", self.timestep, above=0.0)
+
+    @cached_property
+    def model(self) -> Any:
+        """The compiled model."""
+        return _compiled(self)
+
+    def to_engine(self, state: ArrayLike) -> tuple[Array, Array]:
+        """qpos and qvel of a state x = (q, v)."""
+        x = np.asarray(state, dtype=np.float64)
+        nq = self.robot.nq
+        qpos, qvel = x[:nq][self._positions], x[nq:][self._velocities]
+        for q, v in self._bases:
+            turn = _turn(qpos[q + 3 : q + 7])
+            qvel[v : v + 3] = turn @ qvel[v : v + 3]
+        return qpos, qvel
+
+    def from_engine(self, qpos: Array, qvel: Array) -> Array:
+        """The state x = (q, v) of qpos and qvel."""
+        nq, x = self.robot.nq, np.empty(self.robot.nq + self.robot.nv)
+        x[:nq][self._positions] = qpos
+        rates = np.array(qvel)
+        for q, v in self._bases:
+            rates[v : v + 3] = _turn(qpos[q + 3 : q + 7]).T @ rates[v : v + 3]
+        x[nq:][self._velocities] = rates
+        return x
+
+    @cached_property
+    def actuation(self) -> Array:
+        """Generalised forces of the engine by inputs, (nv, nu)."""
+        return self.robot.actuation[self._velocities]
+
+    @cached_property
+    def _order(self) -> list[tuple[int, int, MovingBody]]:
+        """Of each joint where its coordinates and velocities are in the engine, and its body."""
+        model = self.model
+        found = []
+        for i, body in enumerate(self.robot.tree().bodies):
+            joint = model.joint(_joint_names(i, body)[0]).id
+            found.append((int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]), body))
+        return found
+
+    @cached_property
+    def _positions(self) -> Indices:
+        """Of each entry of qpos the one of q that it is."""
+        places = np.empty(self.robot.nq, dtype=np.intp)
+        for q, _, body in self._order:
+            kinds = {"floating": (0, 1, 2, 6, 3, 4, 5), "spherical": (3, 0, 1, 2)}
+            order = kinds.get(body.kind, range(body.twist.shape[1]))
+            places[q : q + len(order)] = [body.q + i for i in order]
+        return places
+
+    @cached_property
+    def _velocities(self) -> Indices:
+        """Of each entry of qvel the one of v that it is."""
+        places = np.empty(self.robot.nv, dtype=np.intp)
+        for _, v, body in self._order:
+            n = body.twist.shape[1]
+            places[v : v + n] = np.arange(body.v, body.v + n)
+        return places
+
+    @cached_property
+    def _bases(self) -> list[tuple[int, int]]:
+        """Where floating bases begin in qpos and qvel: their linear velocity is the world's."""
+        return [(q, v) for q, v, body in self._order if body.kind == "floating"]
+
+
+class MujocoPlant:
+    """MuJoCo as a plant: a robot whose impacts take time.
+
+    Channels of its samples are "normal_force" (c,) in N and "contact" (c,), flags of what touches,
+    both at the end of the period. period: between samples, s.
+    """
+
+    def __init__(self, model: MujocoModel, period: float = 1e-3) -> None:
+        self.model = instance("model", model, MujocoModel)
+        self._period = number("period", period, above=0.0)
+        assert model.timestep is not None
+        self._substeps = max(round(period / model.timestep), 1)
+        engine = model.model
+        engine.opt.timestep = period / self._substeps
+        self._data = mujoco.MjData(engine)
+        self._spheres = [engine.geom(f"point {i}").id for i in range(len(model.contacts))]
+        self._begun, self._count = 0.0, 0
+
+    @property
+    def period(self) -> float:
+        """Between two samples, s."""
+        return self._period
+
+    def reset(self, time: float, state: ArrayLike) -> Sample:
+        """Begin at a time in s and a state (nx,)."""
+        robot, data = self.model.robot, self._data
+        x = vector("state", state, robot.nq + robot.nv)
+        mujoco.mj_resetData(self.model.model, data)
+        data.qpos[:], data.qvel[:] = self.model.to_engine(x)
+        mujoco.mj_forward(self.model.model, data)
+        self._begun, self._count = number("time", time), 0
+        return self._sample()
+
+    def step(self, u: ArrayLike) -> Sample:
+        """Go on for one period under the input u (nu,).
+
+        Raises `SimulationError` where the engine diverges.
+        """
+        data = self._data
+        data.qfrc_applied[:] = self.model.actuation @ np.asarray(u, dtype=np.float64)
+        mujoco.mj_step(self.model.model, data, nstep=self._substeps)
+        self._count += 1
+        if not all_finite(data.qvel) or data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number:
+            raise SimulationError(f"MuJoCo diverges before t = {self._sample().time:.6g} s")
+        return self._sample()
+
+    def _sample(self) -> Sample:
+        data = self._data
+        forces = np.zeros(len(self._spheres))
+        if data.ncon:
+            found = data.contact
+            rows = found.efc_address.tolist()
+            for pair, row in zip(found.geom.tolist(), rows, strict=True):
+                if row >= 0:
+                    sphere = pair[0] if pair[0] in self._spheres else pair[1]
+                    forces[self._spheres.index(sphere)] += data.efc_force[row]
+        time = self._begun + self._count * self._period
+        state = self.model.from_engine(data.qpos, data.qvel)
+        return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
+
+
+def _compiled(made: MujocoModel) -> Any:
+    """The model by the engine's compiler."""
+    robot, spec = made.robot, mujoco.MjSpec()
+    tree = robot.tree()
+    option = spec.option
+    option.gravity, option.timestep = tree.gravity, made.timestep
+    option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
+    option.tolerance, option.iterations = 1e-10, 50
+    spec.compiler.degree = False
+    bodies = _bodies(spec, robot, tree.bodies, tree.armature)
+    for i, contact in enumerate(made.contacts):
+        _pair(spec, bodies, made, i, contact)
+    return spec.compile()
+
+
+def _bodies(
+    spec: Any, robot: Robot, bodies: Sequence[MovingBody], armature: Array
+) -> list[tuple[Any, Array]]:
+    """The engine's body of each joint, the world first, and the joint's frame in it (4, 4).
+
+    A joint that moves no mass shares the body of the joint that it carries.
+    """
+    found: list[tuple[Any, Array]] = [(spec.worldbody, np.eye(4))]
+    waiting: list[tuple[int, Array]] = []
+    frames: dict[int, tuple[int, Array]] = {}
+    for i, body in enumerate(bodies):
+        placed = _frame(body.rotation, body.position)
+        if waiting and waiting[-1][0] == body.parent:
+            waiting = [(j, at @ placed) for j, at in waiting]
+            placed = frames[waiting[0][0]][1] @ waiting[0][1]
+            parent = frames[waiting[0][0]][0]
+        else:
+            parent = body.parent
+        if body.mass == 0.0 and not body.inertia.any():
+            if not waiting:
+                frames[i] = parent, placed
+            waiting.append((i, np.eye(4)))
+            found.append((None, np.eye(4)))
+            continue
+        carrier, offset = found[parent + 1]
+        made = carrier.add_body(name=f"body {i}", **_pose(offset @ placed))
+        _inertia(made, body)
+        for j, at in [*waiting, (i, np.eye(4))]:
+            _joint(made, j, bodies[j], np.linalg.inv(at), robot, armature)
+            if j < i:
+                found[j + 1] = made, np.linalg.inv(at)
+        waiting = []
+        found.append((made, np.eye(4)))
+    return found
+
+
+def _inertia(made: Any, body: MovingBody) -> None:
+    """Mass, center and inertia about it; a flat body is given a thickness beyond rounding."""
+    c = body.moment / body.mass
+    about = body.inertia - body.mass * (c @ c * np.eye(3) - np.outer(c, c))
+    about += _THICKNESS * np.trace(about) * np.eye(3)
+    made.mass, made.ipos, made.explicitinertial = body.mass, c, True
+    made.fullinertia = [*np.diag(about), about[0, 1], about[0, 2], about[1, 2]]
+
+
+def _joint_names(i: int, body: MovingBody) -> list[str]:
+    """Names of the engine's joints of one of ours."""
+    n = body.twist.shape[1] if body.kind == "translation" else 1
+    return [f"joint {i}.{k}" for k in range(n)]
+
+
+def _joint(made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armature: Array) -> None:
+    """Add the joints of ours whose frame is at a pose (4, 4) in the engine's body."""
+    names, kinds = _joint_names(i, body), mujoco.mjtJoint
+    if body.kind == "floating":
+        if body.parent >= 0 or (body.rotation != np.eye(3)).any() or body.position.any():
+            raise InputError("a floating base must be placed at the origin of the world")
+        made.add_joint(name=names[0], type=kinds.mjJNT_FREE)
+        return
+    if body.kind == "spherical":
+        made.add_joint(name=names[0], type=kinds.mjJNT_BALL, pos=at[:3, 3])
+        return
+    linear, angular = body.twist[:3], body.twist[3:]
+    if body.kind not in ("screw", "translation") or (linear.any() and angular.any()):
+        raise InputError(f"joint {robot.joint_names[i]!r} has no counterpart in MuJoCo")
+    turns = bool(angular.any())
+    passive, axes = robot.passive, (angular if turns else linear).T
+    for k, (name, axis) in enumerate(zip(names, axes, strict=True)):
+        v = body.v + k
+        made.add_joint(
+            name=name,
+            type=kinds.mjJNT_HINGE if turns else kinds.mjJNT_SLIDE,
+            axis=at[:3, :3] @ axis,
+            pos=at[:3, 3],
+            stiffness=[passive.stiffness[v], 0.0, 0.0],
+            springref=passive.rest[v],
+            damping=[passive.damping[v], 0.0, 0.0],
+            armature=armature[v],
+        )
+
+
+def _pair(
+    spec: Any, bodies: list[tuple[Any, Array]], made: MujocoModel, i: int, contact: Contact
+) -> None:
+    """The geometry of a contact, and the pair that collides."""
+    radius = contact.radius or _POINT
+    shift = 0.0 if contact.radius else _POINT
+    body, at = _carrier(made.robot, bodies, contact.frame)
+    place = at @ _frame(np.eye(3), contact.offset)
+    kinds, apart = mujoco.mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
+    body.add_geom(
+        name=f"point {i}", type=kinds.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place[:3, 3], **apart
+    )
+    body, at = _carrier(made.robot, bodies, contact.body)
+    surface = contact.surface
+    if isinstance(surface, Plane):
+        normal = surface.unit_normal
+        face = surface.point - shift * normal
+        flat = contact.body == WORLD or body is spec.worldbody
+        depth = 0.0 if flat else _SLAB[2]
+        pose = at @ _frame(_towards(normal), face - depth * normal)
+        kind, size = (kinds.mjGEOM_PLANE, (0.0, 0.0, 1.0)) if flat else (kinds.mjGEOM_BOX, _SLAB)
+        body.add_geom(name=f"surface {i}", type=kind, size=size, **_pose(pose), **apart)
+    elif isinstance(surface, Sphere) and not surface.inside:
+        pose = at @ _frame(np.eye(3), surface.center)
+        size = (surface.radius - shift, 0.0, 0.0)
+        kind = kinds.mjGEOM_SPHERE
+        body.add_geom(name=f"surface {i}", type=kind, size=size, pos=pose[:3, 3], **apart)
+    else:
+        raise InputError(
+            f"surface of contact {contact.name!r} must be a Plane, or a Sphere from outside, "
+            f"for MuJoCo, got {surface!r}"
+        )
+    give = made.compliance
+    spec.add_pair(
+        name=contact.name,
+        geomname1=f"point {i}",
+        geomname2=f"surface {i}",
+        condim=3 if contact.rough else 1,
+        friction=[contact.friction, contact.friction, 0.0, 0.0, 0.0],
+        solref=[give.time_constant, give.damping_ratio],
+        solimp=list(_IMPEDANCE),
+    )
+
+
+def _carrier(robot: Robot, bodies: list[tuple[Any, Array]], name: str) -> tuple[Any, Array]:
+    """The engine's body of a frame, and the frame's pose (4, 4) in it."""
+    frame = robot.frame(name)
+    body, at = bodies[frame.joint]
+    return body, at @ _frame(frame.rotation, frame.position)
+
+
+def _frame(rotation: Array, position: ArrayLike) -> Array:
+    """The pose (4, 4) of a rotation and a position."""
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = rotation, position
+    return pose
+
+
+def _pose(pose: Array) -> dict[str, Array]:
+    """A pose as the engine takes it, with its quaternion w, x, y, z."""
+    quaternion = np.zeros(4)
+    mujoco.mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
+    return {"pos": pose[:3, 3], "quat": quaternion}
+
+
+def _turn(quaternion: Array) -> Array:
+    """The rotation (3, 3) of a quaternion w, x, y, z."""
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, quaternion)
+    return matrix.reshape(3, 3)
+
+
+def _towards(normal: Array) -> Array:
+    """A rotation (3, 3) whose third axis is the normal."""
+    least = np.eye(3)[int(np.abs(normal).argmin())]
+    first = np.cross(least, normal)
+    first /= np.linalg.norm(first)
+    return np.column_stack([first, np.cross(normal, first), normal])

@@ -1,0 +1,173 @@
+"""Robots in MuJoCo: the same states, the same free motion, and contacts that rebound as stated."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import block, cube, five_link, rrr_door
+
+import hybridctl as hc
+from hybridctl.errors import InputError, SimulationError
+from hybridctl.hybrid.plant import Plant, SimulatedPlant
+from hybridctl.mechanics import Contact, Plane, Robot, Sphere
+from hybridctl.mechanics.surfaces import Terrain
+
+mujoco = pytest.importorskip("mujoco", reason="mujoco is not installed")
+
+from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant  # noqa: E402
+
+GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
+CART = """<robot name="rail"><link name="base"/><link name="cart"><inertial>
+<mass value="2"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="slide" type="prismatic"><parent link="base"/><child link="cart"/>
+<axis xyz="0 0 1"/><limit lower="-9" upper="9" effort="9" velocity="9"/></joint></robot>"""
+ROBOTS = {
+    "door": (rrr_door.robot(), rrr_door.contacts()),
+    "walker": (five_link.system(0.6).robot, five_link.system(0.6).contacts),
+    "cube": (cube.system().robot, cube.system().contacts),
+    "block": (block.robot(actuated=True), block.contacts()),
+}
+
+
+def random_state(robot, rng):
+    q = robot.integrate(robot.neutral(), 0.5 * rng.normal(size=robot.nv))
+    return np.concatenate([q, rng.normal(size=robot.nv)])
+
+
+@pytest.mark.parametrize("name", ROBOTS)
+def test_states_go_there_and_back(name):
+    robot, contacts = ROBOTS[name]
+    model, rng = MujocoModel(robot, contacts), np.random.default_rng(0)
+    for _ in range(5):
+        x = random_state(robot, rng)
+        np.testing.assert_allclose(model.from_engine(*model.to_engine(x)), x, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ROBOTS)
+def test_free_motion_has_the_same_accelerations(name):
+    """A second implementation of the dynamics: springs, dampers, gravity and inputs with it.
+
+    Of a floating base the engine has the acceleration of the world's velocity, ours is that of the
+    body's: R' a - w x v. Inertias differ by the 1e-12 that flat bodies are given.
+    """
+    robot, contacts = ROBOTS[name]
+    made, rng = MujocoModel(robot, contacts), np.random.default_rng(1)
+    data = mujoco.MjData(made.model)
+    made.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
+    for _ in range(5):
+        x, u = random_state(robot, rng), rng.normal(size=robot.nu)
+        data.qpos[:], data.qvel[:] = made.to_engine(x)
+        data.qfrc_applied[:] = made.actuation @ u
+        mujoco.mj_forward(made.model, data)
+        q, v = x[: robot.nq], x[robot.nq :]
+        found = made.from_engine(data.qpos, data.qacc)[robot.nq :]
+        if name == "cube":
+            found[:3] -= np.cross(v[3:6], v[:3])
+        expected = robot.free_acceleration(q, v, u)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ROBOTS)
+def test_gaps_are_those_of_the_contacts(name):
+    """Where the engine sees a contact, its distance is our gap; points are small spheres there."""
+    robot, contacts = ROBOTS[name]
+    made = MujocoModel(robot, contacts)
+    system = hc.mechanics.contact_system(robot, contacts)
+    data, rng, seen = mujoco.MjData(made.model), np.random.default_rng(2), 0
+    for _ in range(200):
+        x = random_state(robot, rng)
+        gaps = system.dynamics.gaps(x[: robot.nq])
+        data.qpos[:], data.qvel[:] = made.to_engine(x)
+        mujoco.mj_forward(made.model, data)
+        for pair, distance in zip(data.contact.geom, data.contact.dist, strict=True):
+            point = made.model.geom(int(pair.min())).name, made.model.geom(int(pair.max())).name
+            i = next(int(n.split()[1]) for n in point if n.startswith("point"))
+            if abs(gaps[i]) < 0.09:  # the slab that stands for the door is 0.2 m thick
+                assert distance == pytest.approx(gaps[i], abs=1e-9)
+                seen += 1
+    assert seen > 3
+
+
+@pytest.mark.parametrize(
+    "give", [Compliance(5e-3, 1.0), Compliance(5e-3, 0.3), Compliance.of(0.02, 0.05)]
+)
+def test_an_impact_lasts_and_rebounds_as_stated(give):
+    """A cart without gravity. The engine's impedance of 0.95 to 0.99 leaves a part of 1 to 5 %."""
+    robot = Robot.from_urdf(CART, gravity=(0.0, 0.0, 0.0))
+    model = MujocoModel(robot, [Contact("foot", "cart", GROUND)], give, timestep=2e-5)
+    plant = MujocoPlant(model, 1e-4)
+    sample = plant.reset(0.0, [1e-9, -1.0])
+    touching = []
+    for _ in range(1000):
+        sample = plant.step([0.0])
+        touching.append(bool(sample.sensed["contact"][0]))
+    assert 1e-4 * sum(touching) == pytest.approx(give.duration, rel=0.06)
+    assert sample.state[1] == pytest.approx(give.restitution, abs=0.02)
+    assert not touching[-1]
+
+
+def test_compliances_are_found_from_what_they_do():
+    assert Compliance(0.01, 1.0).restitution == pytest.approx(np.exp(-2.0))
+    assert Compliance(0.01, 1.0).duration == pytest.approx(0.02)
+    for duration, restitution in ((1e-3, 0.01), (0.02, np.exp(-2.0)), (5e-3, 0.9)):
+        found = Compliance.of(duration, restitution)
+        assert found.duration == pytest.approx(duration, rel=1e-9)
+        assert found.restitution == pytest.approx(restitution, rel=1e-9)
+    near = [Compliance(1.0, 1.0 + d) for d in (-1e-5, 0.0, 1e-5)]
+    np.testing.assert_allclose([c.duration for c in near], 2.0, atol=1e-4)
+    np.testing.assert_allclose([c.restitution for c in near], np.exp(-2.0), atol=1e-4)
+
+
+def test_a_block_falls_as_on_the_rigid_simulator():
+    """Without friction, on both corners one after the other, over 0.5 s.
+
+    Contacts rebound with less than 1 % and give way by v T = 0.05 mm at 0.5 m/s.
+    """
+    parameters = block.Parameters(friction=0.0)
+    give = Compliance.of(2e-4, 0.005)
+    model = MujocoModel(block.robot(parameters), block.contacts(parameters), give)
+    start = [0.0, 0.075, 0.1, 0.2, 0.0, 0.0]
+    plant, rigid = MujocoPlant(model, 1e-3), block.system(parameters)
+    sample = plant.reset(0.0, start)
+    for _ in range(500):
+        sample = plant.step([])
+    run = hc.simulate(rigid, ("open", "open"), start, (0.0, 0.5), on_zeno="rest")
+    np.testing.assert_allclose(sample.state[:3], run.final_state[:3], atol=3e-4)
+
+
+def test_it_is_a_plant_as_the_simulator_is_one():
+    robot, contacts = Robot.from_urdf(CART), [Contact("foot", "cart", GROUND)]
+    rigid = SimulatedPlant(hc.mechanics.contact_system(robot, contacts), ("open",), 1e-3)
+    soft = MujocoPlant(MujocoModel(robot, contacts, Compliance(2e-4, 3.0)), 1e-3)
+    ends = []
+    for plant in (rigid, soft):
+        assert isinstance(plant, Plant)
+        sample = plant.reset(0.5, [0.01, 0.0])
+        for _ in range(200):
+            sample = plant.step([5.0])
+        ends.append(sample)
+        assert sample.time == pytest.approx(0.7)
+        assert sample.sensed["normal_force"] == pytest.approx([2.0 * 9.81 - 5.0], rel=1e-3)
+    np.testing.assert_allclose(ends[0].state, ends[1].state, atol=1e-4)
+
+
+def test_what_the_engine_does_not_have_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the engine leaves its log
+    robot = Robot.from_urdf(CART)
+    hills = Contact("foot", "cart", Terrain(lambda x, y: 0.1 * x * y))
+    with pytest.raises(InputError, match=r"surface of contact 'foot' must be a Plane"):
+        _ = MujocoModel(robot, [hills]).model
+    bowl = Contact("foot", "cart", Sphere((0, 0, 0), 1.0, inside=True))
+    with pytest.raises(InputError, match=r"a Sphere from outside"):
+        _ = MujocoModel(robot, [bowl]).model
+    wheel = CART.replace('type="prismatic"', 'type="continuous"')
+    with pytest.raises(InputError, match="joint 'slide' has no counterpart in MuJoCo"):
+        _ = MujocoModel(Robot.from_urdf(wheel), [Contact("foot", "cart", GROUND)]).model
+    with pytest.raises(InputError, match=r"restitution must be at most 0\.99"):
+        Compliance.of(1e-3, 1.0)
+    with pytest.raises(InputError, match="time_constant must be greater than 0"):
+        Compliance(0.0)
+    plant = MujocoPlant(MujocoModel(robot, [Contact("foot", "cart", GROUND)]))
+    with pytest.raises(InputError, match="state must have shape"):
+        plant.reset(0.0, [1.0])
+    plant.reset(0.0, [1.0, 0.0])
+    with pytest.raises(SimulationError, match="MuJoCo diverges"):
+        plant.step([1e300])
