@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybridctl.robots import ball, block
+from hybridctl.robots import ball, block, cube
 
 import hybridctl as hc
 from hybridctl import plots
@@ -38,6 +38,46 @@ def test_states_are_drawn_with_their_names_and_modes(landing, tmp_path):
         times, values = drawn(one)
         inside = ~np.isin(times, [event.time for event in landing.events])
         np.testing.assert_allclose(values[inside], landing(times[inside])[:, k], atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """A ball on rails under an input that is held for 5 ms, which meets the floor once."""
+    level = ball.Parameters(slope=0.0)
+    robot = hc.mechanics.Robot.from_urdf(ball.urdf(level), actuated=["x"])
+    system = hc.mechanics.contact_system(robot, ball.contacts(level))
+    policy = hc.SampledPolicy(lambda t, x: np.array([-x[2]]), 5e-3)
+    return hc.simulate(system, ("open",), [0.0, 0.3, 0.4, 0.0], (0.0, 0.3), policy)
+
+
+def test_samples_of_a_controller_are_no_events(sampled):
+    assert len(sampled.arcs) > 50
+    assert len(sampled.guard_events) == 1
+    for axes in sampled.plot().axes:
+        assert len(axes.lines) == 2  # before the impact, and after it
+        times, _ = drawn(axes)
+        assert (np.diff(times) >= 0.0).all()
+    force = plots.forces(sampled).axes[0]
+    assert sum(line.get_linestyle() == ":" for line in force.lines) == 1
+
+
+def test_chosen_coordinates_are_drawn(landing):
+    figure = landing.plot(names=["root_z [m]"])
+    assert [axes.get_ylabel() for axes in figure.axes] == ["root_z [m]"]
+    with pytest.raises(UnknownNameError, match=r"did you mean 'root_z \[m\]'"):
+        landing.plot(names=["root z [m]"])
+
+
+def test_many_coordinates_share_a_panel_for_each_unit():
+    system = cube.system()
+    start = np.concatenate((system.robot.neutral(), np.arange(6.0)))
+    start[2] = 1.0
+    figure = hc.simulate(system, ("open",) * 8, start, (0.0, 0.1)).plot()
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_ylabel() for axes in visible] == ["[m]", "[1]", "[m/s]", "[rad/s]"]
+    assert [len(axes.lines) for axes in visible] == [3, 4, 3, 3]
+    names = [text.get_text() for text in visible[0].get_legend().texts]
+    assert [name + " [m]" for name in names] == list(system.state_labels(("open",) * 8)[:3])
 
 
 def test_contacts_forces_and_energy_are_those_of_the_run(landing):

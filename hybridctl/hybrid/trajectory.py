@@ -342,9 +342,16 @@ class HybridTrajectory:
         parts = np.split(t, t.searchsorted(ends, "left"))
         return dataframe(self._known_system, list(zip(self.arcs, parts, strict=True)))
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of the states over time, see `hybridctl.plots.states`."""
-        return import_module("hybridctl.plots").states(self, path)  # not loaded with simulations
+    def plot(
+        self, path: str | os.PathLike[str] | None = None, *, names: Sequence[str] | None = None
+    ) -> Any:
+        """A matplotlib figure of the states over time, see `hybridctl.plots.states`.
+
+        names: labels of the coordinates to draw, all by default.
+        """
+        return import_module("hybridctl.plots").states(
+            self, path, names=names
+        )  # not loaded with simulations
 
     def input(self, t: float, side: Side = "right") -> Array:
         """Input (nu,) at time t."""

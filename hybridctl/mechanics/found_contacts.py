@@ -52,7 +52,7 @@ def contacts_from(
     text = file_or_text("urdf", source)
     ends = [name for name in _ends(text) if name in robot.link_names]
     ends = [name for name in ends if robot.frame(name).joint != 0]
-    shapes = [s for s in shapes_of(text, purpose="collision") if s.kind in ("sphere", "box")]
+    shapes = shapes_of(text, purpose="collision", kinds=("sphere", "box"))
     feet = [name for name in ends if _FOOT.search(name)]
     found: list[Contact] = []
     for link in feet or ends:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from hybridctl.errors import FileFormatError
 from hybridctl.files import file_or_text
 
 Kind = Literal["box", "cylinder", "sphere", "mesh"]
+KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
 GREY = (0.6, 0.6, 0.63)
 _LOG = logging.getLogger(__name__)
 
@@ -44,31 +45,34 @@ def shapes_of(
     packages: Sequence[str | os.PathLike[str]] = (),
     *,
     purpose: Literal["visual", "collision"] = "visual",
+    kinds: Collection[Kind] = KINDS,
 ) -> tuple[Shape, ...]:
     """The shapes of a URDF file or its text that are drawn, or that collide.
 
     packages: folders that hold what `package://` names; those above the file are tried too. A mesh
-    that is not found is left out, with a warning in the log. Raises `FileFormatError` for what is
-    no URDF.
+    that is not found is left out, with a warning in the log. kinds: those that are wanted. Raises
+    `FileFormatError` for what is no URDF.
     """
     text = file_or_text("urdf", urdf)
     try:
         root = ElementTree.fromstring(text)
         beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
         places = [*map(Path, packages), *beside]
-        return tuple(_shapes(root, places, purpose))
+        return tuple(_shapes(root, places, purpose, kinds))
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         raise FileFormatError(
             f"urdf has {purpose} shapes that cannot be read: {error!r}"
         ) from error
 
 
-def _shapes(root: ElementTree.Element, places: Sequence[Path], purpose: str) -> Iterator[Shape]:
+def _shapes(
+    root: ElementTree.Element, places: Sequence[Path], purpose: str, kinds: Collection[str]
+) -> Iterator[Shape]:
     colors = {m.get("name"): _color(m) for m in root.findall("material") if _color(m) is not None}
     for link in root.findall("link"):
         for visual in link.findall(purpose):
             shape = visual.find("geometry/*")
-            if shape is None:
+            if shape is None or (shape.tag in KINDS and shape.tag not in kinds):
                 continue
             material = visual.find("material")
             color = None

@@ -26,6 +26,7 @@ REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
 _DPI = 130
+_IN_COLUMN = 4  # names of curves
 _LONGEST = 120  # characters of a label
 
 
@@ -92,7 +93,8 @@ def readable(text: str) -> str:
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ..."
     try:
-        MathTextParser("path").parse(text)
+        for line in text.split("\n") if "$" in text else ():
+            MathTextParser("path").parse(line)
     except (ValueError, RecursionError):
         return text.replace("$", r"\$")
     return text
@@ -211,8 +213,9 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
     axes.set_ylabel(readable(panel.ylabel))
     axes.grid(alpha=0.3)
-    if any(line.label for line in panel.lines):
-        axes.legend(fontsize=7, loc=panel.legend)
+    named = sum(line.label is not None for line in panel.lines)
+    if named:
+        axes.legend(fontsize=7, loc=panel.legend, ncols=1 if named <= _IN_COLUMN else 2)
 
 
 def snapshots(

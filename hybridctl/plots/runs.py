@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain, groupby, repeat
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.plots.panels import (
     BANDS,
     BASELINE,
+    CURVES,
     REFERENCE,
     TRACKING,
     Band,
@@ -28,30 +31,75 @@ from hybridctl.plots.panels import (
 )
 
 Path = str | os.PathLike[str] | None
+Part: TypeAlias = tuple[Arc, Array, Array]  # an arc, times (n,) on it, and values (n, ...)
 COLORS = {"open": BASELINE, "closed": TRACKING, "stick": TRACKING, "slip": REFERENCE}
 _SAMPLES = 1500  # over a run; every arc has at least two
 _CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
 _LEAST_GAP = 0.01  # mm, above what the tolerances of a run leave of gaps that are closed
+_PANELS = 12  # of a figure; more coordinates share panels
+_SHARING = 6  # coordinates in a panel
+_STYLES = ("-", "--")
 _WIDE = 0.12  # of the time axis; bands that are narrower have no name
 
 
-def states(run: HybridTrajectory, path: Path = None, *, title: str = "States") -> Figure:
-    """A panel for each coordinate, in bands of the modes, broken at events.
+def states(
+    run: HybridTrajectory,
+    path: Path = None,
+    *,
+    title: str = "States",
+    names: Sequence[str] | None = None,
+) -> Figure:
+    """The coordinates over time, in bands of the modes, broken at events of guards.
 
-    Raises `InputError` for a run whose modes have states of different sizes.
+    names: labels of the coordinates to draw, all by default. Up to twelve have a panel each, more
+    share panels by their unit, six at most.
+
+    Raises `InputError` for a run whose modes have states of different sizes, `UnknownNameError` for
+    a name that is none.
     """
     sizes = {arc.space.nx for arc in run.arcs}
     if len(sizes) > 1:
         raise InputError(f"run must have states of one size to be plotted, got {sorted(sizes)}")
     system, mode = run.system, run.arcs[0].mode
     labels = [f"x{k}" for k in range(*sizes)] if system is None else system.state_labels(mode)
-    parts = [(times, arc(times)) for arc, times in run.sampled(_period(run))]
-    panels = [
-        Panel(label, [Line(times, values[:, k]) for times, values in parts])
-        for k, label in enumerate(labels)
-    ]
-    bands = mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])
-    return series(path, grid(panels), title=title, bands=bands, span=(run.start, run.end))
+    wanted = labels if names is None else [member("names", name, labels) for name in names]
+    parts = _joined(run, ((arc, times, arc(times)) for arc, times in run.sampled(_period(run))))
+    panels = _panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
+    spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
+    return series(
+        path, grid(panels), title=title, bands=mode_bands(spans), span=(run.start, run.end)
+    )
+
+
+def _panels(names: Sequence[str], column: dict[str, int], parts: Sequence[Part]) -> list[Panel]:
+    """A panel for each name, or where there are many for some of one unit that stand together.
+
+    column: of each name in the values of the parts.
+    """
+    if len(names) <= _PANELS:
+        return [
+            Panel(name, [Line(times, values[:, column[name]]) for _, times, values in parts])
+            for name in names
+        ]
+    panels = []
+    for unit, same in groupby(names, _unit):
+        group = list(same)
+        for some in np.array_split(group, -(-len(group) // _SHARING)):
+            lines = []
+            for k, name in enumerate(some.tolist()):
+                color, style = CURVES[k % len(CURVES)], _STYLES[k // len(CURVES)]
+                labels = chain([name.removesuffix(f" [{unit}]")], repeat(None))
+                lines += [
+                    Line(times, values[:, column[name]], label, color, style)
+                    for label, (_, times, values) in zip(labels, parts, strict=False)
+                ]
+            panels.append(Panel(f"[{unit}]", lines))
+    return panels
+
+
+def _unit(label: str) -> str:
+    """The unit that a label ends with, 1 where it has none."""
+    return label[label.rindex("[") + 1 : -1] if label.endswith("]") else "1"
 
 
 def mode_bands(
@@ -175,10 +223,26 @@ def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[in
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
 
 
-def _sampled(run: HybridTrajectory, name: str) -> list[tuple[Arc, Array, Array]]:
-    """Each arc with times (n,) and an output (n, ...); at its ends it has its own limits."""
+def _sampled(run: HybridTrajectory, name: str) -> list[Part]:
+    """Arcs with times (n,) and an output (n, ...); at events it has both limits."""
     _robot_system(run)
-    return [(arc, times, found[name]) for arc, times, found in run.sampled_outputs(_period(run))]
+    sampled = run.sampled_outputs(_period(run))
+    return _joined(run, ((arc, times, found[name]) for arc, times, found in sampled))
+
+
+def _joined(run: HybridTrajectory, parts: Iterable[Part]) -> list[Part]:
+    """Arcs between which only the input changes as one, such as those of a sampled controller."""
+    rows: list[list[Part]] = []
+    for part in parts:
+        arc = part[0]
+        before = run.events[arc.index - 1] if arc.index else None
+        if before is None or before.guards or before.mode_before != before.mode_after:
+            rows.append([])
+        rows[-1].append(part)
+    return [
+        (row[0][0], np.concatenate([p[1] for p in row]), np.concatenate([p[2] for p in row]))
+        for row in rows
+    ]
 
 
 def _mode_of(arc: Arc, contact: int) -> str:
@@ -186,8 +250,8 @@ def _mode_of(arc: Arc, contact: int) -> str:
     return str(arc.mode[contact]).rstrip("+-")  # type: ignore[index]
 
 
-def _coloured(parts: Sequence[tuple[Arc, Array, Array]], contact: int) -> list[Line]:
-    """One line per arc in the colour of the contact's mode; the first of each mode is named."""
+def _coloured(parts: Sequence[Part], contact: int) -> list[Line]:
+    """A line for each part in the colour of the contact's mode; the first of a mode is named."""
     lines, named = [], set()
     for arc, times, values in parts:
         mode = _mode_of(arc, contact)
@@ -200,7 +264,9 @@ def _coloured(parts: Sequence[tuple[Arc, Array, Array]], contact: int) -> list[L
 def _marks(run: HybridTrajectory, values: Array) -> list[Line]:
     """Dotted lines at the events, as high as the values."""
     height = np.array([values.min(), values.max()])
-    return [Line(np.full(2, event.time), height, None, BASELINE, ":", 0.8) for event in run.events]
+    return [
+        Line(np.full(2, event.time), height, None, BASELINE, ":", 0.8) for event in run.guard_events
+    ]
 
 
 def _period(run: HybridTrajectory) -> float:
