@@ -9,7 +9,6 @@ it shows what is wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from hybridctl.hybrid.run import (
     check_start,
     cross,
     flow_on,
+    sizes_of_jumps,
 )
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
@@ -189,8 +189,7 @@ class Lockstep:
         jump, run = self._mapped(key, guard), self._run
         if jump is None:
             return np.zeros(len(wave.rows), dtype=bool)
-        span = (INSTANT_EVENTS - 1) * run.min_dwell
-        crowded = wave.times - self._recent[wave.rows, 0] <= span
+        crowded = wave.times - self._recent[wave.rows, 0] <= run.at_once
         ordinary: Flags = ~crowded & (self._fired[wave.rows] < run.max_events)
         inputs = [np.tile(u, (len(wave.rows), 1)) for u in (self._input(key), jump.input)]
         states, slopes, saltation = jump.function(wave.times[:, None], wave.states, *inputs)
@@ -201,9 +200,9 @@ class Lockstep:
             matrices = saltation @ matrices
         after = _Wave(wave.rows, wave.times, states, matrices).part(np.flatnonzero(ordinary))
         name = run.system.outgoing(key).guards.names[guard]
-        kept = zip(after.times.tolist(), repeat((name,)), repeat(key), repeat(jump.target))
-        for i, event in zip(after.rows.tolist(), kept, strict=False):
-            self._events[i].append(Passed(*event))
+        sizes = sizes_of_jumps(wave.states, states)[ordinary].tolist()
+        for i, t, size in zip(after.rows.tolist(), after.times.tolist(), sizes, strict=True):
+            self._events[i].append(Passed(t, (name,), key, jump.target, size=size))
         self._count(after.rows, after.times)
         if len(after.rows):
             self._wait(jump.target, after)
@@ -260,15 +259,14 @@ class Lockstep:
         run, i = self._run, int(one.rows[0])
         if self._fired[i] == run.max_events:
             raise SimulationError("more events than allowed")
-        limit = accumulating(run, arc.mode, crossing, self._events[i])
-        event, point = cross(run, arc, crossing, (), limit)
+        resting = accumulating(run, arc, crossing, self._events[i])
+        event, point = cross(run, arc, crossing, (), resting)
         matrices = one.matrices
         if matrices is not None:
             jump = jump_derivative(run.system, event)
             matrices = jump_matrix(jump, event, len(self._events[i])) @ matrices
         key = point.mode.key
-        passed = Passed(event.time, event.guards, event.mode_before, key, event.accumulation)
-        self._events[i].append(passed)
+        self._events[i].append(Passed.of(event))
         times = np.array([event.time])
         self._count(one.rows, times)
         self._wait(key, _Wave(one.rows, times, point.state[None], matrices))

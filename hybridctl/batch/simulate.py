@@ -151,9 +151,7 @@ def _alone(
         run = simulate(system, mode, x0, t_span, policy, **settings)
     except HybridctlError as error:
         return error
-    events = [
-        Passed(e.time, e.guards, e.mode_before, e.mode_after, e.accumulation) for e in run.events
-    ]
+    events = [Passed.of(event) for event in run.events]
     matrix, failure = None, None
     if sensitivities:
         try:

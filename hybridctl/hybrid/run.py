@@ -17,10 +17,12 @@ from hybridctl.hybrid.jump import landing
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Jump, Mode, ModeKey
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
+from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import Motion, Step
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, read_only
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, crowded, endings
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings
 
 _SELECTIONS = 8
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
@@ -60,6 +62,11 @@ class Run:
     max_steps: int
     memory: Memory
 
+    @property
+    def at_once(self) -> float:
+        """How long ten events last, at most, that count as Zeno, s."""
+        return (INSTANT_EVENTS - 1) * self.min_dwell
+
 
 class Point(NamedTuple):
     """Where an arc begins, and when the policy wants it to end."""
@@ -93,7 +100,8 @@ class Passed(NamedTuple):
     """What is kept of an event where nothing else is.
 
     Its time in s, the guards that fired, the modes before and after it, and the predicted time at
-    which such events accumulate, where it ended them: see `Event`.
+    which such events accumulate, where it ended them: see `Event`. size: the norm of the change of
+    the state, see `sizes_of_jumps`.
     """
 
     time: float
@@ -101,6 +109,21 @@ class Passed(NamedTuple):
     mode_before: ModeKey
     mode_after: ModeKey
     accumulation: float | None = None
+    size: float = 0.0
+
+    @classmethod
+    def of(cls, e: Event) -> Passed:
+        """What is kept of an event."""
+        size = float(sizes_of_jumps(e.state_before, e.state_after))
+        return cls(e.time, e.guards, e.mode_before, e.mode_after, e.accumulation, size)
+
+
+class Resting(NamedTuple):
+    """Rest where events accumulate: their end, and the mode and the jump that lead there."""
+
+    end: Accumulation
+    mode: ModeKey
+    jump: Jump
 
 
 class Flown(NamedTuple):
@@ -163,16 +186,15 @@ def cross(
     arc: Arc,
     crossing: Crossing,
     past: tuple[Event, ...],
-    end: Accumulation | None,
+    resting: Resting | None,
 ) -> tuple[Event, Point]:
     """Apply the resets of an event, or come to rest, and select the mode that flows on."""
-    t = crossing.time
+    t, end = crossing.time, None
     before, u, rate = map(read_only, arc.left_limit())
-    resting = None if end is None else run.system.outgoing(arc.mode).rest(end.guards)
     if not crossing.guards:
         key, jump = arc.mode, Jump(before)
     elif resting is not None:
-        key, jump = landing(resting.target, resting.reset(t, before, u))
+        end, key, jump = resting
     else:
         key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
     name, space = f"state after the event at t = {t}", run.system.mode(key).space
@@ -231,32 +253,82 @@ def _goes_on(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> bool:
 
 
 def accumulating(
-    run: Run, mode: ModeKey, crossing: Crossing, events: Sequence[Event | Passed]
-) -> Accumulation | None:
-    """Where events end that accumulate right now, if the system can come to rest there.
+    run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | Passed]
+) -> Resting | None:
+    """Rest where events that accumulate end, if the system can come to rest there.
 
     Events before the last rest do not count, nor changes of the policy.
     """
     if not crossing.guards:
         return None
-    recent = [(crossing.time, crossing.guards)]
+    recent = [Fired(crossing.time, crossing.guards)]
     for e in reversed(events):
         if e.accumulation is not None or len(recent) > _RECENT:
             break
         if e.guards:
-            recent.append((e.time, e.guards))
+            size = (e if isinstance(e, Passed) else Passed.of(e)).size
+            recent.append(Fired(e.time, e.guards, size))
     recent.reverse()
-    rest = run.system.outgoing(mode).rest
-    ends = endings(recent, run.zeno_horizon, run.min_dwell) if run.rests else ()
-    for end in ends:
-        if rest(end.guards) is not None:
-            return end
-    if crowded(recent, INSTANT_EVENTS, (INSTANT_EVENTS - 1) * run.min_dwell) is not None:
-        modes = list(dict.fromkeys([*(e.mode_before for e in events[-INSTANT_EVENTS:]), mode]))
+    for end in endings(recent, max(run.zeno_horizon, run.at_once)) if run.rests else ():
+        resting = _at_rest(run, arc, end)
+        if resting is not None:
+            return resting
+    if crowded(recent, INSTANT_EVENTS, run.at_once):
+        before = (e.mode_before for e in events[-INSTANT_EVENTS:])
+        modes = list(dict.fromkeys([*before, arc.mode]))
         between = f", alternating between modes {modes}" if len(modes) > 1 else ""
         raise ZenoError(
             f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
-            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {mode!r}: "
+            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
             f"events accumulate there{between}"
         )
     return None
+
+
+def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Resting | None:
+    """Rest at the end of an arc, if the system has one that is as near as it has to be.
+
+    Jumps and flow take the state there, so it is no farther than they reach. Twice that are
+    allowed, for jumps and flow change a little until then.
+    """
+    edge = run.system.outgoing(arc.mode).rest(end.guards)
+    if edge is None or not _settles(run, arc, end):
+        return None
+    x, u, _ = arc.left_limit()
+    key, jump = landing(edge.target, edge.reset(arc.end, x, u))
+    speed = np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u))
+    flow = speed * (end.time - end.since + run.at_once)
+    near = sizes_of_jumps(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
+    return Resting(end, key, jump) if near else None
+
+
+def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
+    """Whether it is the flow that brings guards back, not the jumps of other guards.
+
+    Then the rates with which they fall, and which rest takes away, are what their second
+    derivatives along the flow make of them in a window and until the end. Where events only
+    crowd, guards moreover have to be zero on the arc as far as they can be told. Events that do
+    not move the state leave nothing to be taken away.
+    """
+    length, guards = arc.end - arc.start, run.system.outgoing(arc.mode).guards
+    crowd = end.left is None
+    if end.left == 0.0:
+        return True
+    if not length > 0.0:
+        return crowd
+    rows = [guards.names.index(name) for name in end.guards if name in guards.names]
+    times = (arc.start + length * FRACTIONS).tolist()
+    found = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
+    values = (found / guards.sizes)[:, rows]
+    if crowd and values.max() > run.guard_tolerance:
+        return False
+    first, last = TO_SLOPES[[0, -1]] @ values
+    made = np.abs(last - first).max() * (end.time - end.since) / length
+    return bool(np.abs(last).max() <= FORCED * made)
+
+
+def sizes_of_jumps(before: Array, after: Array) -> Array:
+    """Norms (...) of the changes of states (..., nx); zero where their dimension changes."""
+    if before.shape != after.shape:
+        return np.zeros(before.shape[:-1])
+    return np.asarray(np.linalg.norm(after - before, axis=-1))

@@ -68,12 +68,14 @@ def simulate(
     (`GuardSet.scales`, one in its own unit by default), which has to exceed the rounding of a
     guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
-    on_zeno: "raise", or "rest": where a repeating sequence of events shrinks geometrically and
-    is predicted to end within `zeno_horizon` (s), or ten events fall within that time, the
-    state they tend to is taken at once, if the system knows it (contacts close; a `Transition`
-    says it with `rest`). The predicted time is the event's `accumulation`. "relax" takes what
-    relaxations tend to instead, rest on the guard for as long as the fields hold it there, which no
-    one has to name: see `past_zeno`.
+    on_zeno: "raise", or "rest": where intervals between events and their jumps shrink by one ratio
+    and are predicted to end within `zeno_horizon` (s), the state they tend to is taken at once, if
+    the system knows it (contacts close; a `Transition` says it with `rest`). So are ten events
+    within that time between which the guards do not rise above their tolerance. What rest takes
+    away from the rates of guards has to be what the flow makes of them in that time: a light ball
+    that is squeezed by a falling mass has ever shorter intervals, too, and goes on. The predicted
+    time is the event's `accumulation`. "relax" takes what relaxations tend to instead, rest on the
+    guard for as long as the fields hold it there, which no one has to name: see `past_zeno`.
     terminal: whether an event of guards ends the run, such as one that means a fall. Its last arc
     is then the state after this event.
     progress: called with the time reached after each step.
@@ -197,8 +199,8 @@ def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> Hy
                 trajectory=so_far(),
             )
         fired += len(crossing.guards) > 0
-        limit = accumulating(run, arc.mode, crossing, events)
-        event, point = cross(run, arc, crossing, tuple(events), limit)
+        resting = accumulating(run, arc, crossing, events)
+        event, point = cross(run, arc, crossing, tuple(events), resting)
         events.append(event)
         if event.guards and terminal(event):
             t, x, u = point.time, point.state, point.input

@@ -50,3 +50,5 @@ SLOWEST = 0.98
 """Of the window before: windows that shrink by no more are no accumulation."""
 STEADY = 0.1
 """Ratios of successive windows that agree to this are those of a geometric sequence."""
+FORCED = 10.0
+"""Times what the flow makes of the rate of a guard, up to which rest takes a rate away."""

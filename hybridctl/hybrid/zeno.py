@@ -1,82 +1,109 @@
 r"""Events that accumulate: recognised by their geometric decay, and where they end.
 
 A sequence of guards that repeats with period m at times t_k has windows of length
-D_k = t_k - t_{k-m}. If they shrink by a ratio r < 1, the events accumulate at
+D_k = t_k - t_{k-m}, and jumps of the size V_k = |x+ - x-|, summed over a window. Where a force
+drives bodies back onto each other ever sooner, both shrink by one ratio r < 1, so that jumps per
+time, the mean force of the impacts, stay bounded; what ends there is rest under that force:
 
-.. math:: t_\infty = t_n + D_n \frac{r}{1 - r}.
+.. math:: t_\infty = t_n + D_n \frac{r}{1 - r}, \qquad \sum_{k > n} V_k = V_n \frac{r}{1 - r}.
+
+A light ball that is caught between the floor and a falling mass has shorter and shorter windows
+too, but its jumps grow, or shrink less: it turns the mass round, or takes long to stop it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from hybridctl.hybrid.tolerances import SLOWEST, STEADY
 
 INSTANT_EVENTS = 10  # that crowd, whatever their guards
-_REPEATED = 3
-_LONGEST_PERIOD = 4
+_MIXED = 5  # events of a window whose guards need not repeat, as of several contacts that bounce
 
 
-class Accumulation(NamedTuple):
-    """The predicted end of an infinite sequence of events: its time, and the guards in it."""
+class Fired(NamedTuple):
+    """An event in a sequence: time in s, guards, and the size of its jump in units of the state."""
 
     time: float
     guards: tuple[str, ...]
+    jump: float = 0.0
 
 
-def endings(
-    events: Sequence[tuple[float, tuple[str, ...]]], horizon: float, at_once: float
-) -> Iterator[Accumulation]:
-    """Where events (time, guards) end that shrink steadily, repeat at once, or crowd.
+class Accumulation(NamedTuple):
+    """The predicted end of an infinite sequence of events.
 
-    horizon, s: how far away the end may be, and how long the crowd may last. at_once, s: within
-    which three events of the same guards are repeated.
+    time: in s. guards: those in it. since: when the last window began, s. left: what the jumps that
+    are yet to come add up to; None where the events only crowd.
+    """
+
+    time: float
+    guards: tuple[str, ...]
+    since: float
+    left: float | None
+
+
+def endings(events: Sequence[Fired], horizon: float) -> Iterator[Accumulation]:
+    """Where events end that shrink steadily, or crowd; the jump of the last one is to come.
+
+    horizon, s: how far away the end may be, and how long ten events may last that crowd.
     """
     steady = predict(events)
-    if steady is not None and steady.time - events[-1][0] <= horizon:
+    if steady is not None and steady.time - events[-1].time <= horizon:
         yield steady
-    if len({fired for _, fired in events[-_REPEATED:]}) == 1:
-        again = crowded(events, _REPEATED, at_once)
-        if again is not None:
-            yield again
-    many = crowded(events, INSTANT_EVENTS, horizon)
-    if many is not None:
-        yield many
+    if crowded(events, INSTANT_EVENTS, horizon):
+        crowd = events[-INSTANT_EVENTS:]
+        yield Accumulation(crowd[-1].time, _guards(crowd), crowd[0].time, None)
 
 
-def predict(events: Sequence[tuple[float, tuple[str, ...]]]) -> Accumulation | None:
-    """Where events (time, guards) accumulate, if their last three windows shrink steadily.
+def predict(events: Sequence[Fired]) -> Accumulation | None:
+    """Where events accumulate, if their last three windows and the jumps in them shrink steadily.
 
-    Ratios of successive windows are at most 0.98, and agree to 0.1.
+    Ratios of successive windows, and of their jumps if there are any, are at most 0.98, and all of
+    them agree to 0.1. A window has up to four events of guards that repeat, or five of any.
     """
-    for period in range(1, _LONGEST_PERIOD + 1):
+    for period in range(1, _MIXED + 1):
         if len(events) <= 3 * period:
             return None
-        guards = [fired for _, fired in events[-3 * period :]]
-        if guards[:period] * 3 != guards:
-            continue
-        times = [events[-1 - k * period][0] for k in range(4)]
-        last, middle, first = (times[k] - times[k + 1] for k in range(3))
-        if middle <= 0.0 or first <= 0.0:
-            continue
-        ratio, before = last / middle, middle / first
-        if max(ratio, before) <= SLOWEST and abs(ratio - before) <= STEADY:
-            return Accumulation(times[0] + last * ratio / (1.0 - ratio), _union(guards[:period]))
+        guards = [event.guards for event in events[-3 * period :]]
+        if period == _MIXED or guards[:period] * 3 == guards:
+            end = _limit(events, period)
+            if end is not None:
+                return end
     return None
 
 
-def crowded(
-    events: Sequence[tuple[float, tuple[str, ...]]], count: int, span: float
-) -> Accumulation | None:
-    """The last `count` events as an accumulation that ends now, if they fit into `span`.
+def crowded(events: Sequence[Fired], count: int, span: float) -> bool:
+    """Whether the last `count` events fit into `span`, s."""
+    return len(events) >= count and events[-1].time - events[-count].time <= span
 
-    Several contacts that bounce at once need not repeat any sequence.
-    """
-    if len(events) < count or events[-1][0] - events[-count][0] > span:
+
+def _limit(events: Sequence[Fired], period: int) -> Accumulation | None:
+    """The end of the last three windows of so many events, if they are those of one ratio."""
+    last = len(events) - 1
+    ends = [last - k * period for k in range(4)]
+    windows = [events[i].time - events[j].time for i, j in pairwise(ends)]
+    jumps = [sum(event.jump for event in events[j:i]) for i, j in pairwise(ends)]
+    if min(windows[1:]) <= 0.0:
         return None
-    return Accumulation(events[-1][0], _union([fired for _, fired in events[-count:]]))
+    ratios = [windows[0] / windows[1], windows[1] / windows[2]]
+    if any(jumps):
+        if min(jumps[1:]) <= 0.0:
+            return None
+        ratios += [jumps[0] / jumps[1], jumps[1] / jumps[2]]
+    if max(ratios) > SLOWEST or max(ratios) - min(ratios) > STEADY:
+        return None
+    time = events[last].time + _to_come(windows)
+    left = _to_come(jumps) if any(jumps) else 0.0
+    return Accumulation(time, _guards(events[-3 * period :]), events[ends[1]].time, left)
 
 
-def _union(sets: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for names in sets for name in names))
+def _guards(events: Sequence[Fired]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for event in events for name in event.guards))
+
+
+def _to_come(sizes: Sequence[float]) -> float:
+    """What a geometric sequence adds up to from here on; its sizes so far, the last one first."""
+    ratio = sizes[0] / sizes[1]
+    return sizes[0] * ratio / (1.0 - ratio)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import hybridctl as hc
 from hybridctl.errors import InputError, ZenoError
-from hybridctl.hybrid.mode import Edge
-from hybridctl.hybrid.zeno import crowded, predict
+from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
+from hybridctl.hybrid.zeno import Fired, crowded, predict
 
 G = 9.81
 
@@ -22,9 +22,11 @@ def test_a_geometric_sequence_ends_at_its_limit(ratio, first, period, start):
     """Windows shrink by ratio^period; the limit is t_0 + D / (1 - r)."""
     names = [f"guard {i}" for i in range(period)]
     times = start + first * np.concatenate([[0.0], np.cumsum(ratio ** np.arange(3 * period))])
-    events = [(t, (names[k % period],)) for k, t in enumerate(times.tolist())]
+    events = [Fired(t, (names[k % period],), ratio**k) for k, t in enumerate(times.tolist())]
     end = predict(events)
     assert end is not None
+    jumps_left = ratio ** (3 * period) / (1.0 - ratio)
+    assert end.left == pytest.approx(jumps_left, rel=1e-9)
     # Differences of times lose eps |t| / D of their digits, which the ratio passes on.
     last = first * ratio ** (3 * period - 1)
     tolerance = 1e-13 * (abs(start) + first) / (1.0 - ratio) ** 2 * max(1.0, first / last * 1e-2)
@@ -33,13 +35,80 @@ def test_a_geometric_sequence_ends_at_its_limit(ratio, first, period, start):
 
 
 def test_growing_or_irregular_sequences_have_no_end():
-    same = [(t, ("a",)) for t in (0.0, 1.0, 2.0, 3.0)]
-    growing = [(t, ("a",)) for t in (0.0, 1.0, 3.0, 7.0)]
-    irregular = [(t, ("a",)) for t in (0.0, 1.0, 1.9, 2.0)]
-    mixed = [(0.0, ("a",)), (1.0, ("b",)), (1.5, ("c",)), (1.75, ("a",))]
+    same = [Fired(t, ("a",)) for t in (0.0, 1.0, 2.0, 3.0)]
+    growing = [Fired(t, ("a",)) for t in (0.0, 1.0, 3.0, 7.0)]
+    irregular = [Fired(t, ("a",)) for t in (0.0, 1.0, 1.9, 2.0)]
+    mixed = [Fired(t, (g,)) for t, g in zip((0.0, 1.0, 1.5, 1.75), "abca", strict=True)]
     assert all(predict(events) is None for events in (same, growing, irregular, mixed, same[:3]))
-    assert crowded(same, 3, 1.0) is None
-    assert crowded(same, 3, 2.0).guards == ("a",)
+    assert not crowded(same, 3, 1.0)
+    assert crowded(same, 3, 2.0)
+
+
+def halved(jumps, guards="aaaa"):
+    """Events whose intervals halve, with these jumps; that of the last one is yet to come."""
+    each = zip((0.0, 1.0, 1.5, 1.75), guards, (*jumps, 0.0), strict=True)
+    return [Fired(t, (name,), jump) for t, name, jump in each]
+
+
+def test_intervals_that_shrink_are_no_evidence_without_jumps_that_do():
+    assert predict(halved((1.0, 0.5, 0.25))).left == pytest.approx(0.25)
+    assert predict(halved((0.0, 0.0, 0.0))).left == 0.0
+    for jumps in [(1.0, 1.0, 1.0), (1.0, 2.0, 4.0), (1.0, 0.9, 0.81), (0.0, 0.5, 0.25)]:
+        assert predict(halved(jumps)) is None
+
+
+def test_guards_that_do_not_repeat_shrink_by_the_five():
+    """As of several contacts that bounce at once."""
+    rng = np.random.default_rng(3)
+    times = 2.0 - 0.9 ** np.arange(16)
+    events = [Fired(t, (str(rng.integers(9)),), 2.0 - t) for t in times.tolist()]
+    assert predict(events).time == pytest.approx(2.0, rel=1e-9)
+    assert predict(events[:15]) is None
+
+
+def test_water_that_is_poured_into_two_tanks_in_turn_rests_when_both_are_empty():
+    """Each loses 1, and one of them gains 1.5: both are empty after (1 + 1) / (1 + 1 - 1.5) s.
+
+    Nothing jumps, and levels fall with the same rates until the end.
+    """
+    space, other = hc.VectorSpace(2), {"left": "right", "right": "left"}
+    rates = {"left": np.array([0.5, -1.0]), "right": np.array([-1.0, 0.5]), "dry": np.zeros(2)}
+    levels = {"left": 1, "right": 0}  # of the tank that is not filled
+    dry = Edge(hc.Reset(lambda t, x, u: np.zeros(2)), "dry")
+
+    def outgoing(key):
+        if key == "dry":
+            return Outgoing(GuardSet.of([]), lambda fired: None)
+        guard = hc.Guard(f"{other[key]} is empty", lambda t, x, u: x[levels[key]])
+        turn = Edge(hc.Reset.identity(), other[key])
+        return Outgoing(GuardSet.of([guard]), lambda fired: turn, lambda fired: dry)
+
+    def mode(key):
+        return hc.Mode(key, space, lambda t, x, u: rates[key])
+
+    system = hc.HybridSystem(mode, outgoing)
+    run = hc.simulate(system, "left", [1.0, 1.0], (0.0, 5.0), on_zeno="rest")
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    assert rest.accumulation == pytest.approx(4.0, abs=1e-9)
+    assert run.final_mode == "dry"
+
+
+@pytest.mark.parametrize("e", [0.95, pytest.param(0.99, marks=pytest.mark.slow)])
+def test_a_ball_of_hardly_any_loss_comes_to_rest_too(e):
+    """Bounces lower than 1e-8 m, the tolerance of guards, are hardly told from rest.
+
+    They take 2 sqrt(2e-8 m / g) / (1 - e). Of e = 0.99 no single interval shrinks enough, but five
+    together do.
+    """
+    p = ball.Parameters(slope=0.0, restitution=e)
+    fall, start = 0.01, [0.0, 0.5 * G * 0.01**2, 0.0, 0.0]
+    end = fall * (1.0 + 2.0 * e / (1.0 - e))
+    run = hc.simulate(
+        ball.system(p), ("open",), start, (0.0, 1.1 * end), on_zeno="rest", max_events=2000
+    )
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    assert rest.accumulation == pytest.approx(end, abs=2.0 * np.sqrt(2e-8 / G) / (1.0 - e))
+    assert run.final_mode == ("closed",)
 
 
 @pytest.mark.parametrize("e", [0.1, 0.5, 0.8])
