@@ -9,7 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array, vector
-from hybridctl.errors import GuardViolatedError, NoContactSolutionError, ZenoError
+from hybridctl.errors import (
+    GuardViolatedError,
+    HybridctlError,
+    NoContactSolutionError,
+    ZenoError,
+)
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
 from hybridctl.hybrid.jump import jump as jump_of
@@ -88,12 +93,39 @@ def check_start(run: Run, point: Point) -> None:
     relative = values / guards.sizes
     if (relative < -run.guard_tolerance).any():
         i = int(relative.argmin())
-        other = run.system.flows_on_in(point.time, point.state, point.input)
         raise GuardViolatedError(
             f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
-            f"{values[i]:.6g} and must not be negative"
-            + ("" if other is None else f"; mode {other!r} is consistent with x0")
+            f"{values[i]:.6g} and must not be negative{_instead(run.system, point)}"
         )
+
+
+def _instead(system: HybridSystem, point: Point) -> str:
+    """Which mode is consistent with a start, where the system can tell."""
+    try:
+        key = system.consistent_mode(point.state, point.input)
+    except HybridctlError:
+        return ""
+    return f"; mode {key!r} is consistent with x0"
+
+
+def consistent_start(system: HybridSystem, policy: Policy, t: float, x: Array) -> ModeKey:
+    """The mode in which a state flows on under the input that the policy gives it there.
+
+    Raises what `consistent_mode` does, and `NoContactSolutionError` where the input changes with
+    the mode, and the mode with the input.
+    """
+    tried: list[ModeKey] = []
+    key = system.consistent_mode(x)
+    while key not in tried:
+        tried.append(key)
+        law = input_law(policy, History(key, t, x), system.mode(key).nu)
+        selected = system.consistent_mode(x, first_input(law, t, x, system.mode(key).nu))
+        if selected == key:
+            return key
+        key = selected
+    raise NoContactSolutionError(
+        f"no mode is consistent with x0 under the input of the policy: tried {tried}, then {key!r}"
+    )
 
 
 class Passed(NamedTuple):

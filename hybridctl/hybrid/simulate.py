@@ -22,14 +22,23 @@ from hybridctl.hybrid.policy import (
     next_change,
 )
 from hybridctl.hybrid.relaxation.past import past_zeno
-from hybridctl.hybrid.run import Memory, Point, Run, accumulating, check_start, cross, flow_on
+from hybridctl.hybrid.run import (
+    Memory,
+    Point,
+    Run,
+    accumulating,
+    check_start,
+    consistent_start,
+    cross,
+    flow_on,
+)
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 
 
 def simulate(
     system: HybridSystem,
-    mode: ModeKey,
+    mode: ModeKey | None,
     x0: ArrayLike,
     t_span: ArrayLike,
     policy: Policy | InputLaw | None = None,
@@ -50,6 +59,9 @@ def simulate(
     progress: Callable[[float], None] | None = None,
 ) -> HybridTrajectory:
     """Simulate a hybrid system from state x0 in `mode` over t_span = (start, end), in s.
+
+    mode: its key; None for the one that is consistent with x0 and the policy's first input, where
+    the system can tell: those of robots with contacts do (`consistent_mode`).
 
     `policy` is None (zero input), a function u(t, x), or a `Policy` that sees the events. Where
     it changes its law at a time of its own, an event without guards is recorded: the state goes
@@ -89,6 +101,8 @@ def simulate(
     start, end = interval("t_span", t_span)
     if member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
         system, on_zeno = past_zeno(system), "rest"
+    if mode is None:
+        mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)

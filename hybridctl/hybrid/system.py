@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, did_you_mean
-from hybridctl.errors import SystemDefinitionError, UnknownNameError
+from hybridctl.checks import did_you_mean
+from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
 from hybridctl.tables import html_table
 
@@ -75,9 +76,12 @@ class HybridSystem:
         """Names of the entries of an output of this shape, in the order of its flat array."""
         return tuple(".".join([name, *map(str, index)]) for index in np.ndindex(shape))
 
-    def flows_on_in(self, t: float, x: Array, u: Array) -> ModeKey | None:
-        """The mode in which a state flows on, for messages; None where the system cannot tell."""
-        return None
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode in which the state x flows on under the input u, where the system can tell.
+
+        Those of robots with contacts do. Raises `InputError` for others.
+        """
+        raise InputError("mode must be given: this system does not tell it from a state")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_modes": {}, "_outgoing": {}}

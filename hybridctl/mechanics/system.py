@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, vector
-from hybridctl.errors import HybridctlError, UnknownNameError
+from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contact_states import (
@@ -136,13 +136,6 @@ class ContactSystem(HybridSystem):
         """
         return consistent_modes(self.dynamics, self._state(x), self._input(u))
 
-    def flows_on_in(self, t: float, x: Array, u: Array) -> ModeKey | None:
-        """The consistent mode, None for a state that has none."""
-        try:
-            return consistent_modes(self.dynamics, x, u)
-        except HybridctlError:
-            return None
-
     def kick(
         self,
         x: ArrayLike,
@@ -157,8 +150,8 @@ class ContactSystem(HybridSystem):
         impulse (3,): N s, in world axes. at (3,): the point that is hit, m, in the frame `body`.
         Closed contacts push and rub against the blow by the law of an impact without restitution
         (see `hybridctl.mechanics.kick`); the mode is that in which the state flows on under the
-        input u (nu,), zero for None. A run goes on from there:
-        `simulate(system, kick.mode, kick.state, ...)`.
+        input u (nu,), zero for None. A run goes on from there, in the mode that its policy's first
+        input leaves consistent: `simulate(system, None, kick.state, ...)`.
 
         Raises what `consistent_mode` does, and `UnknownNameError` for a frame that is none.
         """

@@ -213,9 +213,9 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
     axes.set_ylabel(readable(panel.ylabel))
     axes.grid(alpha=0.3)
-    named = sum(line.label is not None for line in panel.lines)
-    if named:
-        axes.legend(fontsize=7, loc=panel.legend, ncols=1 if named <= _IN_COLUMN else 2)
+    labels = sum(line.label is not None for line in panel.lines)
+    if labels:
+        axes.legend(fontsize=7, loc=panel.legend, ncols=1 if labels <= _IN_COLUMN else 2)
 
 
 def snapshots(

@@ -107,6 +107,23 @@ def test_states_with_no_mode_are_refused():
         system.kick(x, "cube", (1.0, 0.0, 0.0))
 
 
+def test_a_run_finds_its_mode_under_the_input_of_its_policy():
+    """A motor that lifts with twice the weight leaves no contact closed; one of half of it does."""
+    robot = Robot.from_urdf(CUBE, root="floating", actuated=["root_joint"])
+    system = contact_system(robot, cube(0.5)[0].contacts)
+    _, x = cube(0.5)
+    for part, mode in ((0.5, "stick"), (2.0, "open")):
+        lift = np.array([0.0, 0.0, part * robot.weight, 0.0, 0.0, 0.0])
+        run = hc.simulate(system, None, x, (0.0, 0.05), lambda t, x, lift=lift: lift)
+        assert run.arcs[0].mode == run.final_mode == (mode,) * 4
+
+
+def test_a_system_that_cannot_tell_wants_a_mode():
+    still = hc.HybridSystem([hc.Mode("a", hc.VectorSpace(1), lambda t, x, u: 0.0 * x)], [])
+    with pytest.raises(InputError, match="mode must be given"):
+        hc.simulate(still, None, [0.0], (0.0, 1.0))
+
+
 def test_a_run_in_another_mode_names_the_consistent_one():
     system, x = cube(0.5)
     x[2] -= 1e-6
