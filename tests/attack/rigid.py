@@ -4,12 +4,15 @@ With p the contact point, fixed in body A, and n the normal of a surface fixed i
 relative velocity is D = v_A(p) - v_B(p), both of the material points at p; the gap has rate n.D
 and acceleration n.(a_A - a_B) + 2 D.(omega_B x n) + D.H D, with H the Hessian of the distance; a
 tangent t that turns with B has n replaced by t and no H, which is all that sticking needs (D = 0).
+A sphere of radius r touches with p = c - r n, whose gap moves as its centre c does; there D is that
+of c less r times (omega_A - omega_B) x n, and n turns as B does and by H times the motion of c.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pinocchio as pin
@@ -23,8 +26,8 @@ WORLD = pin.ReferenceFrame.LOCAL_WORLD_ALIGNED
 class Row:
     """One contact at a state: gap, normal and tangents in the world (m, 3), relative motion.
 
-    jacobian (3, nv) of D; velocity D (3,); drift (3,): a_A - a_B at zero acceleration; omega:
-    of body B; bend: D.H D.
+    jacobian (3, nv) of D; velocity D (3,); drift (m,): what the rates of normal and tangents change
+    by where no joint accelerates.
     """
 
     gap: float
@@ -32,8 +35,6 @@ class Row:
     jacobian: Array
     velocity: Array
     drift: Array
-    omega: Array
-    bend: float
 
     def rows(self) -> Array:
         """Jacobians along normal and tangents (m, nv)."""
@@ -45,17 +46,32 @@ class Row:
 
     def accelerations(self, a: Array) -> Array:
         """Of the gap, and along tangents where the contact sticks (m,)."""
-        linear = self.axes @ (self.jacobian @ a + self.drift)
-        linear = linear + 2.0 * np.cross(self.omega, self.axes) @ self.velocity
-        linear[0] += self.bend
-        return np.asarray(linear)
+        return np.asarray(self.rows() @ a + self.drift)
+
+
+class Material(NamedTuple):
+    """Velocity and acceleration at a = 0 of a point of a body, and those of its turning.
+
+    jacobian (6, nv): of the point, then of the turning; the rest (3,), all in the world.
+    """
+
+    velocity: Array
+    drift: Array
+    omega: Array
+    turning: Array
+    jacobian: Array
+
+    def less(self, other: Material) -> Material:
+        """Relative to another body's."""
+        return Material(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class Judge:
     """A model of its own with its own scratch data, and the contacts as data.
 
-    contacts have the fields name, frame, surface, body, offset, friction, restitution; surfaces
-    are planes (point, unit_normal) or spheres (center, radius, inside).
+    contacts have the fields name, frame, surface, body, offset, radius, friction, restitution;
+    surfaces are planes (point, unit_normal), spheres (center, radius, inside) or ground with a
+    `jet`: height, slope and its derivatives at x and y.
     """
 
     def __init__(self, model: pin.Model, contacts: Sequence) -> None:
@@ -87,40 +103,40 @@ class Judge:
         return [self._row(c, plane) for c, plane in zip(self.contacts, self._planes, strict=True)]
 
     def _row(self, contact, plane: Array | None) -> Row:
-        point = self._placed(contact.frame).act(np.asarray(contact.offset))
+        centre = self._placed(contact.frame).act(np.asarray(contact.offset))
         base = self._placed(contact.body)
-        velocity_a, drift_a, jacobian_a, _ = self._material(contact.frame, point)
-        velocity_b, drift_b, jacobian_b, omega = self._material(contact.body, point)
-        velocity = velocity_a - velocity_b
-        gap, normal, hessian = _surface(contact.surface, base.actInv(point))
+        below = self._material(contact.body, centre)
+        motion = self._material(contact.frame, centre).less(below)
+        gap, normal, hessian = _surface(contact.surface, base.actInv(centre))
         tangents = np.zeros((0, 3)) if contact.friction == 0.0 else _tangents(normal, plane)
         axes = np.vstack([normal[None], tangents]) @ base.rotation.T
-        local = base.rotation.T @ velocity
-        return Row(
-            gap,
-            axes,
-            jacobian_a - jacobian_b,
-            velocity,
-            drift_a - drift_b,
-            omega,
-            float(local @ hessian @ local),
-        )
+        arm, local = -contact.radius * axes[0], base.rotation.T @ motion.velocity
+        velocity = motion.velocity + np.cross(motion.omega, arm)
+        # d/dt of the centre's relative velocity, then of the touching point's
+        drift = motion.drift - np.cross(below.omega, motion.velocity)
+        swept = -contact.radius * (np.cross(below.omega, axes[0]) + base.rotation @ hessian @ local)
+        rolled = drift + np.cross(motion.turning, arm) + np.cross(motion.omega, swept)
+        drifts = axes @ rolled + np.cross(below.omega, axes) @ velocity
+        drifts[0] = axes[0] @ drift + np.cross(below.omega, axes[0]) @ motion.velocity
+        drifts[0] += local @ hessian @ local
+        linear, angular = motion.jacobian[:3], motion.jacobian[3:]
+        jacobian = linear - pin.skew(arm) @ angular
+        return Row(gap - contact.radius, axes, jacobian, velocity, drifts)
 
     def _placed(self, frame: str) -> pin.SE3:
         return self.data.oMf[self.model.getFrameId(frame)]
 
-    def _material(self, frame: str, point: Array) -> tuple[Array, Array, Array, Array]:
-        """Velocity, acceleration at a = 0, and Jacobian of the point of a body, and omega."""
+    def _material(self, frame: str, point: Array) -> Material:
+        """Of the point of a body that is there."""
         i = self.model.getFrameId(frame)
         arm = point - self.data.oMf[i].translation
         twist = pin.getFrameVelocity(self.model, self.data, i, WORLD)
         spatial = pin.getFrameClassicalAcceleration(self.model, self.data, i, WORLD)
         full = pin.getFrameJacobian(self.model, self.data, i, WORLD).reshape(6, self.nv)
-        omega = np.array(twist.angular)
-        velocity = twist.linear + np.cross(omega, arm)
-        drift = spatial.linear + np.cross(spatial.angular, arm)
-        drift = drift + np.cross(omega, np.cross(omega, arm))
-        return velocity, drift, full[:3] - pin.skew(arm) @ full[3:], omega
+        omega, turning = np.array(twist.angular), np.array(spatial.angular)
+        drift = spatial.linear + np.cross(turning, arm) + np.cross(omega, np.cross(omega, arm))
+        jacobian = np.vstack([full[:3] - pin.skew(arm) @ full[3:], full[3:]])
+        return Material(twist.linear + np.cross(omega, arm), drift, omega, turning, jacobian)
 
     def _plane_of_motion(self, contact) -> Array | None:
         """The axis e of the plane in which the point can only move, in the frame of the surface.
@@ -135,10 +151,13 @@ class Judge:
             pin.updateFramePlacements(self.model, self.data)
             base = self._placed(contact.body)
             point = self._placed(contact.frame).act(np.asarray(contact.offset))
-            jacobian = self._material(contact.frame, point)[2]
-            jacobian = jacobian - self._material(contact.body, point)[2]
+            below = self._material(contact.body, point)
+            motion = self._material(contact.frame, point).less(below)
+            _, normal, _ = _surface(contact.surface, base.actInv(point))
+            arm = -contact.radius * base.rotation @ normal
+            jacobian = motion.jacobian[:3] - pin.skew(arm) @ motion.jacobian[3:]
             moves.append(base.rotation.T @ jacobian)
-            normals.append(_surface(contact.surface, base.actInv(point))[1])
+            normals.append(normal)
         left, sizes, _ = np.linalg.svd(np.hstack(moves))
         rank = int((sizes > 1e-9 * sizes[0]).sum())
         if rank == 3:
@@ -157,11 +176,22 @@ def _surface(surface, r: Array) -> tuple[float, Array, Array]:
     if hasattr(surface, "unit_normal"):
         n = np.asarray(surface.unit_normal)
         return float((r - surface.point) @ n), n, np.zeros((3, 3))
+    if hasattr(surface, "jet"):
+        return _ground(r, *surface.jet(r[0], r[1]))
     side = -1.0 if surface.inside else 1.0
     e = r - surface.center
     rho = float(np.linalg.norm(e))
     d = e / rho
     return side * (rho - surface.radius), side * d, side * (np.eye(3) - np.outer(d, d)) / rho
+
+
+def _ground(r: Array, h: float, slope: Array, bend: Array) -> tuple[float, Array, Array]:
+    """Of phi = F / N, F = z - h and N = sqrt(1 + |slope|^2), with derivatives where F = 0."""
+    upward, length = np.append(-slope, 1.0), np.sqrt(1.0 + slope @ slope)
+    turned = np.append(-bend @ slope, 0.0) / length**3  # the gradient of 1 / N
+    hessian = np.outer(upward, turned) + np.outer(turned, upward)
+    hessian[:2, :2] -= bend / length
+    return float(r[2] - h) / length, upward / length, hessian
 
 
 def _tangents(n: Array, axis: Array | None) -> Array:

@@ -1,11 +1,13 @@
 """Random systems simulated for half a second, judged apart: `python -m attack.systems N [first]`.
 
 Trees of 1 to 12 joints on a fixed, planar or floating base fall onto 1 to 8 planes and spheres,
-with inputs, springs and dampers. A run may end with an error of hybridctl's; it may not take more
-than `MOST_STEPS` steps, nor raise anything else, nor break a law (`runs`). Where `linearize`
+with inputs, springs and dampers; with `python -m attack.systems N first layouts` the chains, loops,
+stacks and balls of `layouts`, in turn. A run may end with an error of hybridctl's; it may not take
+more than `MOST_STEPS` steps, nor raise anything else, nor break a law (`runs`). Where `linearize`
 accepts a run, its derivative is compared with central differences of the whole simulated flow,
 for steps from 1e-3 to 1e-7 until one, or what two lead to, agrees, where perturbed runs have the
-same modes.
+same modes. Relative errors of differences are (k h)^2 by curvature and eps / h by the tolerance eps
+of runs, so that no less than (eps k)^(2/3) can be asked; two steps tell k.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 
 import hybridctl as hc
 from attack.laws import Array
+from attack.layouts import KINDS, matter
 from attack.machines import BASES, Machine, machine
 from attack.runs import faults
 from hybridctl.errors import HybridctlError
@@ -54,11 +57,12 @@ class StepLimit:
 
 
 class Case(NamedTuple):
-    """A machine, its start in flight, and its input u(t, x)."""
+    """A machine, its start in flight, and its input u(t, x); kind: "trees", or of a layout."""
 
     machine: Machine
     start: Array
     policy: object
+    kind: str = "trees"
 
 
 @dataclass
@@ -66,10 +70,12 @@ class Outcome:
     """What became of a system.
 
     error: "" or the refusal's name; raw: another exception or a hang, with where it was raised;
-    wrong: the broken laws; slope: error of the derivative, nan where there is none to compare.
+    wrong: the broken laws; slope: error of the derivative, nan where there is none to compare;
+    floor: what differences leave of it.
     """
 
     seed: int
+    kind: str
     size: str
     error: str = ""
     raw: str = ""
@@ -78,10 +84,34 @@ class Outcome:
     seconds: float = 0.0
     linearized: str = ""
     slope: float = float("nan")
+    floor: float = SLOPE
+
+    @property
+    def slope_wrong(self) -> bool:
+        """Whether the derivative is another one than that of differences."""
+        return self.slope > self.floor
 
 
-def case(seed: int) -> Case:
-    """System number `seed`."""
+def case(seed: int, layouts: bool = False) -> Case:
+    """System number `seed`, of random trees or of the layouts in turn."""
+    return _layout(seed) if layouts else _tree(seed)
+
+
+def _layout(seed: int) -> Case:
+    """Efforts are in proportion to the inertias that they move."""
+    rng = np.random.default_rng([35, seed])
+    kind = tuple(KINDS)[seed % len(KINDS)]
+    each = KINDS[kind](rng, matter(rng), 0.03)
+    v = 10.0 ** rng.uniform(-1.0, 0.3) * rng.normal(size=each.model.nv)
+    inertia = np.diag(each.judge().mass_matrix(each.q)) @ each.robot.actuation
+    size, pace = inertia * rng.uniform(0.0, 10.0), rng.uniform(0.0, 9.0)
+    phase = rng.uniform(0.0, 6.0, each.robot.nu)
+    driven = each.robot.nu and rng.random() < 0.5
+    policy = (lambda t, x: size * np.sin(pace * t + phase)) if driven else None
+    return Case(each, np.concatenate([each.q, v]), policy, kind)
+
+
+def _tree(seed: int) -> Case:
     rng = np.random.default_rng([34, seed])
     dof, count = int(rng.integers(1, 13)), int(rng.integers(1, 9))
     bases = BASES if dof >= 6 else BASES[:2]
@@ -120,11 +150,11 @@ def simulated(each: Case, system: hc.HybridSystem, start: Array, **options: floa
     )
 
 
-def judged(seed: int, derivative: bool = True) -> Outcome:
+def judged(seed: int, derivative: bool = True, layouts: bool = False) -> Outcome:
     """Simulate system `seed` and judge it, and its derivative."""
-    each = case(seed)
+    each = case(seed, layouts)
     count, dof = len(each.machine.contacts), each.machine.model.nv
-    outcome = Outcome(seed, f"{count} contacts, {dof} dof")
+    outcome = Outcome(seed, each.kind, f"{count} contacts, {dof} dof")
     began = time.process_time()
     try:
         system = hc.mechanics.contact_system(each.machine.robot, each.machine.contacts)
@@ -157,6 +187,7 @@ def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Out
         return
     outcome.linearized = "yes"
     size, before = max(1.0, np.abs(expected).max()), None
+    floors: list[float] = []
     for h in SIZES:
         found = _difference(each, system, run, direction, h)
         nearest = [found] if before is None else [found, _extrapolated(*before, found, h)]
@@ -164,7 +195,13 @@ def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Out
         outcome.slope = float(np.fmin.reduce([outcome.slope, *errors]))
         if outcome.slope <= SLOPE:
             return
+        if before is not None:
+            apart = np.abs(found - before[0]).max() / size
+            bend = np.sqrt(apart) / max(h, before[1])
+            if np.isfinite(bend):
+                floors.append((FINE["rtol"] * bend) ** (2.0 / 3.0))
         before = found, h
+    outcome.floor = max(SLOPE, min(floors, default=SLOPE))
 
 
 def _difference(each: Case, system, run, direction: Array, h: float) -> Array:
@@ -193,39 +230,48 @@ def sequence(run: hc.HybridTrajectory) -> list[tuple[object, ...]]:
     return [(e.mode_before, e.guards, e.mode_after) for e in run.events]
 
 
-def outcomes(count: int, first: int = 0) -> Iterator[Outcome]:
-    """`count` systems from number `first` on."""
-    return map(judged, range(first, first + count))
-
-
 def _alarm(number: int, frame: object) -> None:
     raise Hang(f"more than {MOST_SECONDS} s of processor time")
 
 
-def main() -> None:
-    """Print what goes wrong in many systems, and a summary; long runs are stopped by the clock."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+def attack(count: int, first: int, layouts: bool) -> Iterator[Outcome]:
+    """`count` systems from number `first` on; long ones are stopped by the clock."""
     signal.signal(signal.SIGVTALRM, _alarm)
-    every = []
     for seed in range(first, first + count):
         signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
         try:
-            outcome = judged(seed)
+            yield judged(seed, layouts=layouts)
         except Hang as hang:  # while the exception handlers of `judged` ran
-            outcome = Outcome(seed, "", raw=str(hang))
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            yield Outcome(seed, "", "", raw=str(hang))
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+
+
+def summary(every: list[Outcome]) -> Iterator[str]:
+    """What became of some systems, line by line."""
+    yield f"ended: {sum(not o.error and not o.raw for o in every)} of {len(every)}"
+    yield f"refused: {dict(Counter(o.error for o in every if o.error))}"
+    yield f"raw or hanging: {[o.seed for o in every if o.raw]}"
+    yield f"laws broken: {[o.seed for o in every if o.wrong]}"
+    yield f"linearized: {dict(Counter(o.linearized for o in every))}"
+    compared = [o.slope for o in every if np.isfinite(o.slope)]
+    wrong = [o.seed for o in every if o.slope_wrong]
+    yield f"derivative compared: {len(compared)}, wrong: {wrong}"
+    seconds = np.array([o.seconds for o in every])
+    yield f"seconds a run: median {np.median(seconds):.2f}, 90 % {np.quantile(seconds, 0.9):.2f}"
+
+
+def main() -> None:
+    """Print what goes wrong in many systems, and a summary of each kind."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    every = []
+    for outcome in attack(count, first, "layouts" in sys.argv[3:]):
         every.append(outcome)
         if outcome.raw or outcome.wrong or outcome.error or not outcome.slope <= SLOPE:
             print(outcome, flush=True)
-    print("ended:", sum(not o.error and not o.raw for o in every), "of", len(every))
-    print("refused:", dict(Counter(o.error for o in every if o.error)))
-    print("raw or hanging:", [o.seed for o in every if o.raw])
-    print("laws broken:", [o.seed for o in every if o.wrong])
-    print("linearized:", dict(Counter(o.linearized for o in every)))
-    print("derivative wrong:", [o.seed for o in every if o.slope > SLOPE])
-    seconds = np.array([o.seconds for o in every])
-    print(f"seconds a run: median {np.median(seconds):.2f}, 90 % {np.quantile(seconds, 0.9):.2f}")
+    for kind in dict.fromkeys(o.kind for o in every):
+        print(f"{kind}:", *summary([o for o in every if o.kind == kind]), sep="\n  ")
 
 
 if __name__ == "__main__":
