@@ -55,6 +55,9 @@ class ContactEdges:
             return Edge(_Jam(self.dynamics, self.modes).reset())
         if hit:
             return Edge(_Impact(self.dynamics, frozenset(hit), self._closed).reset())
+        begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
+        if begin and not stops:
+            return Edge(_Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)).reset())
         return Edge(_Change(self.dynamics, tuple(after), stops).reset())
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
@@ -255,3 +258,33 @@ class _Change:
     def border(self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
         n = self.dynamics.robot.nq
         clearly_held(self.dynamics, x[:n], x[n:], u_after, contact_modes(key))
+
+
+@dataclass(frozen=True)
+class _Breakaway:
+    """Contacts that stuck `begin` to slide, from rest, and all go on in `modes`.
+
+    Integration leaves them velocities while they stick, such as 1e-8 m/s after a ball has rolled
+    for 0.3 s. They would be taken for sliding, against the direction in which friction gives way.
+    """
+
+    dynamics: ContactDynamics
+    before: Modes
+    modes: Modes
+    begin: tuple[int, ...]
+
+    def reset(self) -> Reset:
+        return Reset(self.jump, self.jacobian)
+
+    def jump(self, t: float, x: Array, u: Array) -> Jump:
+        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.before)
+        v = self.dynamics.stopped(phase, x[:n], x[n:], self.begin)
+        return Jump(np.concatenate((x[:n], v)), self.modes, np.zeros(len(self.modes)))
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
+        q, v, phase = x[:n], x[n:], self.dynamics.phase(self.before)
+        held = self.dynamics.solve(phase, q, v, u)
+        velocity_z = self.dynamics.stopped_derivatives(phase, q, v, self.begin, held)
+        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))

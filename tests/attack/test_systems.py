@@ -63,3 +63,8 @@ def test_layouts_end_or_are_refused_by_name_obey_the_laws_and_have_their_derivat
     assert not [o for o in every if o.raw or o.wrong or o.slope_wrong]
     assert sum(not o.error for o in every) >= 0.8 * len(seeds)
     assert sum(np.isfinite(o.slope) for o in every) >= 0.3 * len(seeds)
+
+
+def test_a_ball_that_has_rolled_on_another_breaks_away():
+    """What integration left of its sliding velocity was taken for a motion the other way."""
+    assert not judged(251, derivative=False, layouts=True).error
