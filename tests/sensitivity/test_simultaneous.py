@@ -15,6 +15,7 @@ from sensitivity.struck_door import struck_door
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.errors import AmbiguousEventError, GrazingError, UnknownNameError
+from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
@@ -211,22 +212,22 @@ def test_both_corners_of_the_robot_hit_the_door(door):
 PUSH, RELEASE = 3.0, -1.0
 
 
-def pushed():
-    """Two carts (y, v) that roll into springs at zero, each with the input as its acceleration.
+def pushed(carts=2):
+    """Carts (y, v) that roll into springs at zero, each with the input as its acceleration.
 
     A cart that has closed feels twice the input, so the phantom modes see which input they get.
     """
-    y, v, u = ca.SX.sym("y", 2), ca.SX.sym("v", 2), ca.SX.sym("u")
+    y, v, u = ca.SX.sym("y", carts), ca.SX.sym("v", carts), ca.SX.sym("u")
     modes, transitions = [], []
-    for key in product((0, 1), repeat=2):
+    for key in product((0, 1), repeat=carts):
         gain = ca.DM([1.0 + k for k in key])
-        mixed = ca.DM([1.0 + 0.5 * sum(key)] * 2)
+        mixed = ca.DM([1.0 + 0.5 * sum(key)] * carts)
         field = ca.vertcat(v, gain * mixed * u - 5.0 * ca.DM(key) * y)
         modes.append(symbolic.Mode(key, ca.vertcat(y, v), field, input=u))
-        for j in range(2):
+        for j in range(carts):
             if not key[j]:
                 target = tuple(1 if i == j else k for i, k in enumerate(key))
-                reset = ca.vertcat(y, v * ca.DM([0.5 if i == j else 1.0 for i in range(2)]))
+                reset = ca.vertcat(y, v * ca.DM([0.5 if i == j else 1.0 for i in range(carts)]))
                 transitions.append(symbolic.Transition(key, f"cart {j} hits", y[j], target, reset))
     return symbolic.hybrid_system(modes, transitions)
 
@@ -253,6 +254,27 @@ def test_the_input_in_phantom_modes(phantom_input, count):
     dx = directions(4)
     policy = Switching(count)
     assert_first_order(one_sided_errors(system, (0, 0), x0, span, policy, run, dx, lin(dx)))
+
+
+class SwitchingByLaw(Switching):
+    """The same with laws of which `linearize` knows the derivative."""
+
+    def law(self, history):
+        u = super().law(history)(0.0, history.state)
+        return DifferentiableLaw.held(u, np.zeros(1), len(history.state))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_law_of_how_many_have_hit_is_asked_with_all_of_them_in_phantom_modes(count):
+    """Of three carts that hit at once the law sees one after the other, as beside the nominal."""
+    system, x0, span = pushed(3), np.array([1.0] * 3 + [-3.0] * 3), (0.0, 0.9)
+    policy = SwitchingByLaw(count)
+    run = hc.simulate(system, (0, 0, 0), x0, span, policy, **TIGHT)
+    lin = hc.linearize(system, run, policy=policy, **TIGHT)
+    assert len(run.events) == 1
+    assert len(run.events[0].guards) == 3
+    dx = directions(6)
+    assert_first_order(one_sided_errors(system, (0, 0, 0), x0, span, policy, run, dx, lin(dx)))
 
 
 def test_pushing_and_withdrawing_differ():
