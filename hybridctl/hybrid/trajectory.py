@@ -20,6 +20,7 @@ from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
 from hybridctl.hybrid.frames import dataframe
+from hybridctl.hybrid.loaded import check_run
 from hybridctl.hybrid.mode import Mode, ModeKey
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
@@ -411,8 +412,9 @@ class HybridTrajectory:
     def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
         """Read what `save` wrote; `system` gives the state spaces of the modes.
 
-        Raises `FileFormatError` for a file that is empty, truncated or something else, and for
-        one that does not fit the system.
+        Raises `FileFormatError` for a file that is empty, truncated or something else, for one that
+        does not fit the system, and for what is no run (numbers that are not finite, times that go
+        back, arcs that do not go on from events).
         """
         try:
             with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as data:
@@ -437,6 +439,7 @@ class HybridTrajectory:
                     )
                     for i, meta in enumerate(header["events"])
                 ]
+            check_run(arcs, events, system)
         except _BROKEN as error:
             if isinstance(error, InputError):
                 raise

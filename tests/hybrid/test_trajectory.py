@@ -251,3 +251,84 @@ def test_an_atomic_file_replaces_the_old_one_only_when_the_block_ends(tmp_path):
     assert path.stat().st_mode == ordinary.stat().st_mode
     ordinary.unlink()
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+
+
+def forged(path, *, header=None, **arrays):
+    """A saved run with some of its content replaced: of the header by a function, of arrays."""
+    with np.load(path) as data:
+        content = dict(data)
+    told = json.loads(str(content["header"]))
+    if header is not None:
+        header(told)
+    content["header"] = json.dumps(told)
+    for name, change in arrays.items():
+        change(content[name.replace("_of_", ".")])
+    np.savez(path, **content)
+    return path
+
+
+def broken(array):
+    array.reshape(-1)[0] = np.nan
+
+
+def guard_named(name):
+    return lambda told: told["events"][0].update(guards=[name])
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "message"),
+    [
+        (None, "arc1.states", "states of arc 1 must be finite, got nan"),
+        (None, "event0.state_after", "state_after of event 0 must be finite"),
+        (lambda told: told["arcs"][0].update(end=-1.0), None, "arc 0 ends at -1.0 s, before its"),
+        (
+            lambda told: told["arcs"][0].update(start=np.nan),
+            None,
+            "must be a finite number, got nan",
+        ),
+        (
+            lambda told: told["arcs"][0].update(end="late"),
+            None,
+            "must be a finite number, got 'late'",
+        ),
+        (lambda told: told["arcs"][-1].update(end=1e3), None, "its steps cover"),
+        (
+            lambda told: told["events"][0].update(time=0.1),
+            None,
+            "event 0 is at 0.1 s, between arcs",
+        ),
+        (
+            guard_named("ceiling"),
+            None,
+            r"event 0 is of guard 'ceiling', the given system has \['fl",
+        ),
+        (lambda told: told["events"][0].update(mode_after="sea"), None, "to 'sea', but its arcs"),
+        (lambda told: told["events"].pop(), None, "are no run"),
+    ],
+)
+def test_a_file_that_is_no_run_is_refused(traj, tmp_path, header, name, message):
+    """What `load` gives back answers questions, so it has to be a run."""
+    traj.save(tmp_path / "t.npz")
+    changes = {} if name is None else {name.replace(".", "_of_"): broken}
+    path = forged(tmp_path / "t.npz", header=header, **changes)
+    with pytest.raises(errors.FileFormatError, match=message):
+        hc.HybridTrajectory.load(path, ball())
+
+
+@pytest.mark.parametrize("name", ["breaks", "lengths", "states"])
+def test_an_arc_of_the_wrong_shape_is_refused(traj, tmp_path, name):
+    traj.save(tmp_path / "t.npz")
+    with np.load(tmp_path / "t.npz") as data:
+        content = dict(data)
+    content[f"arc0.{name}"] = np.concatenate([content[f"arc0.{name}"]] * 2)
+    np.savez(tmp_path / "t.npz", **content)
+    with pytest.raises(errors.FileFormatError, match="shape"):
+        hc.HybridTrajectory.load(tmp_path / "t.npz", ball())
+
+
+@pytest.mark.parametrize("lengths", [0.0, -1.0])
+def test_steps_without_length_are_refused(traj, tmp_path, lengths):
+    traj.save(tmp_path / "t.npz")
+    path = forged(tmp_path / "t.npz", arc0_of_lengths=lambda a: a.fill(lengths))
+    with pytest.raises(errors.FileFormatError, match="positive lengths"):
+        hc.HybridTrajectory.load(path, ball())
