@@ -9,7 +9,7 @@ from hybridctl.robots import ball
 from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
-from hybridctl.cli import cli
+from hybridctl.cli import cli, main
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Mapping
 from hybridctl.models import find_model
@@ -176,6 +176,22 @@ def test_a_robot_needs_a_start_where_its_first_sensor_does_not_see_all(folder):
     (folder / "robot.yaml").write_text(ROBOT.replace("[x, z]", "[z]") + start)
     summary, _ = filtered(folder, "robot.yaml", "rails", "up")
     assert summary["rejected"] == 0
+
+
+def test_a_start_below_the_ground_ends_a_filter_with_a_message(folder, capsys, monkeypatch):
+    run = hc.simulate(find_model("robot.yaml").make().system, ("open",), [0, 0.5, 0, 0], (0, 0.3))
+    write_csv(folder / "log.csv", ["x", "z"], run, [0, 1])
+    (folder / "map.yaml").write_text(COLUMNS.format(name="rails", fields="[x, z]"))
+    below = "start: {configuration: [0, -1], deviations: {configuration: 0.01, velocity: 0.1}}\n"
+    (folder / "robot.yaml").write_text(ROBOT + below)
+    call = ["hybridctl", "filter", "log.csv", "--model", "robot.yaml", "--mapping", "map.yaml"]
+    monkeypatch.setattr("sys.argv", call)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    message = capsys.readouterr().err
+    assert "lies outside mode ('open',)" in message
+    assert "guard 'foot closes' is -1 and must not be negative" in message
 
 
 @pytest.mark.parametrize(

@@ -241,15 +241,15 @@ def outcome(
     model: FilterModel, times: Sequence[float], result: FilterResult, truth: HybridTrajectory
 ) -> Outcome:
     """One result against the truth."""
-    steps = [result.steps[int(np.abs(result.times - t).argmin())] for t in times]
-    pairs = [nees(model.space, s.estimate, truth(s.time)) for s in steps]
+    found = [result.mixtures[int(np.abs(result.times - t).argmin())] for t in times]
+    pairs = [nees(model.space, mixture, truth(mixture.time)) for mixture in found]
     last, degrees = pairs[-1]
     spectra = [np.linalg.eigvalsh(p) for p in result.covariances]
     taken = [i for i in result.innovations if i.accepted]
     return Outcome(
         tuple(square for square, _ in pairs),
         tuple(k for _, k in pairs),
-        tuple(s.estimate.mode == truth.arc(s.time).mode for s in steps),
+        tuple(mixture.mode == truth.arc(mixture.time).mode for mixture in found),
         last > DIVERGED * max(degrees, 1),
         any(w[0] < -INDEFINITE * w[-1] for w in spectra),
         mode_agreement(result, truth),

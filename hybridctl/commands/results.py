@@ -25,7 +25,9 @@ def write_results(
 ) -> None:
     """Write estimates.npz and .csv, innovations.npz and .csv, and on request estimates.mcap.
 
-    Those of another filter than the salted one have its name appended. Notes go to notes.json.
+    Estimates are the moments of all hypotheses together, with the most probable mode and how
+    probable that is. Those of another filter than the salted one have its name appended. Notes go
+    to notes.json.
     """
     result = judgement.result
     ending = "" if judgement.name == MAIN else f"_{judgement.name}"
@@ -44,6 +46,7 @@ def write_results(
             "deviation": np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2), 0.0)),
             "covariance": covariances,
             "mode": np.array([mode_text(mode) for mode in result.modes]),
+            "probability": np.array([m.probabilities[m.mode] for m in result.mixtures]),
         },
         columns={"state": model.states, "deviation": named},
         origin_ns=log.origin_ns,
@@ -102,7 +105,7 @@ def _draw_states(
     truth: HybridTrajectory | None,
     bands: Sequence[Band],
 ) -> None:
-    shown = [model.display(s.estimate.mean, s.estimate.covariance) for s in result.steps]
+    shown = [model.display(m.mean, m.covariance) for m in result.mixtures]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
     jumps = np.searchsorted(times, sorted({event.time for event in result.events}))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-from hybridctl.checks import Array, instance, number, semidefinite, vector
+from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.mode import Mode, ModeKey
-from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import OFF
 from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
@@ -50,13 +50,27 @@ class Estimate:
         return title + html_table(("", "mean", "deviation"), cells)
 
 
-def checked(system: HybridSystem, estimate: Estimate) -> Estimate:
-    """The estimate as read-only arrays. Raises `InputError` where it does not fit the system."""
-    space = system.mode(instance("estimate", estimate, Estimate).mode).space
-    mean = vector("mean", estimate.mean, space.nx)
-    space.check("mean", mean)
-    p = semidefinite("covariance", estimate.covariance, space.ndx)
-    return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """What all hypotheses of a filter say together: their moments, and how probable modes are.
+
+    mean (nx,), covariance (ndx, ndx) in the tangent space there: of the whole distribution, which
+    may have several peaks, none of them at the mean. probabilities: of the modes, which sum to
+    one; `mode` is the most probable. The mean obeys the constraints of no mode: a filter begins
+    anew from the likeliest estimate, not from this.
+    """
+
+    mode: ModeKey
+    time: float
+    mean: Array
+    covariance: Array
+    probabilities: Mapping[ModeKey, float]
+
+    @staticmethod
+    def of(estimate: Estimate) -> Mixture:
+        """A single hypothesis."""
+        e = estimate
+        return Mixture(e.mode, e.time, e.mean, e.covariance, {e.mode: 1.0})
 
 
 def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:

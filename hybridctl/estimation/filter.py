@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, instance, member, number, semidefinite, sequence
 from hybridctl.errors import InputError
+from hybridctl.estimation.border import admitted
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import correct
-from hybridctl.estimation.estimate import Estimate, checked
+from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import (
     HYPOTHESES,
     Moments,
@@ -23,6 +24,7 @@ from hybridctl.estimation.hypotheses import (
 )
 from hybridctl.estimation.jumps import STRATEGIES, Strategy
 from hybridctl.estimation.measurement import AnyMeasurement, flow_tolerance
+from hybridctl.estimation.mixture import mixed
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
@@ -113,22 +115,29 @@ class SaltedKalmanFilter:
         )
 
     def start(self, initial: Estimate) -> FilterState:
-        """The state in which a run from an estimate begins."""
-        return self.rules.start(checked(self.model.system, initial))
+        """The state in which a run from an estimate begins.
+
+        Raises `InputError` for a covariance that is not finite, symmetric and positive
+        semidefinite, `ConstraintViolatedError` for a mean off what its mode holds, and
+        `GuardViolatedError` for one outside its mode, farther than noise of the guards explains,
+        unless it comes back within `rewind` s: so filters leave theirs just after events.
+        """
+        return self.rules.start(admitted(self.model, initial))
 
     def predict(
         self, state: FilterState | Estimate, time: float, input: Input = None
     ) -> FilterState:
         """The state at a later time. input: constant (nu,), a function u(t, x), or None: zero.
 
-        Raises `InputError` for a time before that of the state.
+        Raises `InputError` for a time before that of the state, and for an estimate what `start`
+        raises; states are the filter's own.
         """
         state, end = self._state(state), number("time", time)
         if end < state.time:
             raise InputError(
                 f"time must not be before that of the estimate, {state.time} s, got {end}"
             )
-        return self._predicted(state, end, input)
+        return self._mixed(self._predicted(state, end, input), input)
 
     def update(
         self,
@@ -137,7 +146,10 @@ class SaltedKalmanFilter:
         value: ArrayLike,
         input: Input = None,
     ) -> FilterState:
-        """The state after a value (m,) of a channel, measured at the time of the state."""
+        """The state after a value (m,) of a channel, measured at the time of the state.
+
+        Raises for an estimate what `start` raises.
+        """
         member("channel", channel, [*self.measurements, *self.signals])
         state = self._state(state)
         (measured,) = Series(np.array([state.time]), np.atleast_1d(value)[None]).values
@@ -163,15 +175,13 @@ class SaltedKalmanFilter:
 
         Rows before the time of `initial` are left out, and counted as `skipped`. Rows that share a
         stamp are taken one after the other, channel by channel. progress: called with the time.
-        Raises `InputError` for a channel that has no measurement.
+        Raises `InputError` for a channel that has no measurement, and what `start` raises.
         """
         channels = [*self.measurements, *self.signals]
         return over_record(record, self.start(initial), channels, self.step, progress)
 
     def _state(self, given: FilterState | Estimate) -> FilterState:
-        if isinstance(given, FilterState):
-            return given
-        return self.rules.start(instance("estimate", given, Estimate))
+        return given if isinstance(given, FilterState) else self.start(given)
 
     def _predicted(self, state: FilterState, end: float, given: Input) -> FilterState:
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)
@@ -189,7 +199,16 @@ class SaltedKalmanFilter:
         after = (signalled if signal else corrected)(self.rules, before, channel, value, law)
         memory = state.rejections, state.rows, state.inputs
         found = FilterState(state.time, after, state.beginning, channel, False, *memory)
-        return found if signal else monitored(self.rules, found, channel, value, given)
+        if not signal:
+            found = monitored(self.rules, found, channel, value, given)
+        return self._mixed(found, given)
+
+    def _mixed(self, state: FilterState, given: Input) -> FilterState:
+        """The state with the moments of its hypotheses, where there are several."""
+        if len(state.hypotheses) == 1:
+            return state
+        law = self.model.law(state.estimate.mode, given)
+        return state._replace(several=mixed(self.model, state.hypotheses, law))
 
 
 def by_name(

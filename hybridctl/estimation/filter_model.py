@@ -16,8 +16,9 @@ from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array, count, instance, number, sequence
 from hybridctl.errors import InputError
+from hybridctl.estimation.border import fitting
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, checked
+from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import HYPOTHESES
 from hybridctl.estimation.measurement import GATE, Measurement, check_gate
 from hybridctl.estimation.noise import Noise
@@ -143,7 +144,7 @@ class FilterModel:
         if not sensors:
             raise InputError("sensors must have one entry at least, got none")
         if self.start is not None:
-            checked(self.system, self.start)
+            fitting(self.system, self.start)
         elif not isinstance(self.system, ContactSystem):
             raise InputError(
                 f"start must be an Estimate where the state of mode {self.open!r} is not that of a "

@@ -33,7 +33,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, extend
-from hybridctl.estimation.reconcile import ahead, reconcile
+from hybridctl.estimation.reconcile import ahead, reconcile, risen
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import Mode
@@ -88,7 +88,14 @@ def begun(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
     """Hypotheses just after a value, as those that the next sample begins with."""
     return tuple(
         Hypothesis(
-            h.estimate, h.log_weight, h.side, h.pending, k, None, _unit(len(h.estimate.covariance))
+            h.estimate,
+            h.log_weight,
+            h.side,
+            h.pending,
+            k,
+            None,
+            _unit(len(h.estimate.covariance)),
+            fired=h.fired,
         )
         for k, h in enumerate(hypotheses)
     )
@@ -157,7 +164,9 @@ def signalled(
         passed = Reconciliation(e.mean, e.covariance, p.transition) if p.events else None
         events, notes = (*h.events, *p.events), (*h.notes, *p.notes)
         after = h._replace(estimate=p.estimate, events=events, notes=notes)
-        found.append(after._replace(predicted=e, reconciliation=passed, pending=(), side=0.0))
+        found.append(
+            after._replace(predicted=e, reconciliation=passed, pending=(), side=0.0, fired=())
+        )
     return tuple(found) if len(found) == 1 else _kept(rules, found)
 
 
@@ -170,7 +179,16 @@ def _gone(h: Hypothesis, way: Prediction) -> Hypothesis:
         whole = whole @ h.transition
     events, notes = h.events + way.events, h.notes + way.notes
     return Hypothesis(
-        way.estimate, h.log_weight, h.side, h.pending, h.parent, None, whole, events, notes
+        way.estimate,
+        h.log_weight,
+        h.side,
+        h.pending,
+        h.parent,
+        None,
+        whole,
+        events,
+        notes,
+        fired=way.events[-1].guards if way.events else h.fired,
     )
 
 
@@ -274,9 +292,11 @@ def _settled(
     if pending:
         side = _before(model, after, pending, law)
         if _inside(model, after, pending, law):
-            weight, side, pending = weight + side, 0.0, ()
-    elif passed:
-        weight += _before(model, after, passed, law)
+            weight, side, pending, passed = weight + side, 0.0, (), pending
+    elif rules.bound > 1:
+        weight += _after(model, after, h.fired, law) - _after(model, h.estimate, h.fired, law)
+        if passed:
+            weight += _before(model, after, passed, law)
     way = reconcile(model, after, law, pending)
     reconciliation = None
     if way.events:
@@ -295,6 +315,8 @@ def _settled(
         (*h.notes, *way.notes),
         reconciliation,
         innovation,
+        passed=tuple(passed),
+        fired=way.events[-1].guards if way.events else h.fired,
     )
 
 
@@ -357,6 +379,19 @@ def _rows(model: Model, e: Estimate, guards: Sequence[str]) -> list[int]:
 def _before(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> float:
     """Logarithm of the probability that guards of a mode are positive."""
     rows = _rows(model, e, guards)
+    g, variances = _margins(model, e, law)
+    return float(log_ndtr(g[rows] / np.sqrt(np.maximum(variances[rows], _TINY))).sum())
+
+
+def _after(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> float:
+    """Logarithm of the probability that the event of these guards has happened.
+
+    Just after it a guard that the mode still has rises from zero: a state at which it is negative
+    is one whose event is to come.
+    """
+    rows = risen(model, e, fired, law)
+    if not rows:
+        return 0.0
     g, variances = _margins(model, e, law)
     return float(log_ndtr(g[rows] / np.sqrt(np.maximum(variances[rows], _TINY))).sum())
 

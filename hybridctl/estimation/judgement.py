@@ -20,7 +20,7 @@ from scipy.stats import chi2
 
 from hybridctl.checks import Array, count, number
 from hybridctl.errors import InputError
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -50,7 +50,7 @@ class Consistency:
 
 
 def nees(
-    space: Space, estimate: Estimate, truth: Array, *, held: float = 1e-6
+    space: Space, estimate: Estimate | Mixture, truth: Array, *, held: float = 1e-6
 ) -> tuple[float, int]:
     """Normalized error squared of one estimate, and the rank of its covariance.
 
@@ -90,7 +90,7 @@ def band(values: Iterable[float], degrees: Iterable[int], *, level: float = 0.99
 
 
 def nis_band(results: Sequence[FilterResult], *, level: float = 0.99) -> Consistency:
-    """NIS of all accepted values of one or more runs."""
+    """NIS of all accepted values of one or more runs, each of the likeliest hypothesis."""
     taken = [i for result in results for i in result.innovations if i.accepted]
     return band([i.nis for i in taken], [i.dimension for i in taken], level=level)
 
@@ -113,7 +113,7 @@ def event_time_errors(
 
 
 def mode_agreement(result: FilterResult, truth: HybridTrajectory) -> float:
-    """The share of samples at which the filter is in the true mode; none give nan."""
+    """The share of samples at which the most probable mode is the true one; none give nan."""
     same = [mode == truth.arc(t).mode for t, mode in zip(result.times, result.modes, strict=True)]
     return float(np.mean(same)) if same else float("nan")
 
@@ -126,7 +126,8 @@ class Judgement:
     """A filter's result, and what speaks for and against it.
 
     nis: the mean normalized innovation and its band, None without any accepted value. nees: the
-    mean over all samples of the normalized error, divided by its degrees of freedom; 1 is right.
+    mean over all samples of the normalized error, divided by its degrees of freedom; 1 is right. It
+    is that of all hypotheses together, of which alone it is true.
     That and what follows is None without the truth. Samples of one run are not independent, so
     there is no band for it here. times_real: seconds of the log filtered in one second.
     """
@@ -225,7 +226,7 @@ def judge(
         return Judgement(name, result, nis, None, None, None, None, speed)
     happened = [e for e in truth.guard_events if e.time >= result.initial.time]
     errors = event_time_errors(result.events, happened)
-    both = [(s.estimate, truth(s.time)) for s in result.steps]
+    both = [(mixture, truth(mixture.time)) for mixture in result.mixtures]
     spaces = [system.mode(e.mode).space for e, _ in both]
     pairs = [nees(s, e, x) for s, (e, x) in zip(spaces, both, strict=True) if s.nx == len(x)]
     squares, degrees = np.array(pairs).reshape(-1, 2).sum(axis=0)

@@ -22,9 +22,10 @@ from scipy.special import logsumexp
 
 from hybridctl.checks import Array, Indices, count, number
 from hybridctl.errors import InputError
+from hybridctl.estimation.border import admitted
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
-from hybridctl.estimation.estimate import Estimate, checked, constrained, nearest_semidefinite
+from hybridctl.estimation.estimate import Estimate, Mixture, constrained, nearest_semidefinite
 from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.monitor import monitored
@@ -65,6 +66,14 @@ class ParticleSet:
     def effective(self) -> float:
         """The effective number of particles."""
         return 1.0 / float(np.exp(2.0 * self.log_weights).sum())
+
+    @property
+    def shares(self) -> dict[ModeKey, float]:
+        """The probabilities of modes, the most probable first."""
+        found: dict[ModeKey, float] = {}
+        for key, w in zip(self.modes, self.weights.tolist(), strict=True):
+            found[key] = found.get(key, 0.0) + w
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
     def typical_events(self) -> tuple[Event, ...]:
@@ -170,7 +179,7 @@ class ParticleFilter:
 
         The same seed gives the same result.
         """
-        estimate = checked(self.model.system, initial)
+        estimate = admitted(self.model, initial)
         rng = np.random.default_rng(self.seed)
         now, counted = self._drawn(estimate, rng), list[Event]()
 
@@ -183,7 +192,7 @@ class ParticleFilter:
                 now = self._predicted(now, t, u, rng)
             before = self._summary(now)
             now, innovation = self._weighed(record, now, before, sample)
-            after = self._summary(now)
+            after, several = self._summary(now), self._mixture(now)
             if now.effective < self.resample * self.particles:
                 now = self._resampled(now, rng)
             typical = now.typical_events
@@ -194,7 +203,11 @@ class ParticleFilter:
                 after, predicted=before, events=new, innovation=innovation, undone=undone
             )
             state = state._replace(
-                time=sample.time, hypotheses=(made,), channel=sample.channel, inputs=inputs
+                time=sample.time,
+                hypotheses=(made,),
+                channel=sample.channel,
+                inputs=inputs,
+                several=several,
             )
             if sample.channel in self.signals:
                 return state._replace(reopened=False)
@@ -207,6 +220,7 @@ class ParticleFilter:
             )
             if found.reopened:
                 now, counted = self._drawn(found.estimate, rng), []
+                return found._replace(several=None)
             return found
 
         channels = [*self.measurements, *self.signals]
@@ -357,12 +371,24 @@ class ParticleFilter:
                 states[k] = state
         return replace(drawn, states=tuple(states))
 
+    def _mixture(self, now: ParticleSet) -> Mixture | None:
+        """The moments of all particles, None where all are in one mode."""
+        shares = now.shares
+        if len(shares) == 1:
+            return None
+        space = self.model.system.mode(next(iter(shares))).space
+        spaces = {key: self.model.system.mode(key).space for key in shares}
+        same = {key for key, s in spaces.items() if (s.nx, s.ndx) == (space.nx, space.ndx)}
+        rows = np.flatnonzero([key in same for key in now.modes])
+        states, w = np.array([now.states[k] for k in rows]), now.weights[rows]
+        mean, ways = center(space, states, w / w.sum(), states[w.argmax()])
+        p = nearest_semidefinite(ways.T @ ((w / w.sum())[:, None] * ways))
+        return Mixture(next(iter(shares)), now.time, mean, p, shares)
+
     def _summary(self, now: ParticleSet) -> Estimate:
-        shares: dict[ModeKey, float] = {}
-        weights = now.weights
-        for key, w in zip(now.modes, weights.tolist(), strict=True):
-            shares[key] = shares.get(key, 0.0) + w
-        mode = max(shares, key=lambda key: shares[key])
+        """The moments of the particles in the most probable mode."""
+        shares, weights = now.shares, now.weights
+        mode = next(iter(shares))
         rows = now.members(mode)
         states, w = np.array([now.states[k] for k in rows]), weights[rows] / shares[mode]
         held = self.model.system.mode(mode)

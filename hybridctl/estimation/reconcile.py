@@ -164,6 +164,21 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
     return replace(estimate, mean=x, covariance=p)
 
 
+def risen(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> list[int]:
+    """Which guards of its mode, of those that have fired last, rise at an estimate.
+
+    They rise from zero: where one is negative, the event is late. Forces are none of them.
+    """
+    names = model.system.outgoing(e.mode).guards.names
+    rows = [names.index(name) for name in fired if name in names]
+    if not rows or model.system.mode(e.mode).flow is not None:
+        return []
+    u = law(e.time, e.mean)
+    _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+    sees = model.sees_input(e.mode, e.time, e.mean, u)
+    return [k for k in rows if rates[k] > 0.0 and not sees[k]]
+
+
 def _rewound(
     model: Model, present: Prediction, falling: Indices, rate: float, law: InputLaw
 ) -> Prediction | None:
@@ -262,13 +277,13 @@ def _cut_or_fire(
         name = model.system.outgoing(e.mode).guards.names[row]
         event = model.fire(e.mode, (name,), e.time, e.mean, law)
         return after_event(model, now, event, e.covariance)
-    shift, shrink = _truncated(g / s)
+    shift, shrink = truncated(g / s)
     p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
     x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
     return now._replace(estimate=replace(e, mean=x, covariance=p))
 
 
-def _truncated(mean: float) -> tuple[float, float]:
+def truncated(mean: float) -> tuple[float, float]:
     """Shift of the mean, and variance, of a normal distribution N(mean, 1) cut off below zero."""
     ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))
     return ratio, max(1.0 - ratio * (ratio + mean), 0.0)

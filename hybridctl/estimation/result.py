@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridctl.checks import Array, instance, member
 from hybridctl.estimation.correct import Innovation
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
@@ -21,6 +21,11 @@ from hybridctl.hybrid.trajectory import Event
 @dataclass(frozen=True, eq=False)
 class FilterResult:
     """The states of a run after each sample, with what is needed to judge them.
+
+    Where hypotheses are several, `means`, `covariances`, `modes` and `probabilities` are those of
+    all of them together (`mixtures`), and `likeliest` are the estimates of the likeliest alone.
+    Innovations, NIS and notes are those of the likeliest after each value; log-likelihoods count
+    all. `events` and `history`, and so the smoother, go along the one that was right in the end.
 
     skipped: rows before the initial estimate. disorder: stamps of the record that were out of
     order (they were sorted). seconds: of computation.
@@ -37,24 +42,39 @@ class FilterResult:
         """Times (n,) of the samples, s."""
         return np.array([step.time for step in self.steps])
 
+    @cached_property
+    def mixtures(self) -> tuple[Mixture, ...]:
+        """What is known after each sample, by all hypotheses together."""
+        return tuple(step.mixture for step in self.steps)
+
+    @property
+    def likeliest(self) -> tuple[Estimate, ...]:
+        """The estimate of the likeliest hypothesis after each sample."""
+        return tuple(step.estimate for step in self.steps)
+
     @property
     def means(self) -> tuple[Array, ...]:
-        """Mean (nx,) after each sample; the size is that of its mode's state."""
-        return tuple(step.estimate.mean for step in self.steps)
+        """Mean (nx,) of all hypotheses after each sample; its size is that of `modes`' states."""
+        return tuple(mixture.mean for mixture in self.mixtures)
 
     @property
     def covariances(self) -> tuple[Array, ...]:
-        """Covariance (ndx, ndx) after each sample."""
-        return tuple(step.estimate.covariance for step in self.steps)
+        """Covariance (ndx, ndx) of all hypotheses after each sample, their differences included."""
+        return tuple(mixture.covariance for mixture in self.mixtures)
 
     @property
     def modes(self) -> tuple[ModeKey, ...]:
-        """Mode after each sample."""
-        return tuple(step.estimate.mode for step in self.steps)
+        """The most probable mode after each sample."""
+        return tuple(mixture.mode for mixture in self.mixtures)
+
+    @property
+    def probabilities(self) -> tuple[Mapping[ModeKey, float], ...]:
+        """The probabilities of modes after each sample, the most probable first."""
+        return tuple(mixture.probabilities for mixture in self.mixtures)
 
     @cached_property
     def innovations(self) -> tuple[Innovation, ...]:
-        """Of all values that were there, also those that were rejected."""
+        """Of all values that were there, also those that were rejected; of the likeliest each."""
         return tuple(step.innovation for step in self.steps if step.innovation is not None)
 
     @cached_property
@@ -87,7 +107,7 @@ class FilterResult:
 
     @property
     def log_likelihood(self) -> float:
-        """Sum over the values that were accepted."""
+        """Sum over the values that were accepted; each counts all hypotheses by their weights."""
         return float(sum(i.log_likelihood for i in self.innovations if i.accepted))
 
     @property

@@ -47,6 +47,9 @@ class Smoothed:
 def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     """Smooth the result of a filter on `system`.
 
+    Of several hypotheses the smoothed estimates are those of the one that was right in the end
+    (`FilterResult.history`), given that it was.
+
     Where a prediction or correction has no first-order map (piecewise linear events, contact
     signals that measure a guard, particles), the past does not learn of what comes after it, and
     `notes` says so. Events stay where the filter had them, so a smoothed mean near one may lie past

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array
 from hybridctl.estimation.correct import Innovation
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
@@ -40,7 +40,9 @@ class Hypothesis(NamedTuple):
     predicted: before the value of this sample. transition (ndx+, ndx): the first-order map to
     that, None where it was piecewise linear. events, notes: since the last value. reconciliation:
     how events were passed that the value has brought about. innovation: None without a value.
-    undone: events of the past from this time on are not those of this hypothesis.
+    undone: events of the past from this time on are not those of this hypothesis. passed: guards
+    that others, which have parted from it at this value, take to have fired. fired: those of its
+    last event.
     """
 
     estimate: Estimate
@@ -55,6 +57,8 @@ class Hypothesis(NamedTuple):
     reconciliation: Reconciliation | None = None
     innovation: Innovation | None = None
     undone: float | None = None
+    passed: tuple[str, ...] = ()
+    fired: tuple[str, ...] = ()
 
     @property
     def weight(self) -> float:
@@ -132,7 +136,8 @@ class Row(NamedTuple):
 class FilterState(NamedTuple):
     """All that a filter keeps: `predict` and `update` make the next one of it.
 
-    hypotheses: the most likely first; the properties are those of that one. channel: of the value
+    hypotheses: the most likely first; the properties are those of that one, but `mixture`, which is
+    what they say together, and `several`, the same where there are several. channel: of the value
     that was the last thing to come, None after a prediction. reopened: whether a value that the
     gate rejected was taken, see `monitor`; its innovation is that before, and counts as rejected.
     rejections, rows, inputs, beginning: what a lost filter finds back with: see `monitor`, the last
@@ -147,11 +152,17 @@ class FilterState(NamedTuple):
     rejections: Rejections = Rejections()
     rows: Mapping[str, tuple[Row, ...]] = {}
     inputs: tuple[Piece, ...] = ()
+    several: Mixture | None = None
 
     @property
     def estimate(self) -> Estimate:
-        """The estimate."""
+        """That of the likeliest hypothesis."""
         return self.hypotheses[0].estimate
+
+    @property
+    def mixture(self) -> Mixture:
+        """Mean and covariance of all hypotheses together, and the probabilities of modes."""
+        return Mixture.of(self.estimate) if self.several is None else self.several
 
     @property
     def predicted(self) -> Estimate:

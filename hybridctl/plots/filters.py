@@ -47,15 +47,15 @@ def errors(
 ) -> Figure:
     """Errors of the means in the tangent space, truth minus mean, within 3 standard deviations.
 
-    A panel for each coordinate (ndx,), broken at events. Where filter and truth are in modes of
-    different spaces there is no error. Raises `InputError` for a truth that does not cover the
-    samples.
+    Means and deviations are those of all hypotheses together (`FilterResult.mixtures`). A panel for
+    each coordinate (ndx,), broken at events. Where filter and truth are in modes of different
+    spaces there is no error. Raises `InputError` for a truth that does not cover the samples.
     """
     instance("truth", truth, HybridTrajectory)
     times = result.times
     if not (len(times) and truth.start <= times[0] and times[-1] <= truth.end):
         raise InputError(f"truth must cover the samples, but ends are {truth.start}, {truth.end}")
-    estimates = [step.estimate for step in result.steps]
+    estimates = result.mixtures
     deviations = np.array([np.sqrt(np.maximum(np.diag(e.covariance), 0.0)) for e in estimates])
     found = np.full_like(deviations, np.nan)
     for row, estimate in zip(found, estimates, strict=True):
@@ -82,7 +82,7 @@ def apart(line: Line, at: Indices) -> Line:
 
 
 def result_bands(result: FilterResult) -> list[Band]:
-    """The spans of a filter's modes."""
+    """The spans of a filter's most probable modes."""
     times, found = result.times.tolist(), result.modes
     starts = [0, *(k for k in range(1, len(found)) if found[k] != found[k - 1])]
     ends = [*starts[1:], len(found) - 1]

@@ -42,10 +42,10 @@ class View:
     """A run in the browser, in space: `seek` a time, `play`, `close`; a notebook shows it itself.
 
     robot: what moves; of a contact system the surfaces, forces and impulses are shown too.
-    reference: another motion of the same robot, drawn beside it. estimate: of the same robot, with
-    ellipsoids of three sigmas around its points. urdf: where the meshes are, by default the URDF
-    that the robot was built from; packages: folders for `package://`. port: on this machine, or the
-    next one that is free; `address` says which.
+    reference: another motion of the same robot, drawn beside it. estimate: of the same robot, by
+    all hypotheses together, with ellipsoids of three sigmas around its points. urdf: where the
+    meshes are, by default the URDF that the robot was built from; packages: folders for
+    `package://`. port: on this machine, or the next one that is free; `address` says which.
 
     `server` is viser's, to add things of your own. `figures`: what is drawn, by "robot",
     "reference" and "estimate".
@@ -112,7 +112,7 @@ class View:
                 self.figures["reference"].place(self._reference(known))
             if self._estimate is not None:
                 k = max(int(self._estimate.times.searchsorted(t, "right")) - 1, 0)
-                found = self._estimate.steps[k].estimate
+                found = self._estimate.mixtures[k]
                 self.figures["estimate"].place(found.mean, found.covariance)
             self._forces.show(t)
             self._controls.show(t)
@@ -358,7 +358,7 @@ def _check_sizes(
     if reference is not None:
         given["reference"] = instance("reference", reference, HybridTrajectory).final_state
     if estimate is not None:
-        given["estimate"] = instance("estimate", estimate, FilterResult).steps[-1].estimate.mean
+        given["estimate"] = instance("estimate", estimate, FilterResult).means[-1]
     for name, state in given.items():
         if len(state) != size:
             raise InputError(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from control.samples import G, ball_on_two_floors, bouncing_ball, landing_ball
+from scipy.stats import norm
 
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection, ForceSignal
@@ -104,21 +105,24 @@ def test_a_missed_impact_counts_when_its_time_is_over(bounces):
     assert [e.guards for e in never.events] == [("floor",)]
 
 
-def test_noise_decides_which_impacts_are_missed(bounces):
-    """At a threshold of the impulse itself, half of all seeds miss it."""
+@pytest.mark.parametrize("above", [0.0, 0.5, -0.7])
+def test_noise_decides_which_impacts_are_missed(bounces, above):
+    """At a threshold that lies so many deviations of the noise above the impulse."""
     plain = tracked(bounces, end=0.5)
     (event,) = plain.events
     impulse = float(event.impulses[0])
     history = History("air", event.time, event.state_after, plain.events)
     known = []
     for seed in range(40):
-        detection = Detection(threshold=impulse, noise=0.01 * impulse, seed=seed)
+        threshold = (1.0 + 0.01 * above) * impulse
+        detection = Detection(threshold=threshold, noise=0.01 * impulse, seed=seed)
         detected = detection.detected(history, lambda events: 0.45)
         noise = np.random.default_rng((seed, 0)).standard_normal(2)[1]
-        assert detected.events == (plain.events if noise >= 0.0 else ())
+        assert detected.events == (plain.events if noise >= above else ())
         assert detected.next_change == np.inf
         known.append(len(detected.events))
-    assert 10 < sum(known) < 30
+    # of 40 draws, within three deviations
+    assert abs(sum(known) - 40.0 * norm.sf(above)) < 3.0 * np.sqrt(10.0)
 
 
 def test_a_missed_contact_is_known_by_its_force():

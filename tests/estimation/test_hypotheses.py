@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import casadi as ca
 import numpy as np
 import pytest
 from hybridctl.robots import block
+from scipy.stats import norm
 
 import hybridctl as hc
+from hybridctl import symbolic
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import first_estimate, kalman
-from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.models import find_model
@@ -92,3 +95,27 @@ def test_kicks_and_noise_of_sensors_are_drawn_apart():
     other, unchanged = drawn(force_noise=0.05)
     assert np.abs(other - states).max() > 1e-4
     np.testing.assert_allclose(unchanged, noise, atol=1e-15)
+
+
+@pytest.mark.parametrize("noise", [None, {"a": 4e-6, "b": 9e-6}])
+def test_another_order_is_as_probable_as_the_times_say(noise):
+    """A flow x' = (-1, -3) to two lines, first met 4 ms apart: the difference of the times is
+    normal, of variance sum (P_ii + sigma_i^2) / rate_i^2 less the covariance of both."""
+    x = ca.SX.sym("x", 2)
+    keys = ["", "a", "b", "ab"]
+    modes = [symbolic.Mode(key, state=x, field=[-1.0, -3.0]) for key in keys]
+    ways = [("", "a", "a"), ("", "b", "b"), ("a", "b", "ab"), ("b", "a", "ab")]
+    system = symbolic.hybrid_system(
+        modes, [symbolic.Transition(k, name, x["ab".index(name)], to) for k, name, to in ways]
+    )
+    rates, p = np.array([-1.0, -3.0]), np.array([[9e-6, 3e-6], [3e-6, 1e-5]])
+    times = np.array([0.1, 0.104])
+    kf = SaltedKalmanFilter(
+        system, np.zeros((2, 2)), linear("x", np.eye(2), np.eye(2)), None, noise, hypotheses=4
+    )
+    state = kf.predict(Estimate("", 0.0, -rates * times, p), 0.2)
+    spread = p + (np.zeros((2, 2)) if noise is None else np.diag([noise["a"], noise["b"]]))
+    row = np.array([1.0, -1.0]) / rates
+    chance = norm.cdf(-0.004 / np.sqrt(row @ spread @ row))
+    orders = {tuple(g for e in h.events for g in e.guards): h.weight for h in state.hypotheses}
+    assert np.exp(orders["b", "a"]) == pytest.approx(chance, rel=1e-6)

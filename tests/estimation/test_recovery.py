@@ -17,10 +17,11 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.filters import make_filter as named_filter
 from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.monitor import _anew as begun_anew
 from hybridctl.estimation.monitor import inflation
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
-from hybridctl.estimation.state import Beginning
+from hybridctl.estimation.state import Beginning, Row
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.models import find_model
@@ -328,3 +329,33 @@ def test_settings_are_checked():
     with pytest.raises(InputError, match="patience"):
         find_model("ball").configured(None, ["patience=0"])
     assert find_model("ball").configured(None, ["patience=null"]).patience is None
+
+
+@pytest.mark.parametrize("width", [1e-2, 1e2])
+def test_a_restart_believes_its_first_two_values_whatever_its_covariance(width):
+    """Of a wide beginning the gate takes them; of a narrow one they are believed against it."""
+    system = affine([[0.0, 1.0], [0.0, 0.0]], [0.0, 0.0])
+    beginning = Beginning("flow", width**2 * np.eye(2))
+    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), height(1e-6), beginning=beginning, patience=4)
+    state = kf.start(Estimate("flow", 0.0, np.zeros(2), 1e-6 * np.eye(2)))
+    rows = [
+        Row(Estimate("flow", t, np.zeros(2), np.eye(2)), "height", np.array([3.0 + 2.0 * t]), None)
+        for t in (0.0, 0.5)
+    ]
+    state = kf.predict(state, 0.5)
+    (found,) = begun_anew(kf.rules, state, rows)
+    # two values of a deviation of 1 mm, half a second apart
+    assert np.abs(found.estimate.mean - [4.0, 2.0]).max() < 4.0 * 1e-3 * np.sqrt(2.0) / 0.5 + 0.01
+
+
+def test_what_is_kept_for_a_restart_does_not_grow():
+    system = affine([[0.0, 1.0], [0.0, 0.0]], [0.0, 0.0])
+    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), height(1e-2), patience=3)
+    state = kf.start(Estimate("flow", 0.0, np.zeros(2), np.eye(2)))
+    for t in np.linspace(0.1, 3.0, 30):
+        state = kf.update(kf.predict(state, t), "height", [0.0])
+        assert len(state.rows["height"]) <= 3
+        # those between the rows that are kept, and to the present
+        assert len(state.inputs) <= 3
+        first = state.rows["height"][0].estimate.time
+        assert all(piece.end > first for piece in state.inputs)

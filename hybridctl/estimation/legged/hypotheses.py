@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, flag, number
 from hybridctl.estimation.correct import Innovation
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
 from hybridctl.estimation.legged.measurements import ANGLES
@@ -155,20 +155,29 @@ class _Run:
         """One row: evidence is kept for the angles of the same time, which correct."""
         if sample.channel != ANGLES:
             self.last[sample.channel] = sample.value
-            shown = Hypothesis(self._shown())
-            return FilterState(sample.time, (shown,), state.beginning, sample.channel)
+            shown = self._shown()
+            return FilterState(
+                sample.time,
+                (Hypothesis(shown),),
+                state.beginning,
+                sample.channel,
+                several=self._mixture(shown),
+            )
         own = self.hypotheses
         h, e = sample.time - self.estimate.time, self.estimate
         for t in (*record.input_changes(e.time, sample.time).tolist(), sample.time):
-            e = own.filter.predict(e, t, record.input(e.time)).estimate
+            now = own.filter.rules.start(e)
+            e = own.filter.predict(now, t, record.input(e.time)).estimate
         u = record.input(sample.time)
         assert u is not None
         self.estimate, innovation = e, None
         if np.isfinite(sample.value).all():
             self._weigh(e, sample.value, u, h)
             self.estimate, innovation = self._corrected(e, sample.value, u, h)
-        shown = Hypothesis(self._shown(), predicted=e, innovation=innovation)
-        return FilterState(sample.time, (shown,), state.beginning, ANGLES)
+        shown = self._shown()
+        made = Hypothesis(shown, predicted=e, innovation=innovation)
+        several = self._mixture(shown)
+        return FilterState(sample.time, (made,), state.beginning, ANGLES, several=several)
 
     def _weigh(self, e: Estimate, angles: Array, u: Array, h: float) -> None:
         """The weights by what is known of motion and force of each foot."""
@@ -197,7 +206,8 @@ class _Run:
         seen, found = own.base.space(e.mode).from_left(e.mean), []
         for k in chosen:
             p = e.covariance + (h * own.swings[k] * seen) @ seen.T
-            found.append(own.filter.update(replace(e, covariance=p), ANGLES, angles, u))
+            now = own.filter.rules.start(replace(e, covariance=p))
+            found.append(own.filter.update(now, ANGLES, angles, u))
         merged = self._merged([one.estimate for one in found], self.weights[chosen])
         return merged, found[0].innovation
 
@@ -212,6 +222,15 @@ class _Run:
         spread = (shares[:, None] * (ways - middle)).T @ (ways - middle)
         p = sum(s * one.covariance for s, one in zip(shares, estimates, strict=True)) + spread
         return replace(first, mean=space.integrate(first.mean, middle), covariance=p)
+
+    def _mixture(self, shown: Estimate) -> Mixture:
+        """The same, whose moments are those of all hypotheses, with the weights of these."""
+        order = np.argsort(-self.weights, kind="stable")
+        modes: list[ModeKey] = [
+            tuple(STICK if s else OPEN for s in self.hypotheses.standing[k]) for k in order
+        ]
+        probabilities = dict(zip(modes, self.weights[order].tolist(), strict=True))
+        return Mixture(shown.mode, shown.time, shown.mean, shown.covariance, probabilities)
 
     def _shown(self) -> Estimate:
         """The estimate without the feet that swing by the likeliest hypothesis."""

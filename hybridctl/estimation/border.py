@@ -1,0 +1,93 @@
+"""Estimates of users, checked where they come in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hybridctl.checks import Array, array, instance, number, vector
+from hybridctl.errors import GuardViolatedError, InputError
+from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
+from hybridctl.estimation.model import Model
+from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.system import HybridSystem
+
+_FARTHEST = 4.0  # deviations, of a surface from where it is taken to be
+_PRODUCTS = 100.0  # times n eps: what rounding of some dozen products of matrices (n, n) leaves
+
+
+def fitting(system: HybridSystem, estimate: Estimate) -> Estimate:
+    """The estimate as read-only arrays, of the sizes of its mode.
+
+    Its covariance must be symmetric and positive semidefinite up to rounding, and is made so
+    entirely. Raises `InputError` for anything else, `UnknownNameError` for a mode that is none.
+    """
+    mode = system.mode(instance("estimate", estimate, Estimate).mode)
+    mean = vector("mean", estimate.mean, mode.space.nx)
+    mode.space.check("mean", mean)
+    p = _covariance(mode, estimate.covariance)
+    return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
+
+
+def admitted(model: Model, estimate: Estimate) -> Estimate:
+    """The same for an estimate whose mean a motion of its mode can have.
+
+    The mean obeys what the mode holds, and guards are not negative there, beyond their tolerance
+    and the noise of their place. One may be that rises above zero within `rewind` s: just after an
+    event that is where a filter leaves its own means, if that event is late (see `reconcile`), and
+    such an estimate may be given back. Guards that see the input are not asked: forces jump with
+    it, and an estimate knows none.
+
+    Raises `ConstraintViolatedError` and `GuardViolatedError`.
+    """
+    found = fitting(model.system, estimate)
+    mode = model.system.mode(found.mode)
+    if mode.held is not None:
+        mode.held.check("mean", found.mode, found.mean)
+    if mode.flow is None:
+        _check_guards(model, mode, found.time, found.mean)
+    return found
+
+
+def _check_guards(model: Model, mode: Mode, t: float, x: Array) -> None:
+    key, rewind, u = mode.key, model.rewind, np.zeros(mode.nu)
+    guards = model.system.outgoing(key).guards
+    g, allowed = guards.checked(key, t, x, u), model.tolerances(key)
+    if model.guard_noise is not None:
+        variances = np.array([model.guard_noise.of(name) for name in guards.names])
+        allowed = allowed + _FARTHEST * np.sqrt(variances)
+    out = g < -allowed
+    if out.any() and guards.jacobian is not None:
+        d = guards.jacobian(t, x, u)
+        rates = d.time + d.state @ mode.field(t, x, u)
+        out &= ~d.input.any(axis=1) & (g < -rewind * rates)
+    if out.any():
+        i = int(np.where(out, g / guards.sizes, np.inf).argmin())
+        raise GuardViolatedError(
+            f"mean {x.tolist()} lies outside mode {key!r} at t = {t:.9g} s: guard "
+            f"{guards.names[i]!r} is {g[i]:.6g} and must not be negative, unless it rises above "
+            f"zero within {rewind:g} s"
+        )
+
+
+def _covariance(mode: Mode, given: Array) -> Array:
+    """A covariance, with what rounding has left of asymmetry and below zero taken off."""
+    n = mode.space.ndx
+    p = array("covariance", given, (n, n))
+    rounding = _PRODUCTS * n * float(np.finfo(np.float64).eps) * float(np.abs(p).max(initial=0.0))
+    off = np.abs(p - p.T)
+    if off.max(initial=0.0) > rounding:
+        i, j = np.unravel_index(int(off.argmax()), off.shape)
+        raise InputError(
+            f"covariance must be symmetric, entries [{i}, {j}] and [{j}, {i}] are {p[i, j]:.9g} "
+            f"and {p[j, i]:.9g}"
+        )
+    least = float(np.linalg.eigvalsh(0.5 * (p + p.T)).min(initial=0.0))
+    if least < -rounding:
+        raise InputError(
+            f"covariance must be positive semidefinite, its least eigenvalue is {least:.3g}"
+        )
+    clean = nearest_semidefinite(p)
+    clean.setflags(write=False)
+    return clean

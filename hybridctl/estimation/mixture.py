@@ -1,0 +1,93 @@
+r"""The moments of several hypotheses together, and how probable each mode is.
+
+A hypothesis is a normal distribution, of which a part belongs to others: what lies beyond a guard
+that they have fired, or have still to fire. So it is cut off there, at one guard after the other as
+if it were normal in the direction of each: with value g, derivative :math:`g_x`, and variance
+:math:`s^2 = g_x P g_x^T + \sigma_g^2`,
+
+.. math:: \delta x = P g_x^T \frac{r}{s}, \quad P' = P - P g_x^T g_x P \frac{r (r + g / s)}{s^2},
+          \quad r = \frac{\varphi(g / s)}{\Phi(g / s)},
+
+the moments of a truncated normal distribution. With weights w of the hypotheses, and
+:math:`y_h = x_h \boxminus x` their means seen from that of all,
+
+.. math:: \sum_h w_h y_h = 0, \qquad P = \sum_h w_h (J_h^{-1} P_h J_h^{-T} + y_h y_h^T),
+
+found by iteration from the likeliest mean; J changes the tangent space, see `right_jacobian`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import logsumexp
+
+from hybridctl.estimation.estimate import (
+    Estimate,
+    Mixture,
+    corrected,
+    nearest_semidefinite,
+    right_jacobian,
+)
+from hybridctl.estimation.model import Model
+from hybridctl.estimation.points import center
+from hybridctl.estimation.reconcile import risen, truncated
+from hybridctl.estimation.state import Hypothesis
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
+
+
+def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixture:
+    """The moments of hypotheses at one time; those of the estimate itself where there is one.
+
+    Modes whose states have another size than that of the most probable one count in the
+    probabilities alone.
+    """
+    if len(hypotheses) == 1:
+        return Mixture.of(hypotheses[0].estimate)
+    logs = np.array([h.weight for h in hypotheses])
+    weights = np.exp(logs - logsumexp(logs))
+    shares: dict[ModeKey, float] = {}
+    for h, w in zip(hypotheses, weights.tolist(), strict=True):
+        shares[h.estimate.mode] = shares.get(h.estimate.mode, 0.0) + w
+    shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    first = next(iter(shares))
+    space = model.system.mode(first).space
+    size = space.nx, space.ndx
+    spaces = [model.system.mode(h.estimate.mode).space for h in hypotheses]
+    rows = [k for k, other in enumerate(spaces) if (other.nx, other.ndx) == size]
+    parts = [own_part(model, hypotheses[k], law) for k in rows]
+    shared = weights[rows] / weights[rows].sum()
+    guess = parts[int(shared.argmax())].mean
+    mean, ways = center(space, np.array([e.mean for e in parts]), shared, guess)
+    total = np.zeros((space.ndx, space.ndx))
+    for w, way, e in zip(shared.tolist(), ways, parts, strict=True):
+        turn = np.linalg.inv(right_jacobian(space, way))
+        total += w * (turn @ e.covariance @ turn.T + np.outer(way, way))
+    time = hypotheses[0].estimate.time
+    return Mixture(first, time, mean, nearest_semidefinite(total), shares)
+
+
+def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:
+    """The moments of a hypothesis cut off where others go on."""
+    e = h.estimate
+    names = model.system.outgoing(e.mode).guards.names
+    rows = [names.index(name) for name in (*h.pending, *h.passed) if name in names]
+    rows += [k for k in risen(model, e, h.fired, law) if k not in rows]
+    if not rows:
+        return e
+    u, mode = law(e.time, e.mean), model.system.mode(e.mode)
+    g = model.guards(e.mode, e.time, e.mean, u)
+    slopes = model.guard_jacobian(e.mode, e.time, e.mean, u).state
+    step, p = np.zeros(mode.space.ndx), e.covariance
+    for k in rows:
+        noise = 0.0 if model.guard_noise is None else model.guard_noise.of(names[k])
+        spread = p @ slopes[k]
+        s = float(np.sqrt(max(float(slopes[k] @ spread) + noise, 0.0)))
+        if s > 0.0:
+            shift, shrink = truncated((g[k] + float(slopes[k] @ step)) / s)
+            step = step + shift / s * spread
+            p = p - (1.0 - shrink) * np.outer(spread, spread) / s**2
+    x, p = corrected(mode, e.mean, nearest_semidefinite(p), step)
+    return Estimate(e.mode, e.time, x, p, e.since)

@@ -1,0 +1,212 @@
+"""Several hypotheses together: moments and modes against Bayes' rule by quadrature."""
+
+import numpy as np
+import pytest
+from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
+from hybridctl.robots import cube
+from scipy.spatial.transform import Rotation
+from scipy.stats import norm
+
+import hybridctl as hc
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.judgement import judge, nees
+from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.mixture import mixed
+from hybridctl.estimation.model import Model
+from hybridctl.estimation.particle import ParticleFilter
+from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.state import Hypothesis
+
+RESTITUTION, START = 0.7, np.array([0.1, 0.0])
+IMPACT = np.sqrt(2.0 * START[0] / GRAVITY)
+
+
+def bayes(s, value, time=IMPACT):
+    """Mean, covariance and evidence of the state at `time`, given a height measured within s.
+
+    The ball starts at N(START, s^2). A rule of 600 midpoints each way, within 6 deviations: the
+    density jumps where the bounce begins, so it is good to some 1e-3 of a deviation.
+    """
+    line = 12.0 * ((np.arange(600) + 0.5) / 600 - 0.5)
+    z = np.array(np.meshgrid(line, line)).reshape(2, -1).T
+    states = bounced(START + s * z, time, RESTITUTION)
+    likelihood = np.exp(-0.5 * ((value - states[:, 0]) / s) ** 2) / (np.sqrt(2.0 * np.pi) * s)
+    weights = np.exp(-0.5 * (z**2).sum(axis=1)) / (2.0 * np.pi) * (12.0 / 600) ** 2 * likelihood
+    evidence = weights.sum()
+    mean = weights @ states / evidence
+    ways = states - mean
+    return mean, ways.T @ (weights[:, None] * ways) / evidence, evidence
+
+
+def ball_filter(s, hypotheses=4):
+    system = bouncing_ball(RESTITUTION)
+    return SaltedKalmanFilter(system, np.zeros((2, 2)), height(s**2), hypotheses=hypotheses)
+
+
+def straddling(s, value, hypotheses=4):
+    """The filter's state of the same belief; its mean has just bounced."""
+    kf = ball_filter(s, hypotheses)
+    state = kf.predict(Estimate("air", 0.0, START, s**2 * np.eye(2)), IMPACT + 1e-9)
+    return kf.update(state, "height", [value])
+
+
+@pytest.mark.parametrize("offset", [-0.5, 0.3, 1.0])
+def test_a_belief_that_straddles_a_bounce_has_the_moments_of_bayes_rule(offset):
+    """To first order: what is left of the error is the curvature of the fall, linear in s.
+
+    Height is in units of s, speed in m/s; its deviation is that between two speeds, 1.2 m/s, of
+    which the likeliest hypothesis alone knows a twentieth.
+    """
+    errors = []
+    for s in (8e-3, 2e-3):
+        unit, found = np.array([s, 1.0]), straddling(s, offset * s).mixture
+        mean, covariance, _ = bayes(s, offset * s)
+        own, right = (np.sqrt(np.diag(p)) / unit for p in (found.covariance, covariance))
+        errors.append(np.abs([*((found.mean - mean) / unit), *(own - right)]).max())
+        assert right[1] > 1.0
+    assert errors[0] < 0.04
+    assert errors[1] < errors[0] / 2.5  # 4 of the first order, but for what is of the second
+
+
+def test_the_likeliest_alone_is_far_off_there_and_stays_available():
+    state = straddling(2e-3, 6e-4)
+    mean, covariance, _ = bayes(2e-3, 6e-4)
+    alone, all_ = state.estimate, state.mixture
+    assert abs(alone.mean[1] - mean[1]) > 1.0
+    assert np.sqrt(alone.covariance[1, 1]) < 0.1 * np.sqrt(covariance[1, 1])
+    assert np.sqrt(all_.covariance[1, 1]) == pytest.approx(np.sqrt(covariance[1, 1]), rel=0.01)
+    assert alone.covariance is state.hypotheses[0].estimate.covariance
+
+
+@pytest.mark.parametrize("offset", [-0.5, 0.3, 1.0])
+def test_the_likelihood_of_a_value_is_that_of_all_hypotheses(offset):
+    errors = []
+    for s in (8e-3, 2e-3):
+        found = straddling(s, offset * s).innovation.log_likelihood
+        errors.append(abs(found - np.log(bayes(s, offset * s)[2])))
+    assert errors[0] < 0.03
+    assert errors[1] < errors[0] / 2.5
+
+
+def test_one_hypothesis_is_its_own_mixture():
+    state = straddling(2e-3, 6e-4, hypotheses=1)
+    assert state.several is None
+    assert state.mixture.mean is state.estimate.mean
+    assert state.mixture.covariance is state.estimate.covariance
+    assert state.mixture.probabilities == {"air": 1.0}
+
+
+def test_after_a_prediction_alone_the_moments_are_those_of_what_may_have_happened():
+    """Half of the balls have bounced."""
+    s = 2e-3
+    kf = ball_filter(s)
+    found = kf.predict(Estimate("air", 0.0, START, s**2 * np.eye(2)), IMPACT + 1e-9).mixture
+    rng = np.random.default_rng(0)
+    states = bounced(START + s * rng.normal(size=(200_000, 2)), IMPACT, RESTITUTION)
+    # 1/sqrt(200,000) of a deviation, and first order as above
+    unit = np.array([s, 1.0])
+    np.testing.assert_allclose(found.mean / unit, states.mean(axis=0) / unit, atol=0.02)
+    np.testing.assert_allclose(
+        np.sqrt(np.diag(found.covariance)) / unit, states.std(axis=0) / unit, atol=0.02
+    )
+
+
+def test_a_result_reports_the_mixture_and_keeps_the_likeliest():
+    s = 2e-3
+    record = Record({"height": Series([IMPACT + 1e-9, IMPACT + 0.05], [[6e-4], [0.05]])})
+    start = Estimate("air", 0.0, START, s**2 * np.eye(2))
+    result = ball_filter(s).run(record, start)
+    state = straddling(s, 6e-4)
+    np.testing.assert_array_equal(result.means[0], state.mixture.mean)
+    np.testing.assert_array_equal(result.covariances[0], state.mixture.covariance)
+    np.testing.assert_array_equal(result.likeliest[0].mean, state.estimate.mean)
+    assert result.modes == ("air", "air")
+    assert result.probabilities[0] == pytest.approx({"air": 1.0})
+    # by then one order is left, and says what it knows
+    assert len(result.steps[1].hypotheses) == 1
+    assert result.means[1] is result.likeliest[1].mean
+
+
+def test_judgements_are_of_the_mixture():
+    """A ball that has not bounced lies 20 deviations off the likeliest order, one off all."""
+    s = 2e-3
+    record = Record({"height": Series([IMPACT + 1e-9], [[6e-4]])})
+    result = ball_filter(s).run(record, Estimate("air", 0.0, START, s**2 * np.eye(2)))
+    truth = np.array([1e-3, -GRAVITY * IMPACT])
+    space = bouncing_ball().mode("air").space
+    assert nees(space, result.likeliest[0], truth)[0] > 100.0
+    assert nees(space, result.mixtures[0], truth)[0] < 10.0
+
+    class Truth:
+        start, end, guard_events = 0.0, 1.0, ()
+
+        def __call__(self, t):
+            return truth
+
+        def arc(self, t):
+            return Estimate("air", t, truth, np.zeros((2, 2)))
+
+    judged = judge(bouncing_ball(), result, Truth())
+    assert judged.nees == pytest.approx(nees(space, result.mixtures[0], truth)[0] / 2.0)
+    assert judged.agreement == 1.0
+
+
+@pytest.mark.parametrize("ahead", [-0.6, 0.4])
+def test_modes_are_as_probable_as_the_belief_says(ahead):
+    """Constant flows across a line: the side of the line is normal, whatever the value says."""
+    system, _, n = two_flows()
+    rate = n @ [1.0, 0.3]
+    vague = linear("place", np.eye(2), 1e8 * np.eye(2))
+    start = Estimate("I", 0.0, -0.05 * n, 1e-4 * np.eye(2))
+    time = (0.05 + ahead * 0.01) / rate  # past the line by this many deviations
+    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), vague, hypotheses=4)
+    found = kf.update(kf.predict(start, time), "place", [0.0, 0.0]).mixture
+    crossed = norm.cdf(ahead)
+    assert found.probabilities == pytest.approx({"J": crossed, "I": 1.0 - crossed}, abs=1e-6)
+    assert found.mode == next(iter(found.probabilities)) == ("J" if ahead > 0.0 else "I")
+    particles = ParticleFilter(system, np.zeros((2, 2)), vague, particles=300, seed=0)
+    record = Record({"place": Series([time], [[0.0, 0.0]])})
+    (drawn,) = particles.run(record, start).mixtures
+    # three deviations of a share of 300
+    assert drawn.probabilities["J"] == pytest.approx(crossed, abs=3.0 * 0.5 / np.sqrt(300))
+    assert list(drawn.probabilities.values()) == sorted(drawn.probabilities.values(), reverse=True)
+
+
+def test_on_a_manifold_moments_are_those_of_the_angle_about_one_axis():
+    r"""Two attitudes turned about z: the angle is a mixture on a line, and across it the tangent
+    space turns by half the way :math:`\phi`, and grows by :math:`(\phi/2) / \sin(\phi/2)`."""
+    system, mode, spread = cube.system(), ("open",) * 8, 1e-2
+    angles, weights = np.array([0.9, -0.5]), np.array([0.7, 0.3])
+    hypotheses = []
+    for angle, w in zip(angles, weights, strict=True):
+        turn = Rotation.from_rotvec([0.0, 0.0, angle]).as_quat()
+        x = np.concatenate(([0.0, 0.0, 1.0], turn, np.zeros(6)))
+        p = np.zeros((12, 12))
+        p[3:6, 3:6] = spread**2 * np.eye(3)
+        hypotheses.append(Hypothesis(Estimate(mode, 0.0, x, p), np.log(w)))
+    model = Model(system, None)
+    found = mixed(model, hypotheses, model.law(mode, None))
+    middle = weights @ angles
+    ways = angles - middle
+    turned = Rotation.from_quat(found.mean[3:7]).as_rotvec()
+    np.testing.assert_allclose(turned, [0.0, 0.0, middle], atol=1e-9)
+    along = weights @ (spread**2 + ways**2)
+    across = weights @ (spread * (0.5 * ways) / np.sin(0.5 * ways)) ** 2
+    expected = np.diag([across, across, along])
+    np.testing.assert_allclose(found.covariance[3:6, 3:6], expected, atol=1e-9)
+    assert found.probabilities == pytest.approx({mode: 1.0})
+
+
+def test_modes_of_another_size_count_in_the_probabilities_alone():
+    line = hc.Mode("line", hc.VectorSpace(1), lambda t, x, u: x)
+    plane = hc.Mode("plane", hc.VectorSpace(2), lambda t, x, u: x)
+    model = Model(hc.HybridSystem([line, plane], []), None)
+    one = Hypothesis(Estimate("line", 0.0, np.array([1.0]), np.eye(1)), np.log(0.4))
+    two = Hypothesis(Estimate("plane", 0.0, np.array([1.0, 2.0]), np.eye(2)), np.log(0.35))
+    three = Hypothesis(Estimate("plane", 0.0, np.array([3.0, 2.0]), np.eye(2)), np.log(0.25))
+    found = mixed(model, [one, two, three], model.law("line", None))
+    assert found.probabilities == pytest.approx({"plane": 0.6, "line": 0.4})
+    np.testing.assert_allclose(found.mean, [1.0 + 2.0 * 0.25 / 0.6, 2.0])
+    share = 0.25 / 0.6
+    np.testing.assert_allclose(found.covariance, np.diag([1.0 + 4.0 * share * (1.0 - share), 1.0]))
