@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -36,8 +37,9 @@ def admitted(model: Model, estimate: Estimate) -> Estimate:
     The mean obeys what the mode holds, and guards are not negative there, beyond their tolerance
     and the noise of their place. One may be that rises above zero within `rewind` s: just after an
     event that is where a filter leaves its own means, if that event is late (see `reconcile`), and
-    such an estimate may be given back. Guards that see the input are not asked: forces jump with
-    it, and an estimate knows none.
+    such an estimate may be given back; so may one that has had an event (`since`) and may wait for
+    another past its guard. Guards that see the input are not asked: forces jump with it, and an
+    estimate knows none.
 
     Raises `ConstraintViolatedError` and `GuardViolatedError`.
     """
@@ -45,7 +47,7 @@ def admitted(model: Model, estimate: Estimate) -> Estimate:
     mode = model.system.mode(found.mode)
     if mode.held is not None:
         mode.held.check("mean", found.mode, found.mean)
-    if mode.flow is None:
+    if mode.flow is None and found.since == -math.inf:
         _check_guards(model, mode, found.time, found.mean)
     return found
 

@@ -141,11 +141,14 @@ def first_estimate(
         )
     start = _prior(model, series.values[complete[[0, -1]]], times)
     loose = kalman(model, settings, gated=False)
-    u = record.input(start.time)
-    held = np.zeros(model.system.mode(model.open).nu) if u is None else u
-    start = reconcile(loose.model, start, lambda t, x: held).estimate
+
+    def inside(e: Estimate) -> Estimate:
+        law = loose.model.law(e.mode, record.input(e.time))
+        return reconcile(loose.model, e, law).estimate
+
     first = record.between(times[0], times[-1])
-    return loose.run(first, start).steps[-1].estimate, record.between(times[-1], np.inf)
+    last = loose.run(first, inside(start)).steps[-1].estimate
+    return inside(last), record.between(times[-1], np.inf)
 
 
 def _prior(model: FilterModel, ends: Array, times: Array) -> Estimate:

@@ -106,6 +106,12 @@ def test_what_a_filter_leaves_may_be_given_back_to_it():
     assert below > 20
 
 
+def test_an_estimate_that_waits_for_an_event_past_its_guard_is_a_filter_s():
+    """A pending order is past the floor, and falls; it has bounced before."""
+    own = Estimate("air", 1.0, np.array([-1e-3, -2.0]), KNOWN, since=0.4)
+    assert ball().start(own).estimate.since == 0.4
+
+
 def on_wall():
     """A point (y, v) whose mode holds y at zero."""
     held = hc.hybrid.mode.Held(("gap",), lambda s: s[:1], np.array([1e-7]), ("m",))
