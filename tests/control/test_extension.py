@@ -171,6 +171,26 @@ def test_the_input_goes_back_by_the_rule(pushed):
     assert slope == pytest.approx([rate], abs=0.1)
 
 
+@pytest.mark.parametrize("end", ["before", "after"])
+def test_a_quintic_goes_on_twice_differentiably(pushed, end):
+    """Its six conditions solved as linear equations: value, rate and bend, at both of its ends."""
+    length, at = 0.05, np.linspace(0.0, 0.05, 11)
+    arc, sign = pushed.trajectory.arcs[end == "before"], -1.0 if end == "before" else 1.0
+    t = arc.start if end == "before" else arc.end
+    u, rate, bend = ramp(t, None)[0], sign * (2.0 + 6.0 * t), 6.0
+    orders = [np.polynomial.polynomial.polyder(np.eye(6), n) for n in range(3)]
+    rows = [
+        [np.polynomial.polynomial.polyval(d, basis) for basis in columns.T]
+        for d in (0.0, length)
+        for columns in orders
+    ]
+    curve = np.linalg.solve(np.array(rows), [u, rate, bend, u + 0.5 * length * rate, 0.0, 0.0])
+    found = continued_input(arc, "quintic", **{"before": 0.0, "after": 0.0, end: length})
+    expected = np.polynomial.polynomial.polyval(at, curve)
+    # the second derivative of a recorded input is good to 1e-4 or so, and moves it by its half l^2
+    np.testing.assert_allclose([found(t + sign * d)[0] for d in at], expected, atol=1e-6)
+
+
 def test_lengths_are_per_event_and_have_a_margin():
     system = bouncing_ball()
     run = hc.simulate(system, "air", [1.0, 0.0], (0.0, 1.6), rtol=1e-11, atol=1e-11)
@@ -231,6 +251,17 @@ def test_a_field_that_grows_is_reported(bounce):
     speed = G * (t1 + after.length)
     usual = max(np.hypot(G, G * t1), np.hypot(G, 0.8 * G * t1))
     assert after.growth == pytest.approx(np.hypot(G, speed) / usual, rel=1e-9)
+
+
+def test_growth_is_that_over_the_two_arcs_of_an_event():
+    """At the second bounce the arc before the first, on which the ball is fastest, is over."""
+    system = bouncing_ball()
+    run = hc.simulate(system, "air", [1.0, 0.0], (0.0, 1.4), rtol=1e-11, atol=1e-11)
+    found = extend_by_rule(hc.linearize(system, run), COVARIANCE, spread=1.0)
+    (after,) = [c for c in found.continuations if c.end == "after" and c.event == 1]
+    hit = 0.8 * G * np.sqrt(2.0 / G)
+    grown = np.hypot(G, hit + G * after.length) / np.hypot(G, hit)
+    assert after.growth == pytest.approx(grown, rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from control.samples import SPACE, G, ball_on_two_floors
+from control.samples import SPACE, G, ball_on_two_floors, bouncing_ball
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import rrr_door
 
@@ -145,6 +145,20 @@ def test_a_good_reference_is_feasible(system, reference):
     assert event.guard_rates == pytest.approx({"a": -G * impact, "b": -G * impact})
     assert event.associativity <= 1e-12
     assert event.growing
+
+
+@pytest.mark.parametrize("period", [1e-2, 3e-2])
+def test_guards_are_sampled_once_in_a_period(period):
+    """The floor is nearest at the first sample inside an arc that rises: one interval after its
+    start; at the last one where it falls."""
+    plant = bouncing_ball()
+    nominal = hc.simulate(plant, "air", [1.0, 0.0], (0.0, 0.7))
+    found = feasibility(plant, hc.extend(plant, nominal, before=0.1, after=0.1), period=period)
+    fall, rise = nominal.arcs
+    for arc, margin in zip((fall, rise), found.margins, strict=True):
+        interval = (arc.end - arc.start) / np.ceil((arc.end - arc.start) / period)
+        nearest = arc.end - interval if arc is fall else arc.start + interval
+        assert margin.time == pytest.approx(nearest, rel=1e-12)
 
 
 def test_resets_whose_order_matters_are_reported():
