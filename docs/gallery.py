@@ -37,7 +37,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "cube-filter": "",
     "icub-base": "",
 }
-WHOLE = {"door-optimal"}  # shown by a run that is not --quick: some twenty minutes
+WHOLE = {"door-optimal"}  # shown by a run that is --full: some twenty minutes
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
     "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same
@@ -70,8 +70,8 @@ def main(names: list[str]) -> None:
 def draw(name: str) -> None:
     """Run an experiment in a folder that is thrown away, and keep a figure of it."""
     with TemporaryDirectory() as scratch:
-        length = [] if name in WHOLE else ["--quick"]
-        command = ["simulate", name, *length, "--out", f"{scratch}/run"]
+        length = "--full" if name in WHOLE else "--quick"
+        command = ["simulate", name, length, "--out", f"{scratch}/run"]
         subprocess.run([sys.executable, "-m", "hybridctl", *command], check=True)
         source = Path(scratch, "run/figures", f"{FIGURES[name]}.png")
         if not source.is_file():

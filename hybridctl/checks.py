@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from numbers import Real
+from reprlib import Repr
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,8 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 T = TypeVar("T")
 _LISTED = 20  # names in an error
+_QUOTED = 400  # characters of a value
+_LONGEST = 100  # characters of a name that others are compared with
 _SYMMETRIC = 1e-9  # of the largest entry: rounding that a matrix may bring along
 
 
@@ -39,6 +42,33 @@ def floats(value: Any) -> Array:
     return np.array(given, dtype=np.float64)
 
 
+class _Short(Repr):
+    """Representations of a few entries of a few levels, however large the value is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 3, 160, 240, 60
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 8
+
+    def repr_ndarray(self, value: NDArray[Any], level: int) -> str:
+        """The first entries of an array."""
+        return repr(value) if value.size <= _LISTED else f"array{value.shape} {value.flat[:6]}..."
+
+
+_SHORT = _Short()
+
+
+def quoted(value: object) -> str:
+    """A value as an error shows it, in a few hundred characters, however large and deep it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: what would move its cursor or change its title is shown instead."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def all_finite(a: Array) -> bool:
     """Whether all entries are finite: those whose sum of squares is, which costs less to see."""
     flat = a.ravel()
@@ -50,7 +80,7 @@ def array(name: str, value: ArrayLike, shape: Sequence[int | None] | None = None
     try:
         a = floats(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} must be an array of numbers, got {value!r}") from error
+        raise InputError(f"{name} must be an array of numbers, got {quoted(value)}") from error
     if (
         shape is not None
         and a.shape != shape
@@ -84,7 +114,7 @@ def semidefinite(
         raise InputError(f"{name} must be square, got shape {a.shape}")
     largest = float(np.abs(a).max(initial=0.0))
     if np.abs(a - a.T).max(initial=0.0) > _SYMMETRIC * largest:
-        raise InputError(f"{name} must be symmetric, got {a.tolist()}")
+        raise InputError(f"{name} must be symmetric, got {quoted(a.tolist())}")
     least = float(np.linalg.eigvalsh(a).min(initial=np.inf))
     if definite and not least > 0.0:
         raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}")
@@ -107,9 +137,9 @@ def number(
     try:
         x = value if type(value) is float else floats(value).item()
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} must be a number, got {value!r}") from error
+        raise InputError(f"{name} must be a number, got {quoted(value)}") from error
     if type(value) is not float and np.ndim(value):
-        raise InputError(f"{name} must be a number, got {value!r}")
+        raise InputError(f"{name} must be a number, got {quoted(value)}")
     if not math.isfinite(x):
         raise InputError(f"{name} must be finite, got {x}")
     if above is not None and not x > above:
@@ -124,35 +154,37 @@ def number(
 def count(name: str, value: Any, *, at_least: int = 1) -> int:
     """A whole number of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
-        raise InputError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+        raise InputError(
+            f"{name} must be a whole number of at least {at_least}, got {quoted(value)}"
+        )
     return int(value)
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False, not what counts as one."""
     if not isinstance(value, bool):
-        raise InputError(f"{name} must be True or False, got {value!r}")
+        raise InputError(f"{name} must be True or False, got {quoted(value)}")
     return value
 
 
 def instance(name: str, value: Any, kind: type[T]) -> T:
     """`value` if it is a `kind`."""
     if not isinstance(value, kind):
-        raise InputError(f"{name} must be a {kind.__name__}, got {value!r}")
+        raise InputError(f"{name} must be a {kind.__name__}, got {quoted(value)}")
     return value
 
 
 def sequence(name: str, value: Any) -> list[Any]:
     """The entries of a list, a tuple, an array, or what else has entries in a row."""
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
-        raise InputError(f"{name} must be a list, got {value!r}")
+        raise InputError(f"{name} must be a list, got {quoted(value)}")
     return list(value)
 
 
 def function(name: str, value: Any) -> Any:
     """`value` if it can be called."""
     if not callable(value):
-        raise InputError(f"{name} must be a function, got {value!r}")
+        raise InputError(f"{name} must be a function, got {quoted(value)}")
     return value
 
 
@@ -170,9 +202,10 @@ def member(name: str, value: Any, known: Collection[Any]) -> Any:
         if value in known:
             return value
     names = [str(k) for k in known]
+    listed = ", ".join(map(quoted, names[:_LISTED]))
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     raise UnknownNameError(
-        f"{name} {value!r} is unknown, expected one of {names[:_LISTED]}{more}"
+        f"{name} {quoted(value)} is unknown, expected one of [{listed}]{more}"
         + did_you_mean(value, names)
     )
 
@@ -180,5 +213,5 @@ def member(name: str, value: Any, known: Collection[Any]) -> Any:
 def did_you_mean(value: Any, known: Iterable[Any]) -> str:
     """The end of a message: the names (up to three) spelled most like `value`, or nothing."""
     plain = {str(k).casefold(): str(k) for k in known}
-    near = [plain[k] for k in get_close_matches(str(value).casefold(), plain)]
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = [plain[k] for k in get_close_matches(str(value)[:_LONGEST].casefold(), plain)]
+    return f"; did you mean {' or '.join(map(quoted, near))}?" if near else ""

@@ -94,7 +94,7 @@ class Asked:
     look: bool
     show: bool
 
-    def configured(self, module: Any, quick: bool, *more: str) -> Any:
+    def configured(self, module: Any, quick: bool, *more: str, full: bool = False) -> Any:
         """The configuration of a module, or None where it was to be printed only.
 
         more: `key=value`, which win over the settings.
@@ -102,6 +102,8 @@ class Asked:
         from hybridctl.report import load_configuration
 
         found = load_configuration(module.Config, self.config, (*self.settings, *more))
+        if full:
+            found = module.full(found)
         if quick:
             found = module.quick(found)
         if self.show:
@@ -117,7 +119,11 @@ class Asked:
         claim: str | None,
         resumes: str | None = None,
     ) -> None:
-        """Run `find(folder, console)` in a folder, and leave its page."""
+        """Run `find(folder, console)` in a folder, and leave its page.
+
+        Raises `ClaimError`, in the end, where what was found does not hold what is claimed.
+        """
+        from hybridctl.experiment import hold_claims
         from hybridctl.page.build import finish
         from hybridctl.page.transcript import Transcript
         from hybridctl.report import RunFolder
@@ -127,6 +133,7 @@ class Asked:
         gc.freeze()  # what imports have left would be gone through by every full collection
         find(folder, console)
         finish(folder, console, summary, claim, look=self.look)
+        hold_claims(folder)
 
 
 def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
@@ -149,6 +156,7 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
 @click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
+@click.option("--full", is_flag=True, help="All of a study whose default is a part of it.")
 @_WORKERS
 @_DASK
 @click.pass_context
@@ -158,6 +166,7 @@ def simulate(
     experiment: str,
     gains: str | None,
     quick: bool,
+    full: bool,
     workers: int | None,
     dask: str | None,
 ) -> None:
@@ -165,13 +174,16 @@ def simulate(
 
     EXPERIMENT is a name that `list` shows, or a Python file with Config, quick and run.
     A setting that is true or false can be switched on by its name, as in
-    `simulate rrr-door --friction --release`.
+    `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does not hold.
     """
     from hybridctl.models import experiment_module
 
     module = experiment_module("experiments", experiment)
+    if full and not hasattr(module, "full"):
+        raise click.UsageError(f"{experiment} is all there is by default, --full does not apply")
     own = as_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
-    found = asked.configured(module, quick, *own, *_switched(module.Config, context.args))
+    switched = _switched(module.Config, context.args)
+    found = asked.configured(module, quick, *own, *switched, full=full)
     if found is not None:
         asked.run(
             Path(experiment).stem,
@@ -455,7 +467,9 @@ def main() -> None:
     try:
         cli(prog_name="hybridctl")
     except HybridctlError as error:
-        click.echo(f"error: {error}", err=True)
+        from hybridctl.checks import printable
+
+        click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__

@@ -53,6 +53,14 @@ class FileFormatError(InputError):
     """A file that is not what it should be: empty, truncated, or of another format."""
 
 
+class FileWriteError(HybridctlError, OSError):
+    """A file that could not be written, and why: the disk is full, the folder is not there."""
+
+
+class ClaimError(HybridctlError):
+    """What an experiment claims does not hold in what it has found."""
+
+
 class SimulationError(HybridctlError, RuntimeError):
     """A simulation that cannot go on; the message has the time, mode and state."""
 

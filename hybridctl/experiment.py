@@ -6,6 +6,7 @@ config.json, runs, summary.json, checks.json, tables and figures.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -14,10 +15,12 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.errors import ClaimError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.report import RunFolder, table
 
 C = TypeVar("C")
+CHECKS = "checks.json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def experiment(
         for part in found.printed:
             console.print(part)
         if found.checks:
-            folder.write_json("checks.json", {"checks": [check.record() for check in found.checks]})
+            folder.write_json(CHECKS, {"checks": [check.record() for check in found.checks]})
             console.print(check_table(found.checks))
         if found.draw is not None and folder.draws:
             with console.status("drawing figures"):
@@ -86,6 +89,16 @@ def experiment(
         return dict(found.summary)
 
     return run
+
+
+def hold_claims(folder: RunFolder) -> None:
+    """Raise `ClaimError` for a run whose checks.json has claims that do not hold."""
+    if not (folder / CHECKS).is_file():
+        return
+    found = json.loads((folder / CHECKS).read_text(encoding="utf-8"))["checks"]
+    failed = [check["claim"] for check in found if not check["holds"]]
+    if failed:
+        raise ClaimError(f"{len(failed)} of {len(found)} claims do not hold: {'; '.join(failed)}")
 
 
 def check_table(checks: Sequence[Check]) -> Table:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +19,13 @@ import numpy as np
 import yaml
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import member
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.checks import member, quoted
+from hybridctl.errors import FileFormatError, FileWriteError, InputError
 
 T = TypeVar("T")
+MOST_TEXT = 16 * 2**20  # bytes of a URDF or of JSON
+MOST_BYTES = 4 * 2**30  # of arrays that were packed
+MOST_YAML, MOST_ENTRIES, DEEPEST = 2**20, 100_000, 30
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _WANTED = re.compile(r"Expected (.*?)(?:, got .*)?")
@@ -32,12 +37,49 @@ def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
 
     Raises `FileFormatError` for a file that cannot be read as text.
     """
-    if isinstance(given, str) and "<" in given:
-        return given
+    text = given if isinstance(given, str) and "<" in given else read_text(name, given)
+    if "<!ENTITY" in text:
+        raise FileFormatError(f"{name} must not define entities, which can be of any size")
+    return text
+
+
+def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
+    """The text of a regular file of at most so many bytes; `name` is that of the argument.
+
+    Raises `FileFormatError` for what cannot be read, for a device or a pipe, which may not end, for
+    a file that is larger, and for what is no UTF-8.
+    """
     try:
-        return Path(given).read_text()
+        if not Path(path).is_file():
+            os.stat(path)  # says why there is none
+            raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: it is no regular file")
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise FileFormatError(f"{name} {os.fspath(path)} has more than {most} bytes")
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{name} {os.fspath(given)} cannot be read: {error}") from error
+        raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: {error}") from error
+
+
+@contextmanager
+def saved_arrays(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """The arrays of an NPZ file; nothing is unpickled.
+
+    Raises `FileFormatError` for what cannot be opened, and for contents of more than `MOST_BYTES`.
+    """
+    try:
+        if not Path(path).is_file():
+            os.stat(path)
+            raise FileFormatError(f"{path} is no regular file")
+        with zipfile.ZipFile(path) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+        if size > MOST_BYTES:
+            raise FileFormatError(f"{path} would unpack to {size} bytes, the limit is {MOST_BYTES}")
+        with np.load(path, allow_pickle=False) as data:
+            yield data
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error}") from error
 
 
 @contextmanager
@@ -56,17 +98,22 @@ def file_of(given: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside `path` that replaces it when the block ends without an error.
 
-    The temporary file keeps the suffix of `path`, for writers that choose a format by it.
+    The temporary file keeps the suffix of `path`, for writers that choose a format by it. Raises
+    `FileWriteError` where the system does not write it.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.stem}-{uuid4().hex}{target.suffix}")
     try:
-        temporary.touch(exist_ok=False)  # with the permissions of an ordinary new file
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.touch(exist_ok=False)  # with the permissions of an ordinary new file
+            yield temporary
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise FileWriteError(f"{target} cannot be written: {reason}") from error
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:
@@ -79,15 +126,46 @@ def read_yaml(path: str | Path, what: str) -> Any:
     """The content of a YAML file; `what` names it in errors.
 
     Raises `InputError` for a file that does not exist, `FileFormatError` for one that is no YAML,
-    or in which a key occurs twice.
+    in which a key occurs twice, or whose content is large or deep, counting aliases as often as
+    they are used.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{what} {str(path)!r} does not exist")
+    if not path.exists():
+        raise InputError(f"{what} {quoted(str(path))} does not exist")
+    text = read_text(what, path, MOST_YAML)
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        loader = _StrictLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _check_size(path, node)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, FileFormatError):
+            raise
         raise FileFormatError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+
+
+def _check_size(path: Path, root: yaml.Node) -> None:
+    """Raise `FileFormatError` for a node of more entries or levels than a file of ours has."""
+    known: dict[int, int] = {}
+
+    def size(node: yaml.Node, level: int) -> int:
+        if level > DEEPEST or known.get(id(node)) == 0:  # 0: it holds itself
+            raise FileFormatError(f"{path}: its content must have at most {DEEPEST} levels")
+        if id(node) not in known:
+            known[id(node)] = 0
+            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+            entries = [e for part in parts for e in (part if isinstance(part, tuple) else (part,))]
+            known[id(node)] = 1 + sum(size(entry, level + 1) for entry in entries)
+        if known[id(node)] > MOST_ENTRIES:
+            raise FileFormatError(f"{path}: its content must have at most {MOST_ENTRIES} entries")
+        return known[id(node)]
+
+    size(root, 0)
 
 
 def typed(kind: type[T], content: Any, where: str) -> T:
@@ -109,7 +187,7 @@ def typed(kind: type[T], content: Any, where: str) -> T:
             value = value[name] if name else value[int(index)]
         key = _KEY.fullmatch(what)
         if key is not None and key[1].startswith("missing"):
-            raise InputError(f"{where}{path} needs {key[2]}, got {value!r}") from error
+            raise InputError(f"{where}{path} needs {key[2]}, got {quoted(value)}") from error
         if key is not None:
             known = [name for name in field_type.__annotations__] if not path else []
             if known:
@@ -117,7 +195,7 @@ def typed(kind: type[T], content: Any, where: str) -> T:
             raise InputError(f"{where}{path} has no key {key[2]!r}") from error
         wanted = _WANTED.fullmatch(what)
         right = what if wanted is None else wanted[1].replace("`", "")
-        raise InputError(f"{where}{path} must be {right}, got {value!r}") from error
+        raise InputError(f"{where}{path} must be {right}, got {quoted(value)}") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -126,10 +204,10 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """The dictionary of a node."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        for key, count in Counter(key for key in keys if isinstance(key, Hashable)).items():
+            if count > 1:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} occurs twice", node.start_mark
+                    None, None, f"key {quoted(key)} occurs twice", node.start_mark
                 )
         return super().construct_mapping(node, deep)
 

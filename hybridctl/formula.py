@@ -10,10 +10,12 @@ from typing import Any
 
 import casadi as ca
 
+from hybridctl.checks import quoted
 from hybridctl.errors import InputError
 
 _NAMES = ("sin", "cos", "tan", "tanh", "exp", "log", "sqrt")
 FUNCTIONS = {name: getattr(ca, name) for name in _NAMES}
+_LONGEST, _DEEPEST = 10_000, 200  # characters; levels
 _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -31,10 +33,17 @@ def formula(name: str, text: str, variables: Sequence[str]) -> Callable[..., Any
     Numbers, pi, the variables, ``+ - * / **``, brackets and `FUNCTIONS`; nothing else is evaluated.
     Raises `InputError` that calls the formula by its name and shows what is none.
     """
+    if len(text) > _LONGEST:
+        raise InputError(f"{name} must have at most {_LONGEST} characters, got {len(text)}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"{name} must be a formula, got {text!r}: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"{name} must be a formula, got {quoted(text)}: {error}") from error
+    if _depth(tree) > _DEEPEST:
+        raise InputError(
+            f"{name} must be a formula of at most {_DEEPEST} signs within each other, got "
+            f"{quoted(text)}"
+        )
 
     def function(*values: Any) -> Any:
         return _value(tree, {"pi": math.pi, **dict(zip(variables, values, strict=True))})
@@ -44,7 +53,7 @@ def formula(name: str, text: str, variables: Sequence[str]) -> Callable[..., Any
     except (InputError, ArithmeticError) as error:
         raise InputError(
             f"{name} must be a formula of {', '.join(variables)}, numbers, pi, + - * / ** and "
-            f"{', '.join(FUNCTIONS)}, got {text!r}: {error}"
+            f"{', '.join(FUNCTIONS)}, got {quoted(text)}: {error}"
         ) from error
     return function
 
@@ -61,4 +70,12 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
             return _OPERATIONS[type(operation)](_value(left, values), _value(right, values))
         case ast.UnaryOp(op=operation, operand=of) if type(operation) in _OPERATIONS:
             return _OPERATIONS[type(operation)](_value(of, values))
-    raise InputError(f"what is {ast.unparse(node)!r}?")
+    raise InputError(f"what is {quoted(ast.unparse(node))}?")
+
+
+def _depth(tree: ast.AST) -> int:
+    """How many levels a tree has; the functions that walk it take a frame for each."""
+    levels, level = 0, [tree]
+    while level:
+        levels, level = levels + 1, [part for node in level for part in ast.iter_child_nodes(node)]
+    return levels

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from hybridctl import plugins
-from hybridctl.checks import instance, member
+from hybridctl.checks import instance, member, quoted
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.report import load_configuration
@@ -73,7 +73,7 @@ def find_model(text: str) -> ModelSource:
         functions = [k for k, v in vars(module).items() if inspect.isfunction(v)]
         return _source(name, getattr(module, member(f"function in {path}", name, functions)))
     if text.endswith(".py"):
-        raise InputError(f"model must name a function, as in {text}:NAME, got {text!r}")
+        raise InputError(f"model must name a function, as in {text}:NAME, got {quoted(text)}")
     if Path(text).suffix in (".yaml", ".yml"):
         return ModelSource(Path(text).stem, RobotSettings, load_robot(text).filter_model)
     return _source(text, plugins.load("models", text))

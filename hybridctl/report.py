@@ -23,9 +23,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hybridctl.checks import member, number
+from hybridctl.checks import member, number, printable, quoted
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import atomic
+from hybridctl.files import atomic, read_text
 from hybridctl.hybrid.trajectory import Event
 
 C = TypeVar("C")
@@ -154,12 +154,16 @@ def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequ
     values: dict[str, Any] = {}
     if file is not None:
         try:
-            content = json.loads(Path(file).read_text())
-        except (OSError, ValueError, RecursionError) as error:
+            content = json.loads(read_text("configuration", file))
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, FileFormatError):
+                raise
             raise FileFormatError(f"configuration {file} cannot be read: {error}") from error
         found = content.get("configuration", content) if isinstance(content, dict) else content
         if not isinstance(found, dict):
-            raise FileFormatError(f"configuration {file} must hold a JSON object, got {found!r}")
+            raise FileFormatError(
+                f"configuration {file} must hold a JSON object, got {quoted(found)}"
+            )
         values |= found
     values |= assigned(assignments)
     return build_configuration(kind, values)
@@ -171,10 +175,10 @@ def assigned(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
-            raise InputError(f"a setting must look like key=value, got {assignment!r}")
+            raise InputError(f"a setting must look like key=value, got {quoted(assignment)}")
         try:
             values[key] = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             values[key] = text
     return values
 
@@ -209,13 +213,13 @@ def _typed(name: str, wanted: Any, value: Any) -> Any:
         return _typed_tuple(name, parts, value)
     if dataclasses.is_dataclass(wanted):
         if not isinstance(value, Mapping):
-            raise InputError(f"{name} must be an object, got {value!r}")
+            raise InputError(f"{name} must be an object, got {quoted(value)}")
         return build_configuration(wanted, value)  # type: ignore[arg-type]
     if wanted is float:
         return number(name, value)
     what, kind = _PLAIN[wanted]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{name} must be {what}, got {value!r}")
+        raise InputError(f"{name} must be {what}, got {quoted(value)}")
     return value
 
 
@@ -228,7 +232,7 @@ _PLAIN: dict[Any, tuple[str, type]] = {
 
 def _typed_tuple(name: str, parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise InputError(f"{name} must be a list, got {value!r}")
+        raise InputError(f"{name} must be a list, got {quoted(value)}")
     if parts[1:] == (...,):
         parts = (parts[0],) * len(value)
     if len(parts) != len(value):
@@ -241,15 +245,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     """A table whose first column is text and whose others are aligned to the right."""
     result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
-        result.add_column(escape(column), justify="left" if i == 0 else "right")
+        result.add_column(escape(printable(column)), justify="left" if i == 0 else "right")
     for row in rows:
-        result.add_row(*(escape(str(cell)) for cell in row))
+        result.add_row(*(escape(printable(str(cell))) for cell in row))
     return result
 
 
 def say(console: Console, line: str) -> None:
     """Print a line as it is: no markup, and not broken where the console ends."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array, number, quoted
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import (
@@ -362,4 +362,4 @@ def _terrain(where: str, height: Height) -> Surface:
     try:
         return Terrain(found)
     except InputError as error:
-        raise InputError(f"{where} = {height!r}: {error}") from error
+        raise InputError(f"{where} = {quoted(height)}: {error}") from error

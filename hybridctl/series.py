@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, Indices, array, floats, member
+from hybridctl.checks import Array, Indices, array, floats, member, quoted
 from hybridctl.errors import InputError
 
 ROLES = ("measurement", "input", "truth")
@@ -39,7 +39,9 @@ class Series:
         try:
             values = floats(self.values)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"values must be an array of numbers, got {self.values!r}") from error
+            raise InputError(
+                f"values must be an array of numbers, got {quoted(self.values)}"
+            ) from error
         if values.ndim == 1:
             values = values[:, None]
         if values.ndim != 2 or len(values) != len(times):

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, count
+from hybridctl.checks import Array, count, quoted
 from hybridctl.errors import InputError
 
 
@@ -118,5 +118,5 @@ class DifferentiableSpace(Space, Protocol):
 def difference_jacobians(space: Space, x0: Array, x1: Array) -> tuple[Array, Array]:
     """Those of a `DifferentiableSpace`; `InputError` for a space that has none."""
     if not isinstance(space, DifferentiableSpace):
-        raise InputError(f"space must have difference_jacobians for this, got {space!r}")
+        raise InputError(f"space must have difference_jacobians for this, got {quoted(space)}")
     return space.difference_jacobians(x0, x1)

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hybridctl.checks import count, did_you_mean
+from hybridctl.checks import count, did_you_mean, quoted
 from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
 from hybridctl.files import atomic
 from hybridctl.models import experiment_module, from_anywhere
@@ -28,6 +29,7 @@ from hybridctl.workers import Crew
 
 PLAN = "sweep.json"
 DONE, FAILED, LOST = "done", "failed", "lost"
+MOST_UNITS = 1_000_000
 _ENTRIES = 16  # of a list that become columns
 _TIMES = frozenset({"simulation_seconds", "seconds_per_step"})  # how long a run took, not a result
 
@@ -71,9 +73,11 @@ def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> 
     axes = dict(values_of(text) for text in vary)
     if seeds is not None:
         first = _at(start, "seed", experiment)
-        axes["seed"] = [first + k for k in range(count("seeds", seeds))]
+        _check_number(count("seeds", seeds))
+        axes["seed"] = [first + k for k in range(seeds)]
     if not axes:
         raise InputError("a sweep must vary a setting (KEY=a:b:n) or have seeds, got neither")
+    _check_number(math.prod(map(len, axes.values())))
     units = []
     for combination in product(*axes.values()):
         settings = start
@@ -87,7 +91,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     """The values that "KEY=a:b:n" (n evenly from a to b) or "KEY=v,w,..." (JSON or text) lists."""
     key, equals, given = text.partition("=")
     if not equals or not key or not given:
-        raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {text!r}")
+        raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quoted(text)}")
     parts = given.split(":")
     if len(parts) == 1:
         return key, [_parsed(value) for value in given.split(",")]
@@ -97,15 +101,22 @@ def values_of(text: str) -> tuple[str, list[Any]]:
             raise ValueError
     except (ValueError, IndexError) as error:
         raise InputError(
-            f"vary must have a finite start, end and number of values, KEY=a:b:n, got {text!r}"
+            "vary must have a finite start, end and number of values, KEY=a:b:n, got "
+            f"{quoted(text)}"
         ) from error
+    _check_number(steps)
     return key, np.linspace(low, high, steps).tolist()
+
+
+def _check_number(units: int) -> None:
+    if units > MOST_UNITS:
+        raise InputError(f"a sweep must have at most {MOST_UNITS} units, got {units}")
 
 
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import logging
-import re
 import sys
 from pathlib import Path
 
@@ -34,17 +33,17 @@ SLOPE = ("simulate", "slope", "--quick", "--out")
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    ("error", "reason"),
     [
-        (FULL, "error: No space left on device\n"),
-        (OSError(errno.ENOSPC, "No space left on device", "a.npz"), "error: No space.*: a.npz\n"),
-        (OSError("the device is gone"), "error: the device is gone\n"),
-        (OSError(), "error: OSError\n"),
-        (TimeoutError(), "error: TimeoutError\n"),
+        (FULL, "No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "a.npz"), "No space left on device"),
+        (OSError("the device is gone"), "the device is gone"),
+        (OSError(), "OSError"),
+        (TimeoutError(), "TimeoutError"),
     ],
 )
 def test_a_file_that_cannot_be_written_ends_with_its_reason(
-    error, line, tmp_path, monkeypatch, capsys
+    error, reason, tmp_path, monkeypatch, capsys
 ):
     def full(*arguments, **options):
         raise error
@@ -52,7 +51,7 @@ def test_a_file_that_cannot_be_written_ends_with_its_reason(
     monkeypatch.setattr(Path, "write_text", full)
     code, said = ended(monkeypatch, capsys, *SLOPE, tmp_path / "run")
     assert code == 1
-    assert re.fullmatch(line, said), said
+    assert said == f"error: {tmp_path / 'run/config.json'} cannot be written: {reason}\n"
     assert left(tmp_path) == []
 
 
@@ -64,7 +63,8 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_file(name, tmp_path, monkeypat
 
     monkeypatch.setattr(np, name, full)
     code, said = ended(monkeypatch, capsys, *SLOPE, tmp_path / "run")
-    assert (code, said.splitlines()[-1]) == (1, "error: No space left on device")
+    assert code == 1
+    assert said.endswith(".npz cannot be written: No space left on device\n")
     assert left(tmp_path) == ["config.json"]
 
 

@@ -196,8 +196,8 @@ class Config(Settings):
 
     data: str | None = None
     fitted: Some = 40
-    judged: Some = 100
-    judged_slow: Some = 10
+    judged: Some = 20
+    judged_slow: Some = 5
     after: Positive = 0.25
     span: NotNegative = 0.05
     filters: tuple[str, ...] = (*STRATEGIES, SEVERAL)
@@ -233,6 +233,11 @@ class Data(NamedTuple):
     training: dict[int, Record]
     held: dict[int, Record]
     calibration: Calibration
+
+
+def full(config: Config) -> Config:
+    """All tosses that are held out."""
+    return replace(config, judged=100, judged_slow=10)
 
 
 def quick(config: Config) -> Config:
@@ -290,12 +295,13 @@ def run(config: Config, console: Console) -> Findings:
 def prepare(config: Config) -> Data:
     """Tosses to fit and to judge, and the calibration, from the recordings 0 to 99 only."""
     s, p = config.settings, config.settings.parameters()
-    fitted, judged = evenly(TRAINING, config.fitted), evenly(HELD_OUT, config.judged)
+    fitted = evenly(TRAINING, config.fitted) if config.evaluations else []
+    judged = evenly(HELD_OUT, config.judged)
     if config.data is None:
         everything = {k: simulated(k, s) for k in (*fitted, *judged)}
         calibration = Calibration()
     else:
-        everything = recorded(config.data, (*TRAINING, *judged), s)
+        everything = recorded(config.data, (*TRAINING, *judged), s)  # all calibrate
         calibration = calibrate([everything[k] for k in TRAINING], p)
     cut = [
         {k: levelled(everything[k], p, calibration, config.after) for k in numbers}

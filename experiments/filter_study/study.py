@@ -84,9 +84,9 @@ class Config(Settings):
     workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
-    runs: Several = 300
-    sweep: Several = 100
-    particle_runs: Natural = 30
+    runs: Several = 30
+    sweep: Several = 10
+    particle_runs: Natural = 3
     scales: tuple[Positive, ...] = (2.0, 4.0, 8.0, 16.0)
     models: tuple[str, ...] = tuple(SETUPS)
     seed: Natural = 0
@@ -127,6 +127,11 @@ class Outcome:
     rejected: int = 0
     seconds_per_step: float = 0.0
     failed: str | None = None
+
+
+def full(config: Config) -> Config:
+    """Ten times as many runs."""
+    return replace(config, runs=300, sweep=100, particle_runs=30)
 
 
 def quick(config: Config) -> Config:

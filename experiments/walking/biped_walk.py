@@ -97,6 +97,11 @@ class Config:
         check_settings(self)
 
 
+def full(config: Config) -> Config:
+    """All controllers, speeds and filters."""
+    return replace(config, full=True)
+
+
 def quick(config: Config) -> Config:
     """Few steps from one start."""
     return replace(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hybridctl.checks import Array, array, member
+from hybridctl.checks import Array, array, member, quoted
 from hybridctl.commands.filter import load_log
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -191,7 +191,7 @@ def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"bounds must look like NAME=LOW:HIGH, got {text!r}") from error
+            raise InputError(f"bounds must look like NAME=LOW:HIGH, got {quoted(text)}") from error
     for name, (low, high) in bounds.items():
         if not low < high:
             raise InputError(
@@ -220,7 +220,9 @@ def _numbers(text: str) -> Iterator[int]:
         try:
             yield from range(int(first), int(last or first) + 1)
         except ValueError as error:
-            raise InputError(f"segments must look like 0-99 or 0,3,7, got {text!r}") from error
+            raise InputError(
+                f"segments must look like 0-99 or 0,3,7, got {quoted(text)}"
+            ) from error
 
 
 def _shortened(record: Record, until: float | None) -> Record:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import atomic
+from hybridctl.files import atomic, saved_arrays
 
 Gain = Callable[[float], Array]
 
@@ -125,7 +125,7 @@ class GainSchedule:
     def load(path: str | os.PathLike[str]) -> GainSchedule:
         """Read what `save` wrote. Raises `FileFormatError` for anything else."""
         try:
-            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as data:
+            with saved_arrays(path) as data:
                 header = json.loads(str(data["header"]))
                 if header["format"] != FORMAT:
                     raise FileFormatError(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.stats import chi2
 
-from hybridctl.checks import Array, array, floats
+from hybridctl.checks import Array, array, floats, quoted
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
@@ -121,8 +121,8 @@ def observed(measurement: Measurement, mode: Mode, t: float, x: Array, u: Array)
         return floats(value)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"value of measurement {measurement.name!r} must return numbers, got {value!r} at t = "
-            f"{t} in mode {mode.key!r}"
+            f"value of measurement {measurement.name!r} must return numbers, got {quoted(value)} "
+            f"at t = {t} in mode {mode.key!r}"
         ) from error
 
 

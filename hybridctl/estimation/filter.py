@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, instance, member, number, semidefinite, sequence
+from hybridctl.checks import Array, count, instance, member, number, quoted, semidefinite, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.border import admitted
 from hybridctl.estimation.contact_signal import ContactSignal
@@ -219,7 +219,7 @@ def by_name(
     given: list[AnyMeasurement] = sequence("measurement", rows)
     for k, m in enumerate(given):
         if not isinstance(m, AnyMeasurement):
-            raise InputError(f"measurement[{k}] must be a Measurement, got {m!r}")
+            raise InputError(f"measurement[{k}] must be a Measurement, got {quoted(m)}")
     for k, signal in enumerate(sequence("signals", signals)):
         instance(f"signals[{k}]", signal, ContactSignal)
     names = [m.name for m in given] + [signal.channel for signal in signals]

@@ -107,9 +107,14 @@ def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) 
 def reset_covariance(
     system: HybridSystem, noise: Noise | EventNoise | None, event: Event
 ) -> Array | None:
-    """What the noise of the reset adds after an event; nothing where the reset moves nothing."""
+    """What the noise of the reset adds after an event; nothing where the reset moves nothing.
+
+    Nor where a robot begins to stick or to slide: what its state is put back by, which is rounding,
+    is no impact.
+    """
     still = np.array_equal(event.state_before, event.state_after)
-    if noise is None or still:
+    calm = event.impulses.size > 0 and not event.impulses.any()
+    if noise is None or still or calm:
         return None
     mode = system.mode(event.mode_after)
     if isinstance(noise, EventNoise):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.series import Series as Series
 
@@ -39,11 +39,13 @@ class Record:
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, Mapping):
-            raise InputError(f"channels must map names to Series, got {self.channels!r}")
+            raise InputError(f"channels must map names to Series, got {quoted(self.channels)}")
         inputs = {} if self.inputs is None else {"inputs": self.inputs}
         for name, series in (*self.channels.items(), *inputs.items()):
             if not isinstance(series, Series):
-                raise InputError(f"channel {name!r} of a record must be a Series, got {series!r}")
+                raise InputError(
+                    f"channel {name!r} of a record must be a Series, got {quoted(series)}"
+                )
         if self.inputs is not None:
             if not len(self.inputs.times) or not np.isfinite(self.inputs.values).all():
                 raise InputError("inputs must have at least one row, and no missing value")

@@ -32,7 +32,7 @@ _OUTLIER = 50.0  # standard deviations of the sensor
 _DRAWS = 20
 _AHEAD = 4  # periods that are simulated at a time
 _ROUNDING = 1e-9  # of a period
-_ON_SURFACE = 1e-9  # of a guard, in its own unit
+_ON_SURFACE = 1e-9  # of a guard's size
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +285,8 @@ def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Ar
     for _ in range(_DRAWS):
         added = rng.multivariate_normal(np.zeros(len(covariance)), covariance, method="eigh")
         x = mode.space.integrate(event.state_after, added)
+        values = guards.values(t, x, u) / guards.sizes
         rates = guards.jacobian(t, x, u).state @ mode.field(t, x, u)
-        if not ((guards.values(t, x, u) < _ON_SURFACE) & (rates < 0.0)).any():
+        if not ((values < -_ON_SURFACE) | (values < _ON_SURFACE) & (rates < 0.0)).any():
             return x
     return event.state_after

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, floats
+from hybridctl.checks import Array, floats, quoted
 from hybridctl.errors import SystemDefinitionError
 
 
@@ -29,7 +29,7 @@ def check_functions(part: object, what: str, needed: str, *optional: str) -> Non
     for name in (needed, *optional):
         value = getattr(part, name)
         if not callable(value) and (name == needed or value is not None):
-            raise SystemDefinitionError(f"{name} of {what} must be a function, got {value!r}")
+            raise SystemDefinitionError(f"{name} of {what} must be a function, got {quoted(value)}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise SystemDefinitionError(f"name of a guard must be text, got {self.name!r}")
+            raise SystemDefinitionError(f"name of a guard must be text, got {quoted(self.name)}")
         check_functions(self, f"guard {self.name!r}", "value", "jacobian")
 
 
@@ -92,7 +92,7 @@ class GuardSet:
             values = floats(given)
         except (TypeError, ValueError) as error:
             raise SystemDefinitionError(
-                f"guards of mode {key!r} must return numbers, got {given!r} at t = {t:.9g} s"
+                f"guards of mode {key!r} must return numbers, got {quoted(given)} at t = {t:.9g} s"
             ) from error
         if values.shape != shape:
             raise SystemDefinitionError(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array, count, floats
+from hybridctl.checks import Array, count, floats, quoted
 from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
 from hybridctl.hybrid.guards import Guard as Guard
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
@@ -322,7 +322,7 @@ class Reset:
             return Jump(floats(result))
         except (TypeError, ValueError) as error:
             raise SystemDefinitionError(
-                f"a reset must return a state or a Jump, got {result!r} at t = {t:.9g} s"
+                f"a reset must return a state or a Jump, got {quoted(result)} at t = {t:.9g} s"
             ) from error
 
     @staticmethod
@@ -381,7 +381,8 @@ class Transition:
             for part in parts:
                 if not isinstance(part, kind):
                     raise SystemDefinitionError(
-                        f"the transition from {source!r} needs a {kind.__name__}, got {part!r}"
+                        f"the transition from {source!r} needs a {kind.__name__}, got "
+                        f"{quoted(part)}"
                     )
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "guards", guards)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, array, floats, function, instance, number, vector
+from hybridctl.checks import Array, array, floats, function, instance, number, quoted, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import (
     DifferentiableLaw,
@@ -159,7 +159,7 @@ def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
         return policy
     if callable(policy):
         return _SameLaw(policy)
-    raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {policy!r}")
+    raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {quoted(policy)}")
 
 
 def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
@@ -174,7 +174,7 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
         return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))
     if not callable(law):
         raise InputError(
-            f"law of the policy must return a function u(t, x), got {law!r} in mode "
+            f"law of the policy must return a function u(t, x), got {quoted(law)} in mode "
             f"{history.mode!r}"
         )
     source = law.function if isinstance(law, DifferentiableLaw) else law
@@ -187,7 +187,8 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
             u = floats(value)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"the policy must return numbers, got {value!r} at t = {t} in mode {history.mode!r}"
+                f"the policy must return numbers, got {quoted(value)} at t = {t} in mode "
+                f"{history.mode!r}"
             ) from error
         if u.shape != shape:
             raise InputError(
@@ -216,7 +217,7 @@ def next_change(policy: Policy, history: History) -> float:
     if not time > history.time:
         raise InputError(
             f"next_change of the policy must be after the time of the history, t = "
-            f"{history.time!r} s, got {time!r}"
+            f"{history.time!r} s, got {quoted(time)}"
         )
     return float(time)
 

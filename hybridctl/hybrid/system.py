@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import did_you_mean
+from hybridctl.checks import did_you_mean, quoted
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
 from hybridctl.tables import html_table
@@ -113,11 +113,11 @@ def listed_parts(
     `SystemDefinitionError` for anything else.
     """
     if not isinstance(given, Iterable):
-        raise SystemDefinitionError(f"{name} must be {whole}, got {given!r}")
+        raise SystemDefinitionError(f"{name} must be {whole}, got {quoted(given)}")
     parts = list(given)
     for i, entry in enumerate(parts):
         if not isinstance(entry, kinds):
-            raise SystemDefinitionError(f"{name}[{i}] must be {part}, got {entry!r}")
+            raise SystemDefinitionError(f"{name}[{i}] must be {part}, got {quoted(entry)}")
     return parts
 
 

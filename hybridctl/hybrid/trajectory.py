@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import atomic
+from hybridctl.files import atomic, saved_arrays
 from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.loaded import check_run
 from hybridctl.hybrid.mode import Mode, ModeKey
@@ -417,7 +417,7 @@ class HybridTrajectory:
         back, arcs that do not go on from events).
         """
         try:
-            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as data:
+            with saved_arrays(path) as data:
                 header = json.loads(str(data["header"]))
                 if header["format"] != FORMAT:
                     raise FileFormatError(

@@ -50,9 +50,10 @@ def endings(events: Sequence[Fired], horizon: float) -> Iterator[Accumulation]:
     horizon, s: how far away the end may be, and how long ten events may last that crowd.
     """
     steady = predict(events)
-    if steady is not None and steady.time - events[-1].time <= horizon:
+    goes_on = steady is not None and steady.time - events[-1].time > horizon
+    if steady is not None and not goes_on:
         yield steady
-    if crowded(events, INSTANT_EVENTS, horizon):
+    if not goes_on and crowded(events, INSTANT_EVENTS, horizon):
         crowd = events[-INSTANT_EVENTS:]
         yield Accumulation(crowd[-1].time, _guards(crowd), crowd[0].time, None)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hybridctl.checks import printable
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.files import atomic
 from hybridctl.logs.bags import TEXT
@@ -70,7 +71,7 @@ def write_mapping(path: str | Path, target: str | Path) -> None:
 
 
 def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_log(log: Log, console: Console) -> None:

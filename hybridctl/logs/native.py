@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridctl.checks import quoted
 from hybridctl.errors import FileFormatError
 from hybridctl.logs.raw import RawLog, measured, reading
 from hybridctl.logs.schema import Log
@@ -54,7 +55,9 @@ def native_log(raw: RawLog) -> Log:
                 )
         origin = given["origin_ns"]
         if not isinstance(origin, int):
-            raise FileFormatError(f"{raw.path}: origin_ns must be a whole number, got {origin!r}")
+            raise FileFormatError(
+                f"{raw.path}: origin_ns must be a whole number, got {quoted(origin)}"
+            )
         metadata = {str(k): str(v) for k, v in given["metadata"].items()}
         return Log(channels, origin, str(raw.path), raw.format, metadata, tuple(raw.notes))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridctl import checks
-from hybridctl.checks import Array
+from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, Part
 from hybridctl.estimation.record import Record
@@ -36,7 +36,7 @@ class Log:
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, Dictionary) or not self.channels:
-            raise InputError(f"channels must map names to Series, got {self.channels!r}")
+            raise InputError(f"channels must map names to Series, got {quoted(self.channels)}")
         for name, series in self.channels.items():
             checks.instance(f"channel {name!r}", series, Series)
 

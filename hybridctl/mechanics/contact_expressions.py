@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import casadi as ca
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.mechanics.expressions import Bodies, Expression, Motion, Spatial
 from hybridctl.mechanics.geometry import Place
@@ -163,7 +163,8 @@ def known_surface(surface: Surface) -> ExpressedSurface:
     if isinstance(surface, ExpressedSurface):
         return surface
     raise InputError(
-        f"surface must have a method `expression`, as a Plane has, to be generated, got {surface!r}"
+        "surface must have a method `expression`, as a Plane has, to be generated, got "
+        f"{quoted(surface)}"
     )
 
 

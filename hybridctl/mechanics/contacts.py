@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hybridctl.checks import number, vector
+from hybridctl.checks import number, quoted, vector
 from hybridctl.errors import InputError
 from hybridctl.mechanics.surfaces import ByValue, Surface, Terrain
 
@@ -47,11 +47,11 @@ class Contact(ByValue):
         for what in ("name", "frame", "body"):
             text = getattr(self, what)
             if not isinstance(text, str) or not text:
-                raise InputError(f"{what} of a contact must be a name, got {text!r}")
+                raise InputError(f"{what} of a contact must be a name, got {quoted(text)}")
         if isinstance(self.surface, type) or not isinstance(self.surface, Surface):
             raise InputError(
                 f"surface of contact {self.name!r} must be a Surface, such as a Plane, Sphere or "
-                f"Terrain, got {self.surface!r}"
+                f"Terrain, got {quoted(self.surface)}"
             )
         if self.frame == self.body:
             raise InputError(
@@ -73,7 +73,7 @@ class Contact(ByValue):
         if checked["radius"] and isinstance(self.surface, Terrain):
             raise InputError(
                 f"radius of contact {self.name!r} must be 0 on Terrain, whose function is a "
-                f"distance on the ground alone, got {self.radius!r}"
+                f"distance on the ground alone, got {quoted(self.radius)}"
             )
         for what, value in checked.items():
             object.__setattr__(self, what, value)
@@ -90,11 +90,11 @@ def checked_contacts(robot: Robot, contacts: Iterable[Contact]) -> tuple[Contact
     Raises `InputError` for anything else, `UnknownNameError` for a frame that the robot lacks.
     """
     if not isinstance(contacts, Iterable):
-        raise InputError(f"contacts must be a list of contacts, got {contacts!r}")
+        raise InputError(f"contacts must be a list of contacts, got {quoted(contacts)}")
     found = tuple(contacts)
     for i, contact in enumerate(found):
         if not isinstance(contact, Contact):
-            raise InputError(f"contacts[{i}] must be a Contact, got {contact!r}")
+            raise InputError(f"contacts[{i}] must be a Contact, got {quoted(contact)}")
         if robot.frame(contact.frame).joint == robot.frame(contact.body).joint:
             raise InputError(
                 f"contact {contact.name!r} must join two bodies that move against each other, but "

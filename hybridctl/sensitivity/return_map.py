@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, count, number, vector
+from hybridctl.checks import Array, count, number, quoted, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -186,7 +186,7 @@ class _Returns:
         if not isinstance(self.section, Section):
             return
         if self.section.mode != self.mode:
-            raise InputError(f"section.mode must be {self.mode!r}, got {self.section.mode!r}")
+            raise InputError(f"section.mode must be {self.mode!r}, got {quoted(self.section.mode)}")
         height = _height(self.section, self.system.mode(self.mode).space)(x)
         if abs(height) > _ON * (1.0 + float(np.abs(x).max())):
             raise InputError(

@@ -1,9 +1,11 @@
 """Covariances through events: exact maps, exact ensembles, noise of guards and resets."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
-from hybridctl.robots import ball
+from hybridctl.robots import ball, block
 from sensitivity.test_boundary import ball_on_the_cone
 
 import hybridctl as hc
@@ -12,7 +14,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import jumped, reset_jacobian
 from hybridctl.estimation.measurement import linear
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
+from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.sensitivity.gains import jump_gains
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
@@ -236,6 +238,18 @@ def test_reset_noise_is_added_after_the_jump():
                           (by_event, GRAVITY * hit)):  # fmt: skip
         found = ball_filter(reset_noise=noise).predict(start, duration).estimate
         np.testing.assert_allclose(found.covariance, factor * phi @ added @ phi.T, rtol=1e-8)
+
+
+def test_a_contact_that_sticks_has_no_reset_noise():
+    """What the state is put back by is rounding; noise is that of an impulse, and there is none."""
+    system = block.system()
+    start = [0.0, 0.5 * block.Parameters().height, 0.0, 0.5, 0.0, 0.0]
+    run = hc.simulate(system, ("slip+", "slip+"), start, (0.0, 1.0))
+    event = run.guard_events[0]
+    assert "stick" in event.mode_after
+    moved = replace(event, state_after=event.state_before + 1e-16 * np.arange(1, 7))
+    noise = Noise(np.eye(6), name="reset_noise")
+    assert reset_covariance(system, noise, moved) is None
 
 
 def test_an_event_that_leaves_the_state_alone_has_no_reset_noise():

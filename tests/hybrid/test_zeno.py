@@ -165,6 +165,18 @@ def test_a_listed_system_says_where_it_rests():
         hc.simulate(system, "air", [1.0, 0.0], (0.0, 3.0), on_zeno="stop")
 
 
+@pytest.mark.parametrize("c", [0.5, 0.9, 0.95])
+def test_the_last_bounce_is_that_of_the_series_when_the_horizon_is_short(c):
+    """At (1 + c) / (1 - c) of the first fall. Ten bounces fit into the horizon before it ends."""
+    system, first = ball.system(ball.Parameters(slope=0.0, restitution=c)), np.sqrt(2.0 / G)
+    last = (1.0 + c) / (1.0 - c) * first
+    options = {"on_zeno": "rest", "zeno_horizon": 1e-7}
+    run = hc.simulate(system, ("open",), [0, 1.0, 0, 0], (0.0, last + 0.1), **options)
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    # Integration to 1e-9 of heights up to 1 m, over falls of some 0.4 s each at the start.
+    assert rest.accumulation == pytest.approx(last, abs=1e-8)
+
+
 def test_the_accumulation_survives_saving(tmp_path):
     p = ball.Parameters(slope=0.0, restitution=0.3)
     system = ball.system(p)

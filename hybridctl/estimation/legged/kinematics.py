@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, flag, instance, sequence
+from hybridctl.checks import Array, flag, instance, quoted, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import skew
 from hybridctl.mechanics.bodies import Frame
@@ -35,7 +35,9 @@ class Foot:
 
     def __post_init__(self) -> None:
         if not isinstance(self.frame, str) or not self.frame:
-            raise InputError(f"frame of a foot must be the name of a frame, got {self.frame!r}")
+            raise InputError(
+                f"frame of a foot must be the name of a frame, got {quoted(self.frame)}"
+            )
         flag(f"flat of foot {self.frame!r}", self.flat)
 
 

@@ -1,0 +1,54 @@
+"""Every experiment at its defaults: it runs, and what it claims holds."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from hybridctl import plugins
+from hybridctl.cli import cli
+from hybridctl.errors import ClaimError, InputError
+
+RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", sorted(set(plugins.names("experiments")) - RECORDED))
+def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
+    done = CliRunner().invoke(
+        cli, ["simulate", name, "--out", str(tmp_path / "run")], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    checks = json.loads((tmp_path / "run/checks.json").read_text())["checks"]
+    assert checks
+    assert all(check["holds"] for check in checks)
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_an_experiment_on_recordings_says_where_they_are(name, tmp_path):
+    with pytest.raises(InputError, match=r"needs data=.*they are from"):
+        CliRunner().invoke(
+            cli, ["simulate", name, "--out", str(tmp_path / "run")], catch_exceptions=False
+        )
+
+
+def test_a_claim_that_fails_is_an_error_after_the_page_is_written(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("""
+from dataclasses import dataclass
+from hybridctl.experiment import Check, Findings, experiment
+
+@dataclass(frozen=True)
+class Config:
+    size: float = 3.0
+
+@experiment
+def run(config, console):
+    return Findings({}, checks=[Check("small", config.size, 2.0), Check("large", 1.0, least=0.0)])
+""")
+    monkeypatch.chdir(tmp_path)
+    call = ["simulate", "mine.py", "--out", "run"]
+    with pytest.raises(ClaimError, match="1 of 2 claims do not hold: small"):
+        CliRunner().invoke(cli, call, catch_exceptions=False)
+    assert "small" in (tmp_path / "run/index.html").read_text()
+    call += ["--overwrite", "--set", "size=1"]
+    assert CliRunner().invoke(cli, call, catch_exceptions=False).exit_code == 0
