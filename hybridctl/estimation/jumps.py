@@ -183,7 +183,7 @@ def _vague(rates: Rates, p: Array) -> str | None:
 
     The time of its event is then no first-order function of the deviation.
     """
-    return next((g for g, (rate, row) in rates.items() if rate**2 < row @ p @ row), None)
+    return next((g for g, (rate, row) in rates.items() if abs(rate) < np.sqrt(row @ p @ row)), None)
 
 
 def _rates(system: HybridSystem, event: Event) -> Rates:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, function, number, semidefinite, sequence
+from hybridctl.checks import Array, array, count, function, instance, number, semidefinite, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import Mode
 from hybridctl.mechanics.robot import Robot
@@ -146,11 +146,14 @@ def configuration(
 ) -> Measurement:
     """The configuration q (nq,) of a robot; its pose, for a body on a floating base.
 
+    Raises `InputError` for a space that is not that of a robot's states.
+
     covariance (nv, nv) in the tangent space of q, for a floating base in the frame of the body:
     position in m, then rotation in rad. The residual is difference(q predicted, q measured), whose
     Jacobian at the prediction is [I 0]. Measured quaternions need not be normalized.
     """
-    return _posed(_Pose(name, space.robot, space.robot.nq, space.robot.nv), space, covariance, gate)
+    robot = instance("space", space, RobotStateSpace).robot
+    return _posed(_Pose(name, robot, robot.nq, robot.nv), space, covariance, gate)
 
 
 def encoders(
@@ -165,7 +168,8 @@ def encoders(
 
     covariance (m, m). Raises `UnknownNameError` for a joint that the robot lacks.
     """
-    places = [space.robot.joints.single(f"joints of {name!r}", joint) for joint in joints]
+    robot = instance("space", space, RobotStateSpace).robot
+    places = [robot.joints.single(f"joints of {name!r}", joint) for joint in joints]
     columns = [coordinate for coordinate, _ in places]
     h = np.eye(space.ndx)[[velocity for _, velocity in places]]
     h.flags.writeable = False
@@ -182,7 +186,8 @@ def base_pose(
 
     covariance (6, 6) in the frame of the base: position in m, then rotation in rad.
     """
-    return _posed(_Pose(name, space.robot, 7, 6), space, covariance, gate)
+    robot = instance("space", space, RobotStateSpace).robot
+    return _posed(_Pose(name, robot, 7, 6), space, covariance, gate)
 
 
 def _posed(

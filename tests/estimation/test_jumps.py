@@ -9,11 +9,11 @@ from hybridctl.robots import ball, block
 from sensitivity.test_boundary import ball_on_the_cone
 
 import hybridctl as hc
-from hybridctl.errors import UnknownNameError
+from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import jumped, reset_jacobian
-from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.jumps import _vague, jumped, reset_jacobian
+from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.sensitivity.gains import jump_gains
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
@@ -238,6 +238,26 @@ def test_reset_noise_is_added_after_the_jump():
                           (by_event, GRAVITY * hit)):  # fmt: skip
         found = ball_filter(reset_noise=noise).predict(start, duration).estimate
         np.testing.assert_allclose(found.covariance, factor * phi @ added @ phi.T, rtol=1e-8)
+
+
+def test_rates_of_any_size_are_compared_with_their_deviation():
+    """The square of 1e300 is no float; neither raised nor warned of."""
+    row, p = np.array([1.0, 0.0]), np.diag([4.0, 1.0])
+    assert _vague({"fast": (1e300, row), "sure": (-2.5, row)}, p) is None
+    assert _vague({"fast": (1e300, row), "slow": (-1.5, row)}, p) == "slow"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda space: configuration("q", space, np.eye(2)),
+        lambda space: base_pose("pose", space, np.eye(6)),
+        lambda space: encoders("angles", space, ["hip"], np.eye(1)),
+    ],
+)
+def test_measurements_of_robots_need_the_space_of_one(make):
+    with pytest.raises(InputError, match="space must be a RobotStateSpace, got VectorSpace"):
+        make(hc.VectorSpace(2))
 
 
 def test_a_contact_that_sticks_has_no_reset_noise():
