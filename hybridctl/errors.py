@@ -92,7 +92,14 @@ class StepLimitError(SimulationError):
 
 
 class ZenoError(SimulationError):
-    """Events accumulate: the dwell time between them has shrunk below `min_dwell`."""
+    """Events accumulate: the dwell time between them has shrunk below `min_dwell`.
+
+    `trajectory` is what was simulated, up to the last of these events.
+    """
+
+    def __init__(self, message: str = "", *, trajectory: Any = None) -> None:
+        super().__init__(message)
+        self.trajectory = trajectory
 
 
 class IntersectionError(SimulationError):

@@ -25,6 +25,7 @@ from hybridctl.hybrid.mode import (
     Mode,
     ModeKey,
     Outgoing,
+    Reset,
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
@@ -53,7 +54,7 @@ class Model:
     rewind: float = 0.05
     rtol: float = 1e-9
     atol: float = 1e-9
-    max_events: int = 20
+    max_events: int = 1000
     zeno_horizon: float = 1e-3
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
@@ -101,6 +102,24 @@ class Model:
         `IntegrationError` where that takes more than a hundred steps.
         """
         return self._flow(self._without_guards, key, x, (start, end), law)
+
+    def stopped(
+        self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw, beside: Sequence[str]
+    ) -> Array:
+        """The state (nx,) at the end of the flow of one mode, or where its first guard falls.
+
+        beside: guards that do not count. Raises as `extended` does.
+        """
+        mode, ways = replace(self.system.mode(key), select=None), self.without(key, beside)
+        stay = Edge(Reset.identity(mode.space.ndx), key)
+        system = HybridSystem(
+            lambda key: mode, lambda key: Outgoing(ways.outgoing(key).guards, lambda fired: stay)
+        )
+        run = simulate(
+            system, key, x, (start, end), law, rtol=self.rtol, atol=self.atol,
+            progress=_limit(key), terminal=lambda event: True,
+        )  # fmt: skip
+        return run.final_state
 
     def backwards(
         self, key: ModeKey, x: Array, time: float, length: float, law: InputLaw

@@ -136,7 +136,8 @@ def _fired(events: Iterable[Event]) -> tuple[str, ...]:
 
 def _early(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
     for k, event in enumerate(path.events):
-        if Kind(_fired(path.events[:k]), event.mode_before) == kind:
+        soon = end - event.time <= model.rewind
+        if soon and Kind(_fired(path.events[:k]), event.mode_before) == kind:
             return model.extended(kind.mode, event.state_before, event.time, end, law)(end)
     return None
 

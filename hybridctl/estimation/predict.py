@@ -34,7 +34,7 @@ import numpy as np
 from scipy.linalg import expm
 
 from hybridctl.checks import Array
-from hybridctl.errors import EventLimitError, SimulationError
+from hybridctl.errors import EventLimitError, SimulationError, ZenoError
 from hybridctl.estimation.estimate import Estimate, constrained, nearest_semidefinite, retracted
 from hybridctl.estimation.jumps import jumped
 from hybridctl.estimation.model import Model
@@ -43,6 +43,7 @@ from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import Mode, Taken
 from hybridctl.hybrid.series import TO_SERIES, basis
 from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.propagation import Propagation, symmetric_part
 from hybridctl.sensitivity.variation import coefficients
@@ -163,6 +164,7 @@ def _accurate(
     return bool(steady and not noisy)
 
 
+_ROUNDS = 20
 _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
 _BEYOND = 1.1  # of the time in which a guard is expected to be positive again
 
@@ -197,9 +199,11 @@ def predict(
     """The estimate at time `end`, through as many events as there are until then.
 
     Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
-    the time is halved, if asked for; in a quarter of it the mode is kept, past its guards, and
-    `notes` says so. Where even that takes too long the state is held for that time. A mode with a
-    flow in closed form takes that, with the input that it begins with.
+    the time is halved, if asked for; in a quarter of it the mode is kept, at most up to its guards,
+    with a covariance that says what is not known, and `notes` says so. Where even that takes too
+    long the state is held for that time. Events that accumulate where the system knows no rest
+    end in a state that is held, if they take no more speed away than the flow makes. A mode with
+    a flow in closed form takes that, with the input that it begins with.
     """
     mode = model.system.mode(estimate.mode)
     if mode.flow is not None:
@@ -316,7 +320,7 @@ def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: floa
     rounds = 0
     while now.estimate.time < end:
         try:
-            if rounds > model.max_events:
+            if rounds > _ROUNDS:
                 raise SimulationError(f"the mean stays outside mode {now.estimate.mode!r}")
             rounds += 1
             now = _onward(model, now, end, law)
@@ -325,7 +329,7 @@ def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: floa
                 middle = 0.5 * (now.estimate.time + end)
                 half = _go(model, now, middle, law, shortest)
                 return _go(model, half, end, law, shortest)
-            now = extend(model, now, end, law)
+            now = _bounded(model, now, end, law)
             return now._replace(notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
     return now
 
@@ -352,13 +356,68 @@ def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
         if not outside:
             raise
         run = error.trajectory
+    except ZenoError as error:
+        if outside:
+            raise
+        there = _follow(model, now, error.trajectory, once=False)
+        if there.estimate.time < error.trajectory.end:
+            return there
+        rest = _rested(model, there, end, law)
+        if rest is None:
+            raise
+        return rest
     return _follow(model, now, run, once=bool(outside))
+
+
+def _rested(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction | None:
+    """The prediction held where events accumulate, of a system that knows no rest there.
+
+    The guards that are zero, and their rates, stay zero; elsewhere the flow is what is not known.
+    None where rates are larger than what the flow makes of them within `zeno_horizon`. The
+    curvature of the guards is left out.
+    """
+    e, mode = now.estimate, model.system.mode(now.estimate.mode)
+    u = law(e.time, e.mean)
+    g = model.guards(e.mode, e.time, e.mean, u)
+    closed = (np.abs(g) <= model.tolerances(e.mode)) & ~model.sees_input(e.mode, e.time, e.mean, u)
+    rows, rates = (part[closed] for part in model.guard_rates(e.mode, e.time, e.mean, u))
+    turning = rows @ coefficients(mode, e.time, e.mean, u).state
+    made = np.abs(turning @ mode.field(e.time, e.mean, u)) * model.zeno_horizon
+    if not closed.any() or (np.abs(rates) > FORCED * made).any():
+        return None
+    free = extend(model, now, end, law)
+    held = np.vstack([rows, turning])
+    left = np.eye(len(e.covariance)) - np.linalg.pinv(held) @ held
+    way = mode.space.difference(e.mean, free.estimate.mean)
+    p = left @ (free.estimate.covariance + np.outer(way, way)) @ left.T
+    matrix = None if now.transition is None else left @ now.transition
+    notes = (*now.notes, "events accumulate: their guards and rates are set to zero")
+    return now._replace(estimate=replace(e, time=end, covariance=p), transition=matrix, notes=notes)
+
+
+def _bounded(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+    """The prediction carried on in the same mode, whose mean is held where a guard falls.
+
+    How it goes on from there is not known. That it may be all the way that the flow takes it past
+    the guard is the deviation that the covariance gains.
+    """
+    e = now.estimate
+    free = extend(model, now, end, law)
+    outside, _ = _outside(model, e, end, law)
+    try:
+        x = model.stopped(e.mode, e.mean, e.time, end, law, outside)
+    except SimulationError:
+        x = e.mean
+    way = model.system.mode(e.mode).space.difference(x, free.estimate.mean)
+    p = free.estimate.covariance + np.outer(way, way)
+    return free._replace(estimate=replace(free.estimate, mean=x, covariance=p))
 
 
 def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
     """The prediction carried on to time `end` in the same mode, past its guards.
 
-    Where there is no way the state is held; `notes` and `kept` say so.
+    Where there is no way the state is held, and its covariance gains what the rates at its
+    beginning would make of it; `notes` and `kept` say so.
     """
     e = now.estimate
     if not e.time < end:
@@ -370,7 +429,10 @@ def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predicti
         arc = model.extended(e.mode, e.mean, e.time, end, law)
     except SimulationError as error:
         note = f"the state was held: {error}"
-        return now._replace(estimate=replace(e, time=end), notes=(*now.notes, note), kept=True)
+        way = (end - e.time) * model.system.mode(e.mode).field(e.time, e.mean, law(e.time, e.mean))
+        p = e.covariance + np.outer(way, way) if np.isfinite(way).all() else e.covariance
+        held = replace(e, time=end, covariance=p)
+        return now._replace(estimate=held, notes=(*now.notes, note), kept=True)
     return now.onward(*along(model, model.system.mode(e.mode), arc, e, end))
 
 

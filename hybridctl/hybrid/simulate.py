@@ -9,7 +9,7 @@ from typing import Literal
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import count, function, instance, interval, member, number, vector
-from hybridctl.errors import EventLimitError, StepLimitError
+from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -213,7 +213,11 @@ def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> Hy
                 trajectory=so_far(),
             )
         fired += len(crossing.guards) > 0
-        resting = accumulating(run, arc, crossing, events)
+        try:
+            resting = accumulating(run, arc, crossing, events)
+        except ZenoError as error:
+            error.trajectory = so_far()
+            raise
         event, point = cross(run, arc, crossing, tuple(events), resting)
         events.append(event)
         if event.guards and terminal(event):

@@ -1,0 +1,96 @@
+"""Filters that see nothing for 10 s, while a ball bounces and comes to rest, against many runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from estimation.systems import bouncing_ball
+from hybridctl.robots import ball
+
+import hybridctl as hc
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.measurement import coordinates, linear
+from hybridctl.estimation.predict import predict
+from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.hybrid.laws import no_input
+
+GAP = 10.0
+KINDS = [SaltedKalmanFilter, pytest.param(UnscentedFilter, marks=pytest.mark.slow)]
+START = np.array([0.0, 1.0, 0.1, 0.0])
+P0 = np.diag([0.01, 0.02, 0.01, 0.05]) ** 2
+QUIET = np.zeros((4, 4))
+
+
+def rough(kind, restitution=0.8):
+    system = ball.system(ball.Parameters(slope=0.0, restitution=restitution))
+    return kind(system, QUIET, coordinates("position", [0, 1], 1e-4 * np.eye(2)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ball_that_comes_to_rest_in_the_gap_is_found_on_the_floor(kind):
+    """It bounces until about 4 s, with friction that stops it sliding: it rests somewhere."""
+    found = rough(kind).predict(Estimate(("open",), 0.0, START, P0), GAP)
+    assert found.estimate.mode == ("closed",)
+    np.testing.assert_allclose(found.estimate.mean[[1, 3]], 0.0, atol=1e-8)
+    assert np.abs(found.estimate.covariance[[1, 3]]).max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_after_the_gap_agree(kind):
+    kf = rough(kind)
+    record = Record({"position": Series(np.array([9.0, GAP]), np.array([[0.9, 0.0], [1.0, 0.0]]))})
+    result = kf.run(record, Estimate(("open",), 0.0, START, P0))
+    assert result.modes[-1] == ("closed",)
+    assert abs(result.means[-1][1]) < 1e-8
+    deviations = np.sqrt(np.diag(result.covariances[-1]))
+    assert deviations[1] < 1e-6
+    assert deviations[0] <= 0.011  # no more than one value of 1 cm allows
+
+
+@pytest.mark.parametrize("restitution", [0.8, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_truth_lies_in_the_estimate_after_the_gap(restitution, count):
+    """NEES of the place and speed along the floor, which the gap leaves unknown, over many runs.
+
+    Its mean over n runs of two unknowns is 1 within 4 / sqrt(n); heights are zero in all.
+    """
+    kf = rough(SaltedKalmanFilter, restitution)
+    found = kf.predict(Estimate(("open",), 0.0, START, P0), GAP).estimate
+    rng = np.random.default_rng(5)
+    scores = []
+    for x in rng.multivariate_normal(START, P0, count):
+        run = hc.simulate(
+            kf.model.system, ("open",), x, (0.0, GAP), on_zeno="rest", zeno_horizon=1e-3
+        )
+        assert run.final_mode == found.mode
+        off = run.final_state - found.mean
+        assert np.abs(off[[1, 3]]).max() <= 1e-8
+        along = found.covariance[np.ix_([0, 2], [0, 2])]
+        scores.append(off[[0, 2]] @ np.linalg.solve(along, off[[0, 2]]) / 2.0)
+    assert abs(np.mean(scores) - 1.0) <= 4.0 / np.sqrt(count)
+
+
+def test_a_ball_of_expressions_that_knows_no_rest_is_held_on_the_floor():
+    kf = SaltedKalmanFilter(
+        bouncing_ball(), np.zeros((2, 2)), linear("height", [[1.0, 0.0]], [[1e-4]])
+    )
+    found = kf.predict(Estimate("air", 0.0, np.array([1.0, 0.0]), 1e-4 * np.eye(2)), GAP)
+    np.testing.assert_allclose(found.estimate.mean, 0.0, atol=1e-4)
+    assert np.sqrt(np.diag(found.estimate.covariance)).max() <= 0.01
+    assert any("accumulate" in note for note in found.notes)
+
+
+def test_more_bounces_than_are_followed_leave_the_ball_above_the_floor():
+    """1 cm high without loss, 110 times in 10 s: where it is then cannot be said, and is not."""
+    kf = SaltedKalmanFilter(
+        bouncing_ball(1.0), np.zeros((2, 2)), linear("height", [[1.0, 0.0]], [[1e-4]])
+    )
+    few = replace(kf.model, max_events=20)
+    start = Estimate("air", 0.0, np.array([0.01, 0.0]), 1e-12 * np.eye(2))
+    found = predict(few, start, GAP, no_input(0))
+    assert found.kept
+    assert found.estimate.mean[0] >= -1e-8
+    most = np.array([0.01, np.sqrt(2.0 * 9.81 * 0.01)])  # it is no higher, and no faster
+    assert (np.sqrt(np.diag(found.estimate.covariance)) >= 0.5 * most).all()
