@@ -1,12 +1,15 @@
 """LQR on a grid against the quadratic programme, and against the continuous solution."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hybridctl.robots import paddle
 
 import hybridctl as hc
 from hybridctl.control.lqr.continuous import hybrid_lqr
-from hybridctl.control.lqr.discrete import discrete_lqr
+from hybridctl.control.lqr.discrete import discrete_lqr, step_back
+from hybridctl.errors import InputError
 
 Q, R = np.diag([100.0, 10.0, 1.0, 0.1]), np.array([[1e-2]])
 
@@ -69,3 +72,15 @@ def test_a_grid_that_no_input_acts_on_has_the_cost_of_the_free_motion(lin):
     result = discrete_lqr(lin, [0.0, 0.5], np.zeros((4, 4)), 1e12 * R, Q)
     whole = lin.state_transition
     np.testing.assert_allclose(result.values[0], whole.T @ Q @ whole, rtol=1e-7, atol=1e-7)
+
+
+def test_inputs_that_do_the_same_need_a_weight_that_is_not_lost_in_rounding():
+    """x+ = x + u1 + u2 with V = 1: for R = r the best gains are 1 / (2 + r) each."""
+
+    def interval(r):
+        return SimpleNamespace(state=np.eye(1), input=np.ones((1, 2)), cost=np.diag([1.0, r, r]))
+
+    gain, _ = step_back(interval(0.5), np.eye(1))
+    np.testing.assert_allclose(gain, np.full((2, 1), 0.4), rtol=1e-14)
+    with pytest.raises(InputError, match="input_weight must tell inputs apart"):
+        step_back(interval(1e-30), np.eye(1))

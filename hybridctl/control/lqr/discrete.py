@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, semidefinite, vector
-from hybridctl.control.lqr.weights import Weights, weight_at
+from hybridctl.control.lqr.weights import Weights, best_gain, weight_at
 from hybridctl.sensitivity.discrete import Interval, discretize
 from hybridctl.sensitivity.linearize import Linearization
 
@@ -58,7 +58,8 @@ def discrete_lqr(
     """The optimal held inputs for the cost of `hybrid_lqr`, integrated along the held motion.
 
     times: the grid, see `discretize`. Weights: see `hybrid_lqr`. Raises `InputError` for bad
-    weights and times, and where guards are simultaneous.
+    weights and times, where guards are simultaneous, and for weights of the input that are lost in
+    rounding.
     """
     arcs = lin.trajectory.arcs
     ends = [(arc.start, arc.end) for arc in arcs]
@@ -80,6 +81,6 @@ def step_back(interval: Interval, after: Array) -> tuple[Array, Array]:
     n = interval.state.shape[1]
     both = np.hstack([interval.state, interval.input])
     whole = interval.cost + both.T @ after @ both
-    gain = np.linalg.solve(whole[n:, n:], whole[n:, :n])
+    gain = best_gain(whole[n:, n:], whole[n:, :n])
     value = whole[:n, :n] - whole[:n, n:] @ gain
     return gain, 0.5 * (value + value.T)

@@ -39,6 +39,7 @@ from scipy.linalg import eigh
 from scipy.optimize import root
 
 from hybridctl.checks import Array
+from hybridctl.control.lqr.weights import best_gain
 from hybridctl.errors import SimulationError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.moments import normal_points
@@ -67,8 +68,8 @@ class Feedback(NamedTuple):
 def at_the_instant(jump: JumpGains, after: Array, weight: Array) -> Feedback:
     """The best gain for an input that costs du . weight du at the instant, and V before it."""
     whole = weight + jump.input.T @ after @ jump.input
-    gain = np.linalg.solve(whole, jump.input.T @ after @ jump.state)
-    return Feedback(_form(jump.state - jump.input @ gain, after), np.asarray(gain))
+    gain = best_gain(whole, jump.input.T @ after @ jump.state)
+    return Feedback(_form(jump.state - jump.input @ gain, after), gain)
 
 
 def through_jump(jump: JumpGains, after: Array, gain: GainOf) -> Array:
