@@ -14,6 +14,14 @@ class HybridctlError(Exception):
     """Base of all errors raised on purpose by hybridctl."""
 
 
+class HybridctlWarning(UserWarning):
+    """Base of all warnings given by hybridctl."""
+
+
+class NearGrazingWarning(HybridctlWarning):
+    """A guard is met so slowly that the derivative of its event is known to few digits."""
+
+
 class InputError(HybridctlError, ValueError):
     """An argument is wrong: its size, its type, its range, or a value that is not finite."""
 
@@ -156,12 +164,13 @@ class ReferenceRangeError(SimulationError):
 class NoContactSolutionError(SimulationError):
     """The contact problem has no solution, or no mode is consistent with its own forces.
 
-    `problem` is the contact problem, where one was solved.
+    `problem` is the contact problem, where one was solved. `numerical`: it may have a solution all
+    the same, which was not found; otherwise there is none.
     """
 
-    def __init__(self, message: str = "", *, problem: Any = None) -> None:
+    def __init__(self, message: str = "", *, problem: Any = None, numerical: bool = False) -> None:
         super().__init__(message)
-        self.problem = problem
+        self.problem, self.numerical = problem, numerical
 
 
 class JammingError(NoContactSolutionError):

@@ -131,6 +131,7 @@ def event_record(event: Event) -> dict[str, Any]:
         "mode_after": event.mode_after,
         "guards": event.guards,
         "impulses": event.impulses,
+        "uniqueness": event.uniqueness,
     }
 
 

@@ -251,6 +251,8 @@ def cross(
             impulses,
             jump.report,
             None if end is None else end.time,
+            (run.integrator.rtol, run.integrator.atol),
+            getattr(jump.report, "uniqueness", None),
         )
 
     tried = []

@@ -42,7 +42,9 @@ class Event:
     certifies (not saved). `accumulation`: the predicted time at which events of these guards
     accumulate, where the system came to rest instead of going through all of them; otherwise None.
     `guards` are then all that accumulate, in the order in which they fired: those that the mode
-    before the event lacks are held by it.
+    before the event lacks are held by it. `accuracy`: rtol and atol of the steps that led to it,
+    zero where they are not known. `uniqueness`: whether the law of the reset is "proven" or
+    "disproven" to leave one state after it, or "not established"; None for resets by formulas.
     """
 
     index: int
@@ -58,10 +60,14 @@ class Event:
     impulses: Array
     report: Any = None
     accumulation: float | None = None
+    accuracy: tuple[float, float] = (0.0, 0.0)
+    uniqueness: str | None = None
 
     def __repr__(self) -> str:
         what = ", ".join(self.guards) or "the input changes"
-        return f"Event({self.time:.9g} s, {what}: {self.mode_before} -> {self.mode_after})"
+        modes = f"{self.mode_before} -> {self.mode_after}"
+        unique = "" if self.uniqueness is None else f"; uniqueness {self.uniqueness}"
+        return f"Event({self.time:.9g} s, {what}: {modes}{unique})"
 
     def _repr_html_(self) -> str:
         """A table of what happened."""
@@ -73,6 +79,8 @@ class Event:
         ]
         if self.impulses.size:
             rows.append(("impulses [N s]", ", ".join(f"{p:.6g}" for p in self.impulses)))
+        if self.uniqueness is not None:
+            rows.append(("uniqueness", self.uniqueness))
         return html_table(("event", ""), rows)
 
 
@@ -350,9 +358,8 @@ class HybridTrajectory:
 
         names: labels of the coordinates to draw, all by default.
         """
-        return import_module("hybridctl.plots").states(
-            self, path, names=names
-        )  # not loaded with simulations
+        plots = import_module("hybridctl.plots")  # not loaded with simulations
+        return plots.states(self, path, names=names)
 
     def input(self, t: float, side: Side = "right") -> Array:
         """Input (nu,) at time t."""
@@ -391,7 +398,7 @@ class HybridTrajectory:
                     "mode_before": e.mode_before,
                     "mode_after": e.mode_after,
                     "guards": e.guards,
-                    "accumulation": e.accumulation,
+                    **{name: getattr(e, name) for name in _EVENT_VALUES},
                 }
                 for e in self.events
             ],
@@ -435,7 +442,7 @@ class HybridTrajectory:
                         _key(meta["mode_after"]),
                         tuple(meta["guards"]),
                         **{n: read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS},
-                        accumulation=meta["accumulation"],
+                        **{n: _key(meta[n]) for n in _EVENT_VALUES if n in meta},
                     )
                     for i, meta in enumerate(header["events"])
                 ]
@@ -448,14 +455,9 @@ class HybridTrajectory:
 
 
 _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
-_EVENT_ARRAYS = (
-    "state_before",
-    "state_after",
-    "input_before",
-    "input_after",
-    "input_rate",
-    "impulses",
-)
+_STATES, _INPUTS = ("state_before", "state_after"), ("input_before", "input_after", "input_rate")
+_EVENT_ARRAYS = (*_STATES, *_INPUTS, "impulses")
+_EVENT_VALUES = ("accumulation", "accuracy", "uniqueness")
 _BROKEN = (
     EOFError,
     IndexError,

@@ -55,6 +55,7 @@ from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
+OnSeveral = Literal["raise", "dissipation"]
 _GENERATED = 24  # velocities of a robot up to which its terms are generated in half a second
 _COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
@@ -77,6 +78,8 @@ class ContactDynamics:
     Redundant contacts share loads as `equations` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
 
+    on_several: what becomes of an impact after which several velocities obey the law: see `impact`.
+
     Raises what `checked_contacts` raises.
     """
 
@@ -87,10 +90,12 @@ class ContactDynamics:
         *,
         stabilization: float = STABILIZATION,
         terms: TermsChoice = "auto",
+        on_several: OnSeveral = "raise",
     ) -> None:
         self.robot = robot
         self.contacts = checked_contacts(robot, contacts)
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
+        self.on_several = member("on_several", on_several, get_args(OnSeveral))
         self.restitution = np.array([contact.restitution for contact in self.contacts])
         self.bounces = bool(self.restitution.any())
         self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])

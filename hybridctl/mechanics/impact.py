@@ -5,6 +5,11 @@ r"""Impacts with Newton restitution and Coulomb friction, and their derivatives.
 
 with friction against v_t^+, [RS] (2.25)-(2.28). The kinetic coefficient is used. Newton's rule
 with friction can gain energy when e > 0; `energy_loss` tells.
+
+Strong friction, and redundant contacts that slide, leave several velocities that obey the law.
+Every result says whether that is excluded. Where it is not, `on_several` of the dynamics chooses:
+"raise" is an error that has all of them, "dissipation" takes that of the greatest energy loss. Of
+a continuum the one whose impulses have the least norm is taken either way.
 """
 
 from __future__ import annotations
@@ -16,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.coulomb import CoulombProblem, solve
+from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import Phase, default_slip
@@ -35,8 +40,9 @@ class ImpactResult:
     modes: what it does after it, by its velocity. border: contacts at the border of another
     state, where the derivative is piecewise linear. momentum_residual: largest entry of
     M (v+ - v-) - J^T Lambda; law_residual: largest violation of the other equations, relative
-    to their scale; energy_loss: kinetic energy lost in J. family: redundant contacts leave the
-    velocity undetermined, and this is the solution whose impulses have the least norm.
+    to their scale; energy_loss: kinetic energy lost in J. uniqueness: whether it is proven or
+    disproven that no other velocity obeys the law, or not established; up to 64 sets of contact
+    states it is one of the first two. Impulses of redundant contacts need not be unique for that.
     terms: those of the equations of motion at (q, v-), from which derivatives go on.
     """
 
@@ -49,7 +55,7 @@ class ImpactResult:
     momentum_residual: float
     law_residual: float
     energy_loss: float
-    family: bool
+    uniqueness: Uniqueness
     terms: Values = field(repr=False)
 
 
@@ -74,7 +80,8 @@ def impact(
     Which of them act, and whether they stick or slip, is part of the result. `plastic`: without
     restitution.
 
-    Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
+    Raises `NoContactSolutionError` or, unless `on_several` chooses, `SeveralContactSolutionsError`,
+    with the data.
     """
     return impact_of(dynamics, v, at, dynamics.kept_values(q, v), plastic=plastic)
 
@@ -100,9 +107,10 @@ def impact_of(
     friction = dynamics.friction[closed]
     system = KKT(mass, rows.T, rows)
     size = float((np.abs(rows) @ np.abs(v)).max())
-    solution = solve(
-        CoulombProblem(system.response, free, phase.tangents, friction, friction, (None,) * k, size)
+    problem = CoulombProblem(
+        system.response, free, phase.tangents, friction, friction, (None,) * k, size
     )
+    solution = _solution(dynamics, problem, rows @ v)
     after = v + system.push @ solution.forces
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
@@ -124,12 +132,28 @@ def impact_of(
         float(np.abs(momentum - rows.T @ solution.forces).max()),
         solution.residual,
         float(-0.5 * momentum @ (after + v)),
-        solution.family,
+        solution.uniqueness,
         terms,
     )
-    if solution.family or solution.border or not set(SLIPS).intersection(states):
-        return result
-    return replace(result, family=_undetermined(dynamics, result))
+    unsure = solution.uniqueness == "not established" and not solution.border
+    if unsure and set(SLIPS).intersection(states) and _undetermined(dynamics, result):
+        return replace(result, uniqueness="disproven")
+    return result
+
+
+def _solution(dynamics: ContactDynamics, problem: CoulombProblem, before: Array) -> CoulombSolution:
+    """The solution, or of several the one of greatest energy loss, from rates (r,) before."""
+    try:
+        return solve(problem)
+    except SeveralContactSolutionsError as error:
+        if dynamics.on_several == "raise":
+            raise
+
+        def loss(solution: CoulombSolution) -> float:
+            f = solution.forces
+            return float(-f @ (before + 0.5 * problem.delassus @ f))
+
+        return max(error.solutions, key=loss)
 
 
 def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Values) -> ImpactResult:

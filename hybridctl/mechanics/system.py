@@ -41,7 +41,12 @@ from hybridctl.mechanics.contact_states import (
     Modes,
 )
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics, TermsChoice
+from hybridctl.mechanics.dynamics import (
+    STABILIZATION,
+    ContactDynamics,
+    OnSeveral,
+    TermsChoice,
+)
 from hybridctl.mechanics.flow import ContactFlow
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.kick import Kick, consistent_modes, kicked
@@ -229,6 +234,7 @@ def contact_system(
     *,
     stabilization: float = STABILIZATION,
     terms: TermsChoice = "auto",
+    on_several: OnSeveral = "raise",
 ) -> ContactSystem:
     """The hybrid system of a robot with unilateral contacts with friction.
 
@@ -238,12 +244,16 @@ def contact_system(
     tangents of each surface, zero where open, "contact_position" (c, 3) and "joint_position"
     (joints, 3) m in the world, "energy" (2,) J, kinetic and potential. `stabilization` is the rate
     in 1/s at which a closed contact's residual gap and a sticking one's residual speed decay,
-    `terms` says how the equations are evaluated (see `ContactDynamics`).
+    `terms` says how the equations are evaluated, `on_several` what becomes of an impact after which
+    several velocities obey the law (see `ContactDynamics`).
 
     Raises `InputError` for contacts that do not fit the robot.
     """
-    dynamics = ContactDynamics(robot, contacts, stabilization=stabilization, terms=terms)
-    return ContactSystem(dynamics)
+    return ContactSystem(
+        ContactDynamics(
+            robot, contacts, stabilization=stabilization, terms=terms, on_several=on_several
+        )
+    )
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
         "lines": [len(line) for line in shapes[0]],
         "points": packed([np.concatenate(shape) for shape in shapes]),
         "modes": [(arc.start, arc.end, mode_text(arc.mode)) for arc in mover.run.arcs],
-        "events": [(event.time, ", ".join(event.guards)) for event in mover.run.guard_events],
+        "events": [(event.time, event_text(event)) for event in mover.run.guard_events],
     }
     if isinstance(mover.system, ContactSystem):
         both = [contact_forces(mover.system, arc, t) for t, arc, _ in states]
@@ -106,6 +106,12 @@ def arc_times(arc: Arc, run: HybridTrajectory) -> Array:
     near = _NEAR[0.5 * (arc.end - arc.start) > _NEAR]
     grid = np.linspace(arc.start, arc.end, even + 1)
     return np.unique(np.concatenate((grid, arc.start + near, arc.end - near)))
+
+
+def event_text(event: Event) -> str:
+    """The guards of an event and, after an impact, whether its outcome is the only one."""
+    unique = "" if event.uniqueness is None else f"; uniqueness {event.uniqueness}"
+    return ", ".join(event.guards) + unique
 
 
 def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:

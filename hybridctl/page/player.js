@@ -91,7 +91,9 @@ function Player(stage, scene) {
   function eventButtons() {
     return events.slice(0, 8).map((time) => {
       const show = () => seek(Math.max(start, time - 0.2 * near));
-      return element("button", { type: "button", onclick: show }, `event ${time.toFixed(4)} s`);
+      const texts = movers.flatMap((m) => m.events.filter((event) => event[0] === time).map((event) => event[1]));
+      const attributes = { type: "button", title: [...new Set(texts)].join("\n"), onclick: show };
+      return element("button", attributes, `event ${time.toFixed(4)} s`);
     });
   }
 

@@ -10,17 +10,27 @@ With all terms at the event, - before and + after it,
                = G\, \delta x^- + J\, \delta u^-,
 
 [Salt] (2), [RS] (3.33), (3.34). Deviations are taken at the same time on both trajectories.
+
+Next to grazing they are known to few digits: with e what the state may be off, the time of the
+event is known to :math:`\tau = |D_x g|\, e / |\dot g|`, and the rate of the guard to
+:math:`|\ddot g|\, \tau`. Where that is more than a thousandth of it, a warning says so.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hybridctl.checks import Array, instance
-from hybridctl.errors import GrazingError, InputError, SystemDefinitionError
+from hybridctl.errors import (
+    GrazingError,
+    InputError,
+    NearGrazingWarning,
+    SystemDefinitionError,
+)
 from hybridctl.hybrid.mode import (
     GuardJacobian,
     JumpTerms,
@@ -29,10 +39,14 @@ from hybridctl.hybrid.mode import (
     ResetJacobian,
 )
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import LEAST_RTOL
 from hybridctl.hybrid.trajectory import Event
 
 GRAZING = 1e-9  # least rate of a guard, of the size of its terms
 _STILL = 1e-9  # 1/s, of the guard's scale: a rate below is what rounding leaves of none
+_DOUBTFUL = 1e-3  # of a guard's rate: known to less, its derivative comes with a warning
+_HARDEST = 1e4  # units of the state per s^2: no guard is looked at closely for changing faster
+_CLOSE = 1e-6  # s: in less a guard's rate changes evenly
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +149,17 @@ def saltation_matrix(system: HybridSystem, event: Event) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of an event: mode, time, state, input, and the rate of the input there."""
+    """One side of an event: mode, time, state, input, and the rate of the input there.
+
+    accuracy: rtol and atol to which the state is known, zero for rounding.
+    """
 
     mode: Mode
     time: float
     state: Array
     input: Array
     input_rate: Array
+    accuracy: tuple[float, float] = (0.0, 0.0)
 
     @property
     def field(self) -> Array:
@@ -154,8 +172,8 @@ def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
     before, after = system.mode(event.mode_before), system.mode(event.mode_after)
     t, rate = event.time, event.input_rate
     return (
-        Side(before, t, event.state_before, event.input_before, rate),
-        Side(after, t, event.state_after, event.input_after, rate),
+        Side(before, t, event.state_before, event.input_before, rate, event.accuracy),
+        Side(after, t, event.state_after, event.input_after, rate, event.accuracy),
     )
 
 
@@ -186,7 +204,8 @@ def crossing(
 ) -> JumpGains:
     """The jump of `guard` with this derivative of its reset, by default the one of the system.
 
-    report: of the jump of the reset, from which the system's own derivative goes on.
+    report: of the jump of the reset, from which the system's own derivative goes on. Warns with
+    `NearGrazingWarning` where the guard is met so slowly that its rate is hardly known.
     """
     terms = _terms(system, guard, before, after, reset, report)
     guards = system.outgoing(before.mode.key).guards
@@ -199,7 +218,43 @@ def crossing(
             f"{slope / size:.3g} of the size of its terms, {slope / scale:.3g} 1/s of the guard's "
             "scale"
         )
+    _warn_if_doubtful(system, guard, before, terms)
     return JumpGains(*terms[2:])
+
+
+def _warn_if_doubtful(system: HybridSystem, guard: str, before: Side, terms: JumpTerms) -> None:
+    """Warn if a guard's rate changes by much in the time to which its event is known."""
+    x, space = before.state, before.mode.space
+    rtol, atol = (max(tolerance, LEAST_RTOL) for tolerance in before.accuracy)
+    delays = np.abs(terms.time_state)
+    most = atol + rtol * float(np.abs(x).max(initial=0.0))
+    if _HARDEST * most * float(delays.sum()) ** 2 <= _DOUBTFUL:
+        return
+    off = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
+    vague = float(delays @ np.abs(off))
+    earlier = _moved(before, -min(vague, _CLOSE))
+    g = guard_derivative(system, before.mode, guard, earlier.time, earlier.state, earlier.input)
+    slope = g.time + g.state @ earlier.field + g.input @ earlier.input_rate
+    change = abs(slope - terms.slope) * max(vague / _CLOSE, 1.0) / abs(terms.slope)
+    if not change <= _DOUBTFUL:
+        warnings.warn(
+            f"guard {guard!r} of mode {before.mode.key!r} is nearly grazed at t = "
+            f"{before.time:.9g} s: its rate is {terms.slope:.3g}, and what the state may be off "
+            f"by the tolerances of the run or by rounding moves the event by {vague:.2g} s and "
+            f"changes the rate, and the derivative of the event, by up to {change:.2g} of itself",
+            NearGrazingWarning,
+            stacklevel=3,
+        )
+
+
+def _moved(side: Side, dt: float) -> Side:
+    """The side a moment dt (s) later, along its own flow."""
+    return replace(
+        side,
+        time=side.time + dt,
+        state=side.mode.space.integrate(side.state, dt * side.field),
+        input=side.input + dt * side.input_rate,
+    )
 
 
 def _terms(

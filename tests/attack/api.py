@@ -30,8 +30,20 @@ def strike(machine: Machine, v: Array, at: tuple[int, ...]) -> Struck:
     return Struck(result.velocity_after, result.impulses, result.friction_impulses)
 
 
+class Solution(NamedTuple):
+    """Forces (r,) in the order of a law's rows, and what is said of their rates' uniqueness."""
+
+    forces: Array
+    uniqueness: str
+
+
 def solved(law: Law) -> Array:
     """Forces (r,) that obey a law, in its order of rows; `HybridctlError` where it is refused."""
+    return solution(law).forces
+
+
+def solution(law: Law) -> Solution:
+    """A solution of a law; `HybridctlError` where it is refused."""
     blocks = list(law.blocks())
     normals = [block.start for block in blocks]
     tangents = [list(range(block.start + 1, block.stop)) for block in blocks]
@@ -47,7 +59,8 @@ def solved(law: Law) -> Array:
         (None,) * count,
         law.velocity_unit,
     )
-    return np.asarray(solve(problem).forces[place])
+    found = solve(problem)
+    return Solution(np.asarray(found.forces[place]), found.uniqueness)
 
 
 def named(refusal: SeveralContactSolutionsError) -> list[tuple[Law, Array]]:

@@ -10,7 +10,7 @@ from sensitivity.struck_door import struck_door
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.errors import InputError, NearGrazingWarning, SystemDefinitionError
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.sensitivity.gains import JumpGains
 
@@ -273,9 +273,9 @@ def test_an_event_that_ends_infinitely_many_is_refused():
     system = ball.system(ball.Parameters(slope=0.0, restitution=0.5))
     run = hc.simulate(system, ("open",), [0.0, 0.5, 0.0, 0.0], (0.0, 2.0), on_zeno="rest")
     assert run.events[-1].accumulation is not None
-    with pytest.raises(
-        InputError, match=r"event \d+ at t = [\d.]+ s \(slope closes\): .*ends infinitely many"
-    ):
+    message = r"event \d+ at t = [\d.]+ s \(slope closes\): .*ends infinitely many"
+    # the last bounces before are so slow that they hardly have a derivative
+    with pytest.raises(InputError, match=message), pytest.warns(NearGrazingWarning):
         hc.linearize(system, run)
 
 

@@ -1,6 +1,6 @@
 """Coulomb's law with unilateral contact, for any number of contacts in the plane and in space."""
 
-from hybridctl.mechanics.coulomb.law import CoulombProblem, CoulombSolution
+from hybridctl.mechanics.coulomb.law import CoulombProblem, CoulombSolution, Uniqueness
 from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.coulomb.solve import enumerate_solutions, follow, solve
 
@@ -8,6 +8,7 @@ __all__ = [
     "CoulombProblem",
     "CoulombSolution",
     "LeastForces",
+    "Uniqueness",
     "enumerate_solutions",
     "follow",
     "least_forces",

@@ -19,9 +19,10 @@ the diagonal of its block of G. Forces that are large therefore excuse nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, sqrt
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from hybridctl.mechanics.contact_states import (
     STICK,
     Modes,
 )
+
+Uniqueness: TypeAlias = Literal["proven", "disproven", "not established"]
+"""Whether the rates of a solution are the only ones that obey the law; forces need not be."""
 
 CERTIFIED = 1e-9
 BORDER = 1e-9
@@ -92,8 +96,7 @@ class CoulombSolution:
 
     `directions`: in which each contact slides, None if it does not. `border`: contacts whose
     state may change under the least perturbation. `residual`: the largest violation of the
-    law, in units of the data. `family`: redundant contacts leave even the rates undetermined;
-    this is the solution of least norm among them.
+    law, in units of the data. `uniqueness`: whether other rates obey the law too.
     """
 
     forces: Array
@@ -102,7 +105,7 @@ class CoulombSolution:
     directions: tuple[Array | None, ...]
     border: tuple[int, ...]
     residual: float
-    family: bool = False
+    uniqueness: Uniqueness = "not established"
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,8 @@ class Units:
 
     def of(self, solution: CoulombSolution) -> CoulombSolution:
         """A solution of the problem without units, with units."""
-        s = solution
-        forces, rates = self.forces * s.forces, self.rates * s.rates
-        return CoulombSolution(forces, rates, s.modes, s.directions, s.border, s.residual, s.family)
+        forces, rates = self.forces * solution.forces, self.rates * solution.rates
+        return replace(solution, forces=forces, rates=rates)
 
 
 def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:

@@ -38,12 +38,13 @@ def newton(
     """The forces of least residual that are met from `start`, in fixed states or by free ones.
 
     Where redundant contacts leave a choice, those nearest to `start`, by the norm of forces times
-    `metric` (r,); Newton's method begins at `guess` if there is one. With p = f - stretch w the
-    law is the same and the path another.
+    `metric` (r,); Newton's method begins at `guess` if there is one. In fixed states it leaves a
+    guess that obeys the law, too, for what is nearest. With p = f - stretch w the law is the same
+    and the path another.
     """
     forces = best = start if guess is None else guess
     least = np.inf
-    identity = np.eye(len(start))
+    identity, leaves = np.eye(len(start)), guess is not None and modes is not None
     for step in range(_STEPS + 1):
         p = forces - stretch * (problem.delassus @ forces + problem.free)
         wanted, slope = projection(problem, p, modes)
@@ -51,13 +52,14 @@ def newton(
         size = hypot(*residual.tolist())
         if not isfinite(size):
             return best
-        gained = size < least
-        if gained:
-            best, least = forces, size
-        if size <= _EXACT * (1.0 + hypot(*forces.tolist())) or step == _STEPS:
-            break
-        if not gained and least <= _SMALL:  # rounding
-            break
+        if step > 0 or not leaves:
+            gained = size < least
+            if gained:
+                best, least = forces, size
+            if size <= _EXACT * (1.0 + hypot(*forces.tolist())) or step == _STEPS:
+                break
+            if not gained and least <= _SMALL:  # rounding
+                break
         matrix = identity - slope + slope @ (stretch * problem.delassus)
         forces = start + nearest(matrix, residual + matrix @ (forces - start), metric)
     return best

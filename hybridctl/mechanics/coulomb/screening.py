@@ -5,6 +5,11 @@ slide in space are known. Those directions, as angles, are the roots of the perp
 velocities s'w with s' perpendicular to s, found by Newton's method from several starts:
 
 .. math:: A f' = -\mu f_n s^\perp, \qquad D\phi = s^\perp \cdot w' - (s \cdot w).
+
+With one such contact the roots are those of :math:`\det A\; s^\perp \cdot w`, in which no pole is
+left: a trigonometric polynomial of degree two, known by its values at eight angles.
+
+Sets that hold rows which depend on each other are looked at one by one, see `redundant`.
 """
 
 from __future__ import annotations
@@ -27,12 +32,14 @@ from hybridctl.mechanics.contact_states import (
     Modes,
 )
 from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.coulomb.redundant import Redundancy
 
-_REGULAR = 1e-10
 _SCREEN = 1e-6
 _ITERATIONS = 12
 _MOST_TURN = 0.5
-_ALONE = 8
+_ANGLES = (8, 8, 6)
+_FIRST = 0.1234  # rad, where a grid begins: no angle that contacts of models meet
+_NEARLY = 0.3  # logarithm: as far off the circle roots are tried that touch it
 
 Mask = NDArray[np.bool_]
 
@@ -47,39 +54,55 @@ class Candidate(NamedTuple):
 
 def candidates(problem: CoulombProblem) -> Iterator[Candidate]:
     """All sets of states that pass, those without unknown directions first."""
-    sets = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
+    redundancy = Redundancy(problem)
+    every = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
+    sets, redundant = redundancy.split(every)
     plain = [m for m in sets if not _turning(problem, m)]
     yield from _passing(Batch(problem, plain, np.zeros((len(plain), len(problem.free)))))
     for number in range(1, len(problem.static) + 1):
         chosen = [m for m in sets if len(_turning(problem, m)) == number]
         if not chosen:
             continue
-        angles = _starts(number)
-        many, directions = [], []
-        for modes in chosen:
-            for row in angles:
-                direction = np.zeros(len(problem.free))
-                for i, angle in zip(_turning(problem, modes), row, strict=True):
-                    direction[problem.tangents[i]] = np.cos(angle), np.sin(angle)
-                many.append(modes)
-                directions.append(direction)
-        batch = Batch(problem, many, np.array(directions))
+        starts = [(modes, row) for modes in chosen for row in _grid(number)]
+        if number == 1:
+            values = _turned(problem, starts).without_poles().reshape(len(chosen), -1)
+            starts = [(m, a) for m, row in zip(chosen, values, strict=True) for a in _roots(row)]
+        batch = _turned(problem, starts)
         batch.turn()
         yield from _passing(batch)
+    for modes in redundant:
+        for forces in redundancy.forces(modes):
+            yield Candidate(modes, forces, problem.delassus @ forces + problem.free)
 
 
 def _turning(problem: CoulombProblem, modes: Modes) -> list[int]:
     return [i for i, mode in enumerate(modes) if problem.turns(i, mode)]
 
 
-def _starts(number: int) -> Array:
-    """Angles (m, number) to start from: a circle for one contact, seeded points for more."""
-    circle = 2.0 * np.pi * np.arange(_ALONE) / _ALONE
-    if number == 1:
-        return circle[:, None]
-    common = np.repeat(circle[::2, None], number, axis=1)
-    scattered = np.random.default_rng(0).uniform(0.0, 2.0 * np.pi, (_ALONE, number))
-    return np.vstack([common, scattered])
+def _turned(problem: CoulombProblem, starts: Sequence[tuple[Modes, Sequence[float]]]) -> Batch:
+    """Sets of states with the angles of the contacts that begin to slide."""
+    directions = np.zeros((len(starts), len(problem.free)))
+    for direction, (modes, angles) in zip(directions, starts, strict=True):
+        for i, angle in zip(_turning(problem, modes), angles, strict=True):
+            direction[problem.tangents[i]] = np.cos(angle), np.sin(angle)
+    return Batch(problem, [modes for modes, _ in starts], directions)
+
+
+def _grid(number: int) -> list[tuple[float, ...]]:
+    """Angles to start from, for each contact that begins to slide; the coarser the more do."""
+    each = _ANGLES[min(number, len(_ANGLES)) - 1]
+    circle = _FIRST + 2.0 * np.pi * np.arange(each) / each
+    return list(product(circle.tolist(), repeat=number))
+
+
+def _roots(values: Array) -> list[tuple[float, ...]]:
+    """Angles at which a polynomial of degree two in cos and sin is zero, or nearly."""
+    coefficients = np.fft.fft(values)[[2, 1, 0, -1, -2]]
+    turn = np.exp(-1j * _FIRST * np.array([2, 1, 0, -1, -2]))
+    if not np.isfinite(values).all() or not np.abs(values).max() > 0.0:
+        return _grid(1)
+    zeros = np.roots(coefficients * turn)
+    return [(float(np.angle(z)),) for z in zeros if abs(np.log(abs(z) or 1e-300)) <= _NEARLY]
 
 
 def _passing(batch: Batch) -> Iterator[Candidate]:
@@ -116,7 +139,6 @@ class Batch:
                 directions[:, rows[0]] = plus * 1.0 - minus
         self.directions = directions
         self.held = np.where(self.is_tangent, self.stick[:, owner], ~self.open[:, owner])
-        self._regular = problem.delassus + _REGULAR * np.eye(r)
         self._cross = np.zeros((r, r))
         for rows in problem.tangents:
             if len(rows) == 2:
@@ -136,6 +158,14 @@ class Batch:
             active = active[size > _SCREEN]
             if not len(active):
                 return
+
+    def without_poles(self) -> Array:
+        """det A times the perpendicular velocities, all added up (n,)."""
+        across = (self.directions @ self._cross.T) * self.turning
+        matrix, target = self._equations(slice(None))
+        forces = _solved(matrix, target[:, :, None])[:, :, 0]
+        rates = forces @ self.problem.delassus.T + self.problem.free
+        return np.asarray(np.linalg.det(matrix) * (across * rates).sum(axis=1))
 
     def _angle_steps(self, active: NDArray[np.intp]) -> Array:
         """Newton steps (n, k) of the angles, zero for contacts that do not turn."""
@@ -160,7 +190,7 @@ class Batch:
         """Matrices (n, r, r) and right-hand sides (n, r) at the present directions."""
         problem, owner, r = self.problem, self.owner, len(self.problem.free)
         held = self.held[active]
-        matrix = np.where(held[:, :, None], self._regular, np.eye(r))
+        matrix = np.where(held[:, :, None], problem.delassus, np.eye(r))
         sliding = self.slip[active][:, owner] & self.is_tangent
         pull = np.where(sliding, problem.kinetic[owner] * self.directions[active], 0.0)
         matrix[:, np.arange(r), owner] += pull

@@ -20,11 +20,12 @@ from scipy.optimize import nnls
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics.contact_states import OPEN, STICK, Modes
-from hybridctl.mechanics.coulomb.cones import fixed_point
+from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows, fixed_point
 from hybridctl.mechanics.coulomb.law import (
     CERTIFIED,
     CoulombProblem,
     CoulombSolution,
+    Uniqueness,
     Units,
     judged,
     scaled,
@@ -41,15 +42,17 @@ _SAME = 1e-6
 _PRINTED = 4
 _BETWEEN = 0.49
 _SHARED = 1e-11
+_LIFT = 1e-3
 
 
 def solve(problem: CoulombProblem) -> CoulombSolution:
     """A solution of the problem whose residual is at most 1e-9 in units of the data.
 
-    It is the only one where `certainly_unique` or, where the sets of states are at most 64,
-    trying all of them says so; of more sets the solution that is found is taken. Where contacts
-    are redundant its forces are those of least norm in its states or, if these leave the cones,
-    the least ones inside that give its rates; a continuum of rates is a `family`.
+    Its rates are proven to be the only ones where `certainly_unique` or, where the sets of states
+    are at most 64, trying all of them says so; of more sets the solution that is found is taken,
+    and its uniqueness not established. Where contacts are redundant its forces are those of least
+    norm in its states or, if these leave the cones, the least ones inside that give its rates. Of a
+    continuum of rates the solution of least norm is taken, and uniqueness is disproven.
 
     Raises `NoContactSolutionError` if none is found, `SeveralContactSolutionsError` if there are
     more than one that are not connected; both carry the data. Newton's rule with friction and
@@ -57,10 +60,17 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
     """
     plain, units = scaled(problem)
     best = _found(problem, plain, units)
-    if best.residual <= CERTIFIED and (count_sets(problem) > MOST_SETS or certainly_unique(plain)):
-        return units.of(best)
-    found = _with_tried(problem, plain, units, best)
-    return found[0] if len(found) == 1 else least_of_family(problem, found)
+    if best.residual <= CERTIFIED:
+        if certainly_unique(plain):
+            return units.of(replace(best, uniqueness="proven"))
+        if count_sets(problem) > MOST_SETS:
+            return units.of(best)
+    found = _with_tried(problem, plain, best)
+    least = _with([], [_least(plain, solution, _metric(units)) for solution in found])
+    if len(least) == 1:  # of several, all those in its states
+        unique: Uniqueness = "proven" if len(found) == 1 else "disproven"
+        return units.of(replace(least[0], uniqueness=unique))
+    return least_of_family(problem, [units.of(solution) for solution in least])
 
 
 def follow(problem: CoulombProblem, near: Array) -> CoulombSolution:
@@ -75,7 +85,7 @@ def follow(problem: CoulombProblem, near: Array) -> CoulombSolution:
     best = _found(problem, plain, units, near / units.forces)
     if best.residual <= CERTIFIED:
         return units.of(best)
-    return _with_tried(problem, plain, units, best)[0]
+    return units.of(_least(plain, _with_tried(problem, plain, best)[0], _metric(units)))
 
 
 def _found(
@@ -97,15 +107,14 @@ def _holding(plain: CoulombProblem) -> Array | None:
 
 
 def _with_tried(
-    problem: CoulombProblem, plain: CoulombProblem, units: Units, best: CoulombSolution
+    problem: CoulombProblem, plain: CoulombProblem, best: CoulombSolution
 ) -> list[CoulombSolution]:
     """All solutions of few sets of states, and the best that was found, if it is certified."""
     few = count_sets(problem) <= MOST_SETS
     found = _with(_enumerated(plain) if few else [], [best] * (best.residual <= CERTIFIED))
     if not found:
         raise none(problem, best.residual, few)
-    least = [_least(plain, solution, _metric(units)) for solution in found]
-    return [units.of(solution) for solution in _with([], least)]
+    return found
 
 
 def _metric(units: Units) -> Array:
@@ -182,17 +191,20 @@ def polish(
 
 def none(problem: CoulombProblem, residual: float, all_tried: bool) -> NoContactSolutionError:
     """The error for a problem of which no solution was found, with what is known of the reason."""
+    numerical = False
     if keeps_none_apart(problem):
         reason = "no rates keep all contacts from penetrating"
-    elif all_tried:
+    elif all_tried and not lifts_all(problem):
         reason = f"none of the {count_sets(problem)} sets of contact states obeys it"
     else:
-        reason = (
-            f"numerical failure: it may have one, but the least residual that was reached is "
-            f"{residual:.2g} of the data's scale"
-        )
-    text = f"Coulomb's law has no solution here: {reason}{describe(problem)}"
-    return NoContactSolutionError(text, problem=problem)
+        numerical = True
+        reason = f"the least residual that was reached is {residual:.2g} of the data's scale"
+    if numerical:
+        begin = "numerical failure, Coulomb's law may have a solution here that was not found"
+    else:
+        begin = "Coulomb's law has no solution here"
+    text = f"{begin}: {reason}{describe(problem)}"
+    return NoContactSolutionError(text, problem=problem, numerical=numerical)
 
 
 def keeps_none_apart(problem: CoulombProblem) -> bool:
@@ -206,6 +218,26 @@ def keeps_none_apart(problem: CoulombProblem) -> bool:
     return bool(miss <= CERTIFIED * (1.0 + y.max(initial=0.0)))
 
 
+def lifts_all(problem: CoulombProblem) -> bool:
+    """Whether forces make w_n > mu |w_t| for all contacts, so that the law has a solution.
+
+    That some forces do so is enough, whatever b (Acary, Cadoux, Lemarechal, Malick 2011).
+    """
+    plain, _ = scaled(problem)
+    cones = [
+        Cone(i, rows if mu > 0.0 else [], 1.0 / mu if mu > 0.0 else 0.0)
+        for i, rows, mu, _, _ in plain.contacts
+    ]
+    size = len(plain.free)
+    rows, kinds = cone_rows(cones, [], size)
+    lifted = rows @ plain.free - _LIFT * rows[:, : len(cones)].sum(axis=1)
+    return (
+        ConeProgramme(np.eye(size), np.zeros(size), rows @ plain.delassus, lifted, kinds)
+        .solve()
+        .solved
+    )
+
+
 def least_of_family(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> CoulombSolution:
     """The solution of least norm, if all others are connected to it by a path of solutions.
 
@@ -214,7 +246,7 @@ def least_of_family(problem: CoulombProblem, found: Sequence[CoulombSolution]) -
     least = min(found, key=lambda s: float(np.linalg.norm(s.forces)))
     others = [s for s in found if s is not least]
     if all(_connected(problem, least, other) for other in others):
-        return replace(least, family=True)
+        return replace(least, uniqueness="disproven")
     raise several(problem, found)
 
 
@@ -247,7 +279,7 @@ def several(
     return SeveralContactSolutionsError(
         f"Coulomb's law has {len(found)} solutions here: {states}" + describe(problem),
         problem=problem,
-        solutions=tuple(found),
+        solutions=tuple(replace(solution, uniqueness="disproven") for solution in found),
     )
 
 

@@ -33,7 +33,7 @@ the first two say c <= rho a and a^2 <= rho a c + theta c (a + rho c): there is 
 .. math:: \rho^2 + \theta \rho (1 + \rho^2) < 1.
 
 Both hold with pseudo-inverses where G is singular but no force without effect has a normal part;
-inverses of G + 1e-10 stand for these, and are large where one has.
+inverses of G + 1e-10 stand for these, and are large where one has: above 1e6 none holds.
 
 *One contact.* With mu |G_nt| < G_nn it is closed exactly for b_n < 0. Then tau = f_t / f_n solves
 an affine variational inequality on the disk of radius mu, of matrix G_tt - b_t G_nt' / b_n, so that
@@ -54,6 +54,7 @@ from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 _MARGIN = 1.0 - 1e-6
 _REGULAR = 1e-10
+_LARGEST = 1e6
 
 
 def certainly_unique(problem: CoulombProblem) -> bool:
@@ -111,9 +112,10 @@ def _contracts(problem: CoulombProblem, free: list[int], owners: list[int], slid
         return inverse is not None
     friction, rubbing = problem.kinetic[owners], sorted(set(owners))
     tangential = matrix[k:] @ inverse @ matrix[k:].T if slides else matrix[k:, k:]
-    product = _norm(friction[:, None] * tangential * friction)
-    product *= _norm(inverse[np.ix_(rubbing, rubbing)])
-    return product < (1.0 if slides else 4.0) * _MARGIN
+    tangential_size = _norm(friction[:, None] * tangential * friction)
+    normal_size = _norm(inverse[np.ix_(rubbing, rubbing)])
+    limit = (1.0 if slides else 4.0) * _MARGIN
+    return normal_size <= _LARGEST and tangential_size * normal_size < limit
 
 
 def _weakly_coupled(problem: CoulombProblem, free: list[int], owners: list[int]) -> bool:
@@ -124,6 +126,9 @@ def _weakly_coupled(problem: CoulombProblem, free: list[int], owners: list[int])
     if normal is None or inverse is None:
         return False
     squared = float(np.abs(np.linalg.eigvals(normal @ across @ inverse @ across.T)).max())
+    rubbing = sorted(set(owners))
+    if _norm(normal[np.ix_(rubbing, rubbing)]) > _LARGEST:
+        return False
     friction = np.zeros(k)
     friction[owners] = problem.kinetic[owners]
     theta = np.sqrt(_norm(friction[:, None] * normal * friction) * _norm(tangential))
