@@ -153,7 +153,8 @@ def _solution(dynamics: ContactDynamics, problem: CoulombProblem, before: Array)
             f = solution.forces
             return float(-f @ (before + 0.5 * problem.delassus @ f))
 
-        return max(error.solutions, key=loss)
+        solutions: tuple[CoulombSolution, ...] = error.solutions
+        return max(solutions, key=loss)
 
 
 def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Values) -> ImpactResult:

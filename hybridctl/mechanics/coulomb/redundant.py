@@ -215,7 +215,7 @@ def _multipliers(
 
 
 def _unit(w: Array) -> Array:
-    return w / (float(np.linalg.norm(w)) or 1.0)
+    return np.asarray(w / (float(np.linalg.norm(w)) or 1.0))
 
 
 def _along(known: Array, turning: Sequence[list[int]], rates: Array) -> Array:
