@@ -41,7 +41,8 @@ def test_contacts_of_which_one_neither_sticks_nor_begins_to_slide_do_not_go_on_f
 def test_no_derivative_hangs_on_a_rate_that_is_rounding():
     """A redundant contact that stays at the border of its cone has a guard of rate zero."""
     outcome = judged(253)
-    assert outcome.linearized == "GrazingError" or not outcome.slope_wrong
+    grazes = outcome.linearized in ("GrazingError", "NearGrazingWarning")
+    assert grazes or not outcome.slope_wrong
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=len)
