@@ -176,3 +176,19 @@ def test_a_trajectory_that_does_not_close_is_refused():
 def test_paddles_that_cannot_be_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
         paddle.Parameters(**setting)
+
+
+def test_an_orbit_that_begins_at_its_event_has_the_same_multipliers():
+    """A ball with thrust on a floor that gives all back: the last arc is as long as rounding."""
+    g, v = 9.81, np.sqrt(2.0 * 9.81)
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    air = hc.symbolic.Mode("air", state=x, input=u, field=[x[1], u - g])
+    floor = hc.symbolic.Transition("air", "floor", guard=x[0], target="air", reset=[x[0], -x[1]])
+    system = hc.symbolic.hybrid_system([air], [floor])
+    found = []
+    for start in ([1.0, 0.0], [0.0, v]):
+        run = hc.simulate(system, "air", start, (0.0, 2.0 * v / g), lambda t, x: np.zeros(1))
+        held = periodic_lqr(hc.linearize(system, run), np.eye(2), np.eye(1))
+        found.append(np.sort_complex(held.multipliers.values))
+    # The orbits are integrated to 1e-9.
+    np.testing.assert_allclose(found[1], found[0], atol=1e-7)

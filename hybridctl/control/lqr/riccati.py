@@ -29,6 +29,9 @@ from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, sy
 _FORMULA = radau(4)  # between the nodes of a panel, where a loop may be stiff
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
 _ROUNDING = 1e-14  # of the largest entry of V
+_INSTANT = (
+    1e-11  # of the time: on a shorter arc knots cannot be told apart, and V is that of its end
+)
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
 _MOST_KNOTS = 64  # in one panel
 _GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
@@ -68,7 +71,9 @@ class ValueCurve:
 
     @property
     def propagation(self) -> Propagation:
-        """Of the whole arc."""
+        """Of the whole arc; the identity for one of a single time."""
+        if len(self.times) == 1:
+            return Propagation.jump(np.eye(len(self.end)))
         return reduce(Propagation.then, self.between(self.times))
 
 
@@ -120,7 +125,7 @@ class Riccati:
     ) -> tuple[ValueCurve, GainCurve]:
         """V and K on arc k, for V at its end."""
         arc, between = self.lin.trajectory.arcs[k], partial(self._between, k, instant)
-        if not arc.end > arc.start:
+        if arc.end - arc.start <= _INSTANT * max(abs(arc.start), abs(arc.end)):
             constant = GainCurve.constant(self.gain(k, arc.end, end))
             return ValueCurve(np.array([arc.end]), end[None], between), constant
         cuts = {arc.start, arc.end, *(t for t in arc.breaks.tolist() if t < arc.end)}
