@@ -132,7 +132,9 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
     residual = violation(law, forces).worst
     if rests:
         found.note("rest", residual * law.velocity_unit)
-        found.note("rest", np.abs(jacobian @ (after - _bounced_out(judge, q, before, at))).max())
+        closed = [i for i in at if event.mode_before[i] != "open"]
+        missed = jacobian @ (after - _bounced_out(judge, q, before, at, closed))
+        found.note("rest", np.abs(missed).max() / max(1.0, _drive(machine, judge, event, at)))
     else:
         found.note("impact", residual)
     change, momentum = judge.mass_matrix(q) @ (after - before), jacobian.T @ forces
@@ -140,20 +142,32 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
     found.note("rest" if rests else "impact", np.abs(change - momentum).max() / size.max())
 
 
-def _bounced_out(judge: Judge, q: Array, v: Array, at: list[int]) -> Array:
+def _drive(machine: Machine, judge: Judge, event, at: list[int]) -> float:
+    """The largest acceleration of some contacts without their forces, in units of 100 m/s^2."""
+    q, v = event.state_before[: judge.nq], event.state_before[judge.nq :]
+    push = machine.robot.actuation @ event.input_before - judge.bias(q, v)
+    free = np.linalg.solve(judge.mass_matrix(q), push - machine.passive_torque(q, v))
+    rows = judge.rows(q, v)
+    return max(float(np.abs(rows[i].accelerations(free)).max()) for i in at) / 100.0
+
+
+def _bounced_out(judge: Judge, q: Array, v: Array, at: list[int], closed: list[int]) -> Array:
     """The velocity after impacts at a configuration, until no contact comes faster than REST / 10.
 
     For bounces that end so soon that forces do not count: gaps go on as they do, and the contacts
-    that close first are hit. Not a number where that does not end.
+    that close first are hit, together with those that are closed. Not a number where that does not
+    end.
     """
     gaps, inverse = judge.gaps(q)[at], np.linalg.inv(judge.mass_matrix(q))
     for _ in range(MOST_BOUNCES):
         rates = np.array([judge.rows(q, v)[i].rates()[0] for i in at])
-        if rates.min() >= -0.1 * REST:
+        comes = rates < -0.1 * REST
+        if not comes.any():
             return v
         wait = np.full(len(at), np.inf)
-        wait[rates < 0.0] = np.maximum(gaps, 0.0)[rates < 0.0] / -rates[rates < 0.0]
-        hit = [i for i, t in zip(at, wait, strict=True) if t <= (1.0 + AT_ONCE) * wait.min()]
+        wait[comes] = np.maximum(gaps, 0.0)[comes] / -rates[comes]
+        first = (1.0 + AT_ONCE) * wait.min()
+        hit = [i for i, t in zip(at, wait, strict=True) if t <= first or i in closed]
         gaps = gaps + wait.min() * rates
         law, jacobian = impact_law(judge, q, v, hit)
         v = v + inverse @ jacobian.T @ api.solved(law)
