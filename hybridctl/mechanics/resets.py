@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class ContactEdges:
         if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes).reset())
         if hit:
-            return Edge(_Impact(self.dynamics, frozenset(hit), self._closed).reset())
+            return Edge(_Impact(self.dynamics, frozenset(hit), self.modes).reset())
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin and not stops:
             return Edge(_Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)).reset())
@@ -66,11 +66,7 @@ class ContactEdges:
         hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
             return None
-        return Edge(Reset(_Impact(self.dynamics, frozenset(hit), self._closed).settled))
-
-    @property
-    def _closed(self) -> tuple[int, ...]:
-        return self.dynamics.phase(self.modes).closed
+        return Edge(Reset(_Impact(self.dynamics, frozenset(hit), self.modes).settled))
 
     def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
@@ -81,20 +77,26 @@ class ContactEdges:
 class _Impact:
     """Impact of contacts that `hit`, closed ones and all others that touch; result: if known.
 
-    One whose guard is below zero, but that already bounces off, does not hit: of its speed the law
-    of impact would take back a part. If others send it back, it has an event of its own.
+    Closed contacts of bodies that no impulse reaches take no part, and stay in their mode. One
+    whose guard is below zero, but that already bounces off, does not hit: of its speed the law of
+    impact would take back a part. If others send it back, it has an event of its own.
     """
 
     dynamics: ContactDynamics
     hit: frozenset[int]
-    closed: tuple[int, ...]
+    modes: Modes
     result: ImpactResult | None = None
+
+    @property
+    def closed(self) -> tuple[int, ...]:
+        """The contacts that were closed before."""
+        return self.dynamics.phase(self.modes).closed
 
     def reset(self) -> Reset:
         return Reset(self.jump, self.jacobian, self.border, known=self._with)
 
     def _with(self, result: ImpactResult) -> Reset:
-        return _Impact(self.dynamics, self.hit, self.closed, result).reset()
+        return _Impact(self.dynamics, self.hit, self.modes, result).reset()
 
     def jump(self, t: float, x: Array, u: Array) -> Jump:
         q, v = self._parts(x)
@@ -144,7 +146,32 @@ class _Impact:
         if self.result is not None:
             return self.result
         terms = self.dynamics.kept_values(q, v)
-        return impact_of(self.dynamics, v, self._touching(terms), terms)
+        at = self._touching(terms)
+        reached = at if not self.closed else self._reached(at, terms)
+        result = impact_of(self.dynamics, v, reached, terms)
+        if reached == at:
+            return result
+        kept = [i for i in at if i not in reached]
+        modes = tuple(self.modes[i] if i in kept else m for i, m in enumerate(result.modes))
+        return replace(result, modes=modes)
+
+    def _reached(self, at: tuple[int, ...], terms: Values) -> tuple[int, ...]:
+        """Those of some contacts that impulses of the ones that are not closed reach.
+
+        Impulses of contacts move velocities, and these others through the mass matrix: by what is
+        not zero for whatever configuration, so that rounding only makes more of them.
+        """
+        owner, moves = self.dynamics.all.owner, terms.jacobian != 0.0
+        of = {i: moves[owner == i].any(axis=0) for i in at}
+        found = {i for i in at if i not in self.closed}
+        linked = terms.mass != 0.0
+        while True:
+            moved = np.any([of[i] for i in found], axis=0)
+            moved = linked[moved].any(axis=0)
+            more = {i for i in at if (of[i] & moved).any()} | found
+            if more == found:
+                return tuple(i for i in at if i in found)
+            found = more
 
     def _touching(self, terms: Values) -> tuple[int, ...]:
         """Those that hit or are closed, and all others that rest on their surface without a force.
