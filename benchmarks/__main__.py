@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from benchmarks import ball, bderivative, door, estimation, friction, quadruped, robots
+from benchmarks import ball, bderivative, door, estimation, friction, loop, quadruped, robots
 
 
 def main() -> None:
@@ -20,6 +20,7 @@ def main() -> None:
     console.print(ball.table_of_batches(effort, 100 if quick else 1000))
     console.print(door.calls_table(effort))
     console.print(door.simulation_table(effort))
+    console.print(loop.steps_table(quick))
     console.print(friction.calls_table(effort))
     console.print(friction.simulators_table(effort))
     console.print(quadruped.calls_table(effort))

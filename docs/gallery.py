@@ -29,6 +29,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "lqr": "costs",
     "ilqr": "convergence",
     "door-optimal": "comparison",
+    "door-plants": "errors",
     "biped-walk": "gait",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
@@ -37,7 +38,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "cube-filter": "",
     "icub-base": "",
 }
-WHOLE = {"door-optimal"}  # shown by a run that is --full: some twenty minutes
+WHOLE = {"door-optimal", "door-plants"}  # shown by runs that are --full: twenty minutes or more
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
     "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same

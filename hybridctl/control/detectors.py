@@ -29,6 +29,7 @@ from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.system import closed_contacts
 
 Guards = tuple[str, ...]
+_ROUNDING = 1e-9  # s
 
 
 class Reading(NamedTuple):
@@ -202,7 +203,7 @@ class Threshold:
                 self._since[i] = None
                 continue
             since = self._since[i]
-            if since is None:
+            if since is None or since > reading.time:  # the clock may have jumped back
                 since = self._since[i] = reading.time
             if reading.time - since >= self._debounce:
                 self._up[i], self._since[i] = not up, None
@@ -308,11 +309,12 @@ class Delayed:
 
     def step(self, reading: Reading) -> Guards:
         """What was seen that long ago."""
+        time = reading.time
         for name in self._detector.step(reading):
             if self._random.random() >= self._misses:
-                self._waiting.append((reading.time + self._delay, name))
+                self._waiting.append((time, name))
         fired: list[str] = []
-        while self._waiting and self._waiting[0][0] <= reading.time + 1e-9:
+        while self._waiting and not 0.0 <= time - self._waiting[0][0] < self._delay - _ROUNDING:
             fired.append(self._waiting.popleft()[1])
         return tuple(fired)
 

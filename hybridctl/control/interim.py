@@ -69,7 +69,7 @@ class Moment(NamedTuple):
 def settling(interim: Interim, event: int, done: float, time: float) -> Moment | None:
     """The window of an event that was complete at `done`, None where it is over."""
     end = done + interim.dwell
-    return Moment(event, True, end) if time < end else None
+    return Moment(event, True, end) if done <= time < end else None
 
 
 def expecting(interim: Interim, event: int, due: float, touched: float, time: float) -> Moment:

@@ -125,7 +125,8 @@ class Controller:
         sensed: what sensors say of touches, by channel.
         """
         try:
-            return self._step(float(t), x, sensed)
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is cut or held
+                return self._step(float(t), x, sensed)
         except Exception as error:  # a loop goes on, whatever a policy or a sensor does
             self.fault = error
             return self._without()

@@ -15,9 +15,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
-import mujoco
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
@@ -89,7 +89,8 @@ class MujocoModel:
 
     It collides where a contact is named, and nowhere else. timestep: of the engine, s, by default
     a quarter of the time constant, at most 0.2 ms. Raises `InputError` for joints and surfaces that
-    the engine does not have: unit circles, planar joints, terrain, bowls.
+    the engine does not have (unit circles, planar joints, terrain, bowls), and where it is not
+    installed.
     """
 
     robot: Robot
@@ -181,9 +182,10 @@ class MujocoPlant:
         self._period = number("period", period, above=0.0)
         assert model.timestep is not None
         self._substeps = max(round(period / model.timestep), 1)
-        engine = model.model
+        mujoco, engine = _mujoco(), model.model
         engine.opt.timestep = period / self._substeps
-        self._data = mujoco.MjData(engine)
+        self._engine, self._data = mujoco, mujoco.MjData(engine)
+        self._diverging = int(mujoco.mjtWarning.mjWARN_BADQACC)
         self._spheres = [engine.geom(f"point {i}").id for i in range(len(model.contacts))]
         self._begun, self._count = 0.0, 0
 
@@ -196,9 +198,9 @@ class MujocoPlant:
         """Begin at a time in s and a state (nx,)."""
         robot, data = self.model.robot, self._data
         x = vector("state", state, robot.nq + robot.nv)
-        mujoco.mj_resetData(self.model.model, data)
+        self._engine.mj_resetData(self.model.model, data)
         data.qpos[:], data.qvel[:] = self.model.to_engine(x)
-        mujoco.mj_forward(self.model.model, data)
+        self._engine.mj_forward(self.model.model, data)
         self._begun, self._count = number("time", time), 0
         return self._sample()
 
@@ -209,9 +211,9 @@ class MujocoPlant:
         """
         data = self._data
         data.qfrc_applied[:] = self.model.actuation @ np.asarray(u, dtype=np.float64)
-        mujoco.mj_step(self.model.model, data, nstep=self._substeps)
+        self._engine.mj_step(self.model.model, data, nstep=self._substeps)
         self._count += 1
-        if not all_finite(data.qvel) or data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number:
+        if not all_finite(data.qvel) or data.warning[self._diverging].number:
             raise SimulationError(f"MuJoCo diverges before t = {self._sample().time:.6g} s")
         return self._sample()
 
@@ -230,9 +232,18 @@ class MujocoPlant:
         return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
 
 
+def _mujoco() -> Any:
+    """The engine, which is loaded when it is first used."""
+    try:
+        return import_module("mujoco")
+    except ImportError as error:
+        raise InputError('MuJoCo needs `pip install "hybridctl[mujoco]"`') from error
+
+
 def _compiled(made: MujocoModel) -> Any:
     """The model by the engine's compiler."""
-    robot, spec = made.robot, mujoco.MjSpec()
+    mujoco, robot = _mujoco(), made.robot
+    spec = mujoco.MjSpec()
     tree = robot.tree()
     option = spec.option
     option.gravity, option.timestep = tree.gravity, made.timestep
@@ -299,7 +310,7 @@ def _joint_names(i: int, body: MovingBody) -> list[str]:
 
 def _joint(made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armature: Array) -> None:
     """Add the joints of ours whose frame is at a pose (4, 4) in the engine's body."""
-    names, kinds = _joint_names(i, body), mujoco.mjtJoint
+    names, kinds = _joint_names(i, body), _mujoco().mjtJoint
     if body.kind == "floating":
         if body.parent >= 0 or (body.rotation != np.eye(3)).any() or body.position.any():
             raise InputError("a floating base must be placed at the origin of the world")
@@ -335,7 +346,7 @@ def _pair(
     shift = 0.0 if contact.radius else _POINT
     body, at = _carrier(made.robot, bodies, contact.frame)
     place = at @ _frame(np.eye(3), contact.offset)
-    kinds, apart = mujoco.mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
+    kinds, apart = _mujoco().mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
     body.add_geom(
         name=f"point {i}", type=kinds.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place[:3, 3], **apart
     )
@@ -388,14 +399,14 @@ def _frame(rotation: Array, position: ArrayLike) -> Array:
 def _pose(pose: Array) -> dict[str, Array]:
     """A pose as the engine takes it, with its quaternion w, x, y, z."""
     quaternion = np.zeros(4)
-    mujoco.mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
+    _mujoco().mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
     return {"pos": pose[:3, 3], "quat": quaternion}
 
 
 def _turn(quaternion: Array) -> Array:
     """The rotation (3, 3) of a quaternion w, x, y, z."""
     matrix = np.zeros(9)
-    mujoco.mju_quat2Mat(matrix, quaternion)
+    _mujoco().mju_quat2Mat(matrix, quaternion)
     return matrix.reshape(3, 3)
 
 

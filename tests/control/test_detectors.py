@@ -121,6 +121,14 @@ def test_several_detectors_and_those_that_are_late(reference):
     assert events(late, given) == [(405, "a")]
 
 
+def test_a_clock_that_jumps_back_keeps_no_event_waiting():
+    late = Delayed(Threshold("force", ["a"], debounce=2e-3 - 1e-9), delay=5e-3)
+    first, again = list(readings([0, 1, 1, 1], 9.0)), list(readings([1, 1, 1], 0.1))
+    assert events(late, [*first, *again]) == [(100, "a")]
+    late.reset()
+    assert events(late, [*first[:3], *again, *readings([1] * 6, 0.103)]) == [(107, "a")]
+
+
 def test_misses_have_their_probability():
     """Of 4000 touches 30 % are missed, within four standard errors of 0.7 %."""
     detector = Delayed(Threshold("force", ["a"]), misses=0.3, seed=1)

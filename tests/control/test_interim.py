@@ -131,6 +131,7 @@ def test_the_window_goes_on_after_the_last_touch():
     interim = Interim(dwell=0.01)
     assert settling(interim, 2, 1.0, 1.005) == Moment(2, True, 1.01)
     assert settling(interim, 2, 1.0, 1.01) is None
+    assert settling(interim, 2, 1.0, 0.5) is None  # after a clock that jumped back
     nothing = Moment(None, False, INF)
     assert expecting(interim, 3, 1.0, INF, 0.5) == nothing
     assert expecting(interim, 3, 1.0, 0.9, 0.95) == nothing

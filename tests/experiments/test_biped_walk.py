@@ -1,6 +1,7 @@
 """The walking experiment shows what its docstring claims."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,10 @@ from rich.console import Console
 
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
+from hybridctl.control.detectors import ModeFlags, Threshold
+from hybridctl.control.online import Controller
 from hybridctl.errors import InputError
+from hybridctl.hybrid.plant import SimulatedPlant
 from hybridctl.hybrid.policy import History
 from hybridctl.report import RunFolder, load_configuration
 
@@ -74,6 +78,52 @@ def test_touchdowns_that_are_known_late_change_the_walk(gait, tracks, designs):
     nominal = walks.walk(gait, policy, gait.middle, 2).run.final_state
     np.testing.assert_array_equal(ends[0], nominal)
     assert np.abs(ends[1] - nominal).max() > 1e-3
+
+
+def test_impulses_of_the_landing_foot_explain_a_touchdown_that_releases_the_other(tracks):
+    """The event closes one contact and opens another; rows are normal and tangent of the first.
+
+    It sticks, so that the tangential impulse lies inside the friction cone, and its bound.
+    """
+    for event, impact in zip(tracks.reference.events[:2], tracks.reference.impacts, strict=False):
+        before, after = event.mode_before, event.mode_after
+        assert sorted((before, after)) == [("open", "stick"), ("stick", "open")]
+        assert impact.jacobian.shape == (2, 7)
+        change = (event.state_after - event.state_before)[7:]
+        explanation = impact.explanation()
+        np.testing.assert_allclose(explanation.explained(change), change, atol=1e-7)
+        normal, tangent = explanation.impulses(change)
+        assert normal == pytest.approx(event.impulses.max(), rel=1e-6)
+        assert 0.0 < abs(tangent) < impact.greatest[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spreading", "value"])
+def test_its_policies_walk_in_a_loop_at_250_hertz(gait, tracks, designs, name):
+    """Touchdowns are known at the sample after them, torques are held: still on the orbit."""
+    policy = tracks.policy(name, designs["saltation"], CONFIG.torque)
+    feet = ("left closes", "right closes")
+    loop = Controller(
+        gait.walker,
+        policy,
+        0.004,
+        Threshold(ModeFlags(), feet, closed=[0]),
+        mode=five_link.LEFT_STANCE,
+        reference=tracks.reference,
+        limits=[CONFIG.torque] * 4,
+    )
+    plant = SimulatedPlant(gait.walker, five_link.LEFT_STANCE, 0.004, rtol=1e-7, atol=1e-7)
+    sample, commands = plant.reset(0.5 * gait.period, gait.middle), []
+    for _ in range(round(2.0 * gait.period / 0.004)):
+        commands.append(loop.step(*sample))
+        sample = plant.step(commands[-1].u)
+    assert {command.status for command in commands} == {"ok"}
+    assert loop.fault is None
+    assert commands[-1].position.macro == 2
+    run = replace(plant.run(), events=plant.run().guard_events)
+    assert [event.mode_after for event in run.events] == [walks.STANCES[1], walks.STANCES[0]]
+    off = sample.state - tracks.reference.nominal(sample.time)
+    assert np.abs(off[1:]).max() < 0.3
 
 
 def test_values_are_those_of_the_other_foot_seen_through_the_exchange(gait, designs):

@@ -1,5 +1,7 @@
 """Robots in MuJoCo: the same states, the same free motion, and contacts that rebound as stated."""
 
+import sys
+
 import numpy as np
 import pytest
 from hybridctl.robots import block, cube, five_link, rrr_door
@@ -7,12 +9,11 @@ from hybridctl.robots import block, cube, five_link, rrr_door
 import hybridctl as hc
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Plant, SimulatedPlant
+from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere
 from hybridctl.mechanics.surfaces import Terrain
 
 mujoco = pytest.importorskip("mujoco", reason="mujoco is not installed")
-
-from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant  # noqa: E402
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
 CART = """<robot name="rail"><link name="base"/><link name="cart"><inertial>
@@ -171,3 +172,10 @@ def test_what_the_engine_does_not_have_is_named(tmp_path, monkeypatch):
     plant.reset(0.0, [1.0, 0.0])
     with pytest.raises(SimulationError, match="MuJoCo diverges"):
         plant.step([1e300])
+
+
+def test_without_the_engine_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    robot = Robot.from_urdf(CART)
+    with pytest.raises(InputError, match=r"pip install .hybridctl\[mujoco\]"):
+        _ = MujocoModel(robot, [Contact("foot", "cart", GROUND)]).model

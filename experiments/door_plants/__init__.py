@@ -1,0 +1,1 @@
+"""The door on plants that are not ours: contact that takes time, sensors, delays, model errors."""

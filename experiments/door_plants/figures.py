@@ -1,0 +1,53 @@
+"""The figure of the comparison: mean errors on all plants, with their standard errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hybridctl.control.tuning.ensemble import Statistics
+from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
+
+_MARKS = {
+    "conventional": (BASELINE, "s"),
+    "nearest arc": (BASELINE, "x"),
+    "spreading": (TRACKING, "o"),
+    "impact-invariant": (REFERENCE, "D"),
+    "interim": (TRACKING, "P"),
+}
+_OPEN = ("spreading",)  # drawn without filling
+_APART = 0.14  # of laws in a row
+
+
+def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
+    """A row for each plant, a mark for each law."""
+    figure = Figure(figsize=(8.0, 1.2 + 0.42 * len(results)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    rows = np.arange(len(results))[::-1]
+    laws = list(next(iter(results.values())))
+    for k, law in enumerate(laws):
+        found = [row[law] for row in results.values()]
+        errors = [each.errors for each in found]
+        color, mark = _MARKS[law]
+        axes.errorbar(
+            [e.mean() for e in errors],
+            rows + _APART * (0.5 * (len(laws) - 1) - k),
+            xerr=[e.std() / np.sqrt(max(len(e) - 1, 1)) for e in errors],
+            color=color,
+            marker=mark,
+            markerfacecolor="white" if law in _OPEN else color,
+            markersize=6,
+            linestyle="none",
+            label={"interim": "spreading, interim mode"}.get(law, law),
+        )
+    axes.set_yticks(rows, list(results))
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel("mean error after the impact [rad, rad/s], one set of gains a law")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.14), ncols=len(laws))
+    save_figure(figure, path)

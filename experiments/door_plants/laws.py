@@ -1,0 +1,91 @@
+r"""The laws that are compared, each with gains and a window that are tuned.
+
+Gains are those of a mass on a spring, see `door_optimal.comparison`: frequency and damping before
+and after the impact. The window is what the law does around it: how long before and after the
+planned time it compares arcs or projects errors, or how long before it and after the last touch the
+interim mode lasts. The four gains and two lengths are sought for each law in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from hybridctl.experiments.door_optimal.comparison import SpringGains
+from hybridctl.experiments.door_optimal.reference import published
+
+from hybridctl.checks import Array
+from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
+from hybridctl.control.detectors import Detector, Gate
+from hybridctl.control.interim import Interim
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.tuning.structure import WindowedGains
+from hybridctl.hybrid.policy import Policy
+from hybridctl.hybrid.system import HybridSystem
+
+LAWS = ("conventional", "nearest arc", "spreading", "impact-invariant", "interim")
+ARM = (0, 1, 2)  # the velocities that are fed back
+EARLIEST = 0.15  # s before the planned time, from when on touches are believed
+_MS = 1e-3
+_BLEND = 3e-3  # s
+
+
+@lru_cache(maxsize=1)
+def scene() -> tuple[HybridSystem, Reference]:
+    """The rigid model and the published reference."""
+    return published()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Gains and windows by logarithms of frequencies in rad/s, dampings, and lengths in ms."""
+
+    springs: SpringGains
+
+    def schedule(self, parameters: Array) -> WindowedGains:
+        """The gains of four parameters and the windows of the other two."""
+        gains = self.springs.schedule(parameters[:4])
+        windows = tuple((np.exp(parameters[4:]) * _MS).tolist())
+        return WindowedGains(gains.arcs, gains.phantoms, windows)
+
+
+def structure() -> Windows:
+    """What is sought."""
+    return Windows(SpringGains.of(*scene()))
+
+
+def policy(name: str, design: WindowedGains, timeout: float) -> Policy:
+    """One of `LAWS`. timeout: of its interim mode, s."""
+    plant, reference = scene()
+    window = before, after = design.windows
+    if name == "conventional":
+        return ClockTracking(reference, design)
+    if name == "nearest arc":
+        weight = kinetic(reference)
+        return NearestTracking(reference, design, window=window, metric=weight)
+    if name == "impact-invariant":
+        return ImpactInvariantTracking(
+            plant, reference, design, window=window, blend=_BLEND, velocities=ARM
+        )
+    if name == "spreading":
+        return ReferenceSpreading(reference, design)
+    return ReferenceSpreading(
+        reference, design, interim=Interim(before, after, timeout, velocities=ARM)
+    )
+
+
+def kinetic(reference: Reference) -> Array:
+    """The metric of the nearest arc (8, 8): M for velocities, and M / s^2 for positions."""
+    impact = reference.impacts[0]
+    assert impact is not None
+    return np.kron(np.eye(2), impact.mass).astype(np.float64)
+
+
+def gated(name: str, detector: Detector, timeout: float) -> Gate:
+    """A detector for a law: only the interim mode takes a touch that does not come for done."""
+    _, reference = scene()
+    if name == "interim":
+        return Gate(detector, reference, before=EARLIEST, timeout=timeout)
+    return Gate(detector, reference, before=EARLIEST)

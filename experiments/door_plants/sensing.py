@@ -1,0 +1,123 @@
+"""What a controller of the door sees of its plant: the state, filtered encoders, or an estimate.
+
+Encoders are read with noise and rounded to their counts. Velocities come from differences through a
+low-pass filter, or from a Kalman filter of each joint that knows the robot's free motion and takes
+the rest for a disturbance, with more noise for a while after a touch that is known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Protocol
+
+import numpy as np
+from hybridctl.robots import rrr_door
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.robot import Robot
+
+Kind = Literal["true", "filter", "kalman"]
+
+_COUNT = 2.0 * np.pi / 2**16  # rad
+_NOISE = 1e-4  # rad, of encoders
+_CUTOFF = 80.0  # Hz
+_DRIVEN = (2e-3, 1.0)  # rad/s and rad/s^2, by which velocity and disturbance may change in a sample
+_HIT = 0.08  # rad/s, by which velocity may change in a sample after a touch
+_AFTER = 0.025  # s, for how long
+
+
+class Sensor(Protocol):
+    """Measured states from sample after sample."""
+
+    def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
+        """The state (8,) as it is known, where the torques (3,) have been u since the last sample.
+
+        since_touch: since the last touch that is known, s; infinite before the first.
+        """
+        ...
+
+
+@dataclass
+class TrueState:
+    """The state itself."""
+
+    def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
+        """The state."""
+        return state
+
+
+class Encoders:
+    """Angles of the joints, rounded, with noise."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def read(self, state: Array) -> Array:
+        """The angles (4,)."""
+        noisy = state[:4] + _NOISE * self._random.standard_normal(4)
+        return np.asarray(np.round(noisy / _COUNT) * _COUNT)
+
+
+class FilteredEncoders:
+    """Encoders, and their differences through a filter of first order."""
+
+    def __init__(self, seed: int, period: float) -> None:
+        self._encoders, self._period = Encoders(seed), period
+        self._share = -math.expm1(-2.0 * np.pi * _CUTOFF * period)
+        self._last: Array | None = None
+        self._rates = np.zeros(4)
+
+    def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
+        """The angles as read, and filtered velocities; the first ones are true."""
+        q = self._encoders.read(state)
+        if self._last is None:
+            self._rates = state[4:].copy()
+        else:
+            self._rates += self._share * ((q - self._last) / self._period - self._rates)
+        self._last = q
+        return np.concatenate([q, self._rates])
+
+
+class Observer:
+    """A Kalman filter of angle, velocity and disturbance, the same for all joints."""
+
+    def __init__(self, robot: Robot, seed: int, period: float) -> None:
+        self._robot, self._encoders, self._period = robot, Encoders(seed), period
+        self._variance = _NOISE**2 + _COUNT**2 / 12.0
+        self._step = np.array([[1.0, period, 0.5 * period**2], [0.0, 1.0, period], [0.0, 0.0, 1.0]])
+        self._mean: Array | None = None  # rows: angles, velocities, disturbances
+        self._covariance = np.diag([self._variance, 1e-4, 1.0])
+
+    def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
+        """The estimate; the first velocities are true."""
+        z = self._encoders.read(state)
+        if self._mean is None:
+            self._mean = np.array([z, state[4:], np.zeros(4)])
+            return self._mean[:2].ravel()
+        mean, h = self._mean, self._period
+        a = self._robot.free_acceleration(mean[0], mean[1], u) + mean[2]
+        mean = mean + np.array([h * mean[1] + 0.5 * h**2 * a, h * a, np.zeros(4)])
+        p = self._step @ self._covariance @ self._step.T
+        driven = _HIT if since_touch < _AFTER else _DRIVEN[0]
+        p[1, 1] += driven**2
+        p[2, 2] += _DRIVEN[1] ** 2
+        gain = p[:, 0] / (p[0, 0] + self._variance)
+        self._mean = mean + gain[:, None] * (z - mean[0])
+        self._covariance = p - np.outer(gain, p[0])
+        return self._mean[:2].ravel()
+
+
+def sensor(kind: Kind, seed: int, period: float) -> Sensor:
+    """One of the three, for the nominal robot."""
+    if kind == "true":
+        return TrueState()
+    if kind == "filter":
+        return FilteredEncoders(seed, period)
+    return Observer(_nominal(), seed, period)
+
+
+@lru_cache(maxsize=1)
+def _nominal() -> Robot:
+    return rrr_door.robot()
