@@ -167,8 +167,8 @@ def test_a_file_that_is_no_trajectory_is_an_error(tmp_path):
         hc.HybridTrajectory.load(path, ball())
 
 
-def test_a_file_that_does_not_exist_is_said_by_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError):
+def test_a_file_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(errors.FileFormatError, match=r"none\.npz cannot be read: .*No such file"):
         hc.HybridTrajectory.load(tmp_path / "none.npz", ball())
 
 
