@@ -441,8 +441,7 @@ class HybridTrajectory:
                         _key(meta["mode_before"]),
                         _key(meta["mode_after"]),
                         tuple(meta["guards"]),
-                        **{n: read_only(data[f"event{i}.{n}"]) for n in _EVENT_ARRAYS},
-                        **{n: _key(meta[n]) for n in _EVENT_VALUES if n in meta},
+                        **_stored(data, meta, i),
                     )
                     for i, meta in enumerate(header["events"])
                 ]
@@ -454,20 +453,18 @@ class HybridTrajectory:
         return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 
+def _stored(data: Mapping[str, Array], meta: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """What is stored of event i beside its time, modes and guards."""
+    values = {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
+    return {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS} | values
+
+
 _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
 _STATES, _INPUTS = ("state_before", "state_after"), ("input_before", "input_after", "input_rate")
 _EVENT_ARRAYS = (*_STATES, *_INPUTS, "impulses")
 _EVENT_VALUES = ("accumulation", "accuracy", "uniqueness")
-_BROKEN = (
-    EOFError,
-    IndexError,
-    KeyError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_GARBLED = (EOFError, IndexError, KeyError, NotImplementedError, TypeError, ValueError)
+_BROKEN = (*_GARBLED, zipfile.BadZipFile, zlib.error)
 
 
 def _key(stored: Any) -> ModeKey:

@@ -220,7 +220,7 @@ def _unit(w: Array) -> Array:
 
 def _along(known: Array, turning: Sequence[list[int]], rates: Array) -> Array:
     """Directions with those of turning contacts along these rates."""
-    directions = known.copy()
+    directions: Array = known.copy()
     for rows in turning:
         directions[rows] = _unit(rates[rows])
     return directions
