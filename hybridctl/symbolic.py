@@ -14,10 +14,10 @@ function into memory of its own thread and returns new arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import casadi as ca
 import numpy as np
@@ -26,17 +26,23 @@ from hybridctl.checks import Array, member
 from hybridctl.compiled import Compiled
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
-from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.model import (
+    FieldJacobian,
+    GuardJacobian,
+    Jump,
+    JumpPoint,
+    ModeKey,
+    Point,
+    ResetModel,
+)
 from hybridctl.hybrid.system import HybridSystem, listed_parts
 from hybridctl.sensitivity.augmentation import ParameterDerivatives, inputs_as_parameters
 from hybridctl.spaces import VectorSpace
-from hybridctl.whole_jump import compiled_jump
-from hybridctl.whole_step import compiled_step
+from hybridctl.whole_jump import CompiledJump, compiled_jump
+from hybridctl.whole_step import CompiledMode, expanded, made
 
 Expression: TypeAlias = Any
 Function: TypeAlias = Any
-_Node: TypeAlias = tuple[Callable[[float, Array, Array], Array], Function]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,27 +97,11 @@ def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Join
     kinds = "a symbolic Transition or a Joint"
     transitions = listed_parts("transitions", transitions, (Transition, Joint), kinds)
     symbols = {m.key: _Symbols.of(m) for m in modes}
-    columns, guards = {}, {}
-    for key, own in symbols.items():
-        leaving = [e for e in transitions if isinstance(e, Transition) and e.source == key]
-        columns[key] = _guard_column(own, leaving)
-        guards[key] = _guard_set(tuple(e.name for e in leaving), own, columns[key])
-    parts = [_mode(m, symbols[m.key], columns[m.key], guards[m.key]) for m in modes]
-    nodes = {mode.key: (mode.field, motion) for mode, motion in parts}
-    edges = _edges(transitions, symbols, guards, nodes)
-    listed = HybridSystem([mode for mode, _ in parts], edges)
-    return HybridSystem(listed.mode, _Ways(listed, guards).outgoing, listed.guard_names)
-
-
-@dataclass(frozen=True, eq=False)
-class _Ways:
-    """The edges of a listed system behind guard sets that are evaluated at once."""
-
-    listed: HybridSystem
-    guards: Mapping[ModeKey, hybrid.GuardSet]
-
-    def outgoing(self, key: ModeKey) -> hybrid.Outgoing:
-        return replace(self.listed.outgoing(key), guards=self.guards[key])
+    nodes = {}
+    for mode in modes:
+        leaving = [e for e in transitions if isinstance(e, Transition) and e.source == mode.key]
+        nodes[mode.key] = ExpressionMode(mode, symbols[mode.key], leaving)
+    return HybridSystem([nodes[mode.key] for mode in modes], _edges(transitions, symbols, nodes))
 
 
 def parametric_system(
@@ -220,50 +210,88 @@ class _Compiled:
         return self(t, x, u)[0]
 
 
-def _mode(
-    mode: Mode, symbols: _Symbols, column: Expression, guards: hybrid.GuardSet
-) -> tuple[hybrid.Mode, Function]:
-    """The mode, and its rate and guards as one function (see `whole_step`)."""
-    nx, nu = symbols.x.numel(), symbols.u.numel()
-    f = symbols.column("field", mode.field, nx)
-    value = symbols.compiled("field", [(f, (nx,))])
-    derivatives = symbols.compiled(
-        "field", [(ca.jacobian(f, symbols.x), (nx, nx)), (ca.jacobian(f, symbols.u), (nx, nu))]
-    )
-    motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column, 1.0])
-    made = hybrid.Mode(
-        mode.key,
-        VectorSpace(nx),
-        value.first,
-        nu,
-        partial(_all, hybrid.FieldJacobian, derivatives),
-        _outputs(mode, symbols),
-        step=compiled_step(motion, value.first, guards.values),
-    )
-    return made, motion
+class ExpressionMode(CompiledMode):
+    """A mode of expressions in a vector space; its guards are those of the ways that leave it."""
+
+    def __init__(self, mode: Mode, symbols: _Symbols, leaving: Sequence[Transition]) -> None:
+        nx, nu = symbols.x.numel(), symbols.u.numel()
+        self.key, self.space, self.nu = mode.key, VectorSpace(nx), nu
+        self.guard_names = tuple(edge.name for edge in leaving)
+        f = symbols.column("field", mode.field, nx)
+        column, shape = _guard_column(symbols, leaving), (len(leaving),)
+        self._field = symbols.compiled("field", [(f, (nx,))])
+        slopes = [(ca.jacobian(f, symbols.x), (nx, nx)), (ca.jacobian(f, symbols.u), (nx, nu))]
+        self._field_slopes = symbols.compiled("field", slopes)
+        self._guards = symbols.compiled("guards", [(column, shape)])
+        self._guard_slopes = _derivatives("guards", symbols, column, shape)
+        self._names = list(mode.outputs)
+        columns = [symbols.column(f"output {n!r}", mode.outputs[n]) for n in self._names]
+        self._outputs = symbols.compiled("an output", [(c, (c.numel(),)) for c in columns])
+        motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column, 1.0])
+        self._motion = expanded(motion)
+        self.compiled = self._motion is not None
+        self._jumps: dict[tuple[int, ResetModel], CompiledJump] = {}
+
+    def make(self, name: str) -> Function:
+        """A function of its whole steps."""
+        return made(name, self._motion, None)
+
+    def field_at(self, point: Point) -> Array:
+        """The field."""
+        return self._field.first(point.t, point.x, point.u)
+
+    def field(self, t: float, x: Array, u: Array) -> Array:
+        """The field."""
+        return self._field.first(t, x, u)
+
+    def guards_at(self, point: Point) -> Array:
+        """The guards."""
+        return self._guards.first(point.t, point.x, point.u)
+
+    def guards(self, t: float, x: Array, u: Array) -> Array:
+        """The guards."""
+        return self._guards.first(t, x, u)
+
+    def field_jacobian_at(self, point: Point) -> FieldJacobian:
+        """Derivatives of the field."""
+        return FieldJacobian(*self._field_slopes(point.t, point.x, point.u))
+
+    def guard_jacobian_at(self, point: Point) -> GuardJacobian:
+        """Derivatives of the guards."""
+        return GuardJacobian(*self._guard_slopes(point.t, point.x, point.u))
+
+    def outputs_at(self, point: Point) -> Mapping[str, Array]:
+        """Its outputs by their names."""
+        if not self._names:
+            return {}
+        return dict(zip(self._names, self._outputs(point.t, point.x, point.u), strict=True))
+
+    def leaves_by(self, i: int, reset: ResetModel, expression: Function) -> None:
+        """Know the jump of guard i by a reset that is this function of (t, x, u)."""
+        jump = None if self._motion is None else compiled_jump(self._motion, i, expression)
+        if jump is not None:
+            self._jumps[i, reset] = jump
+
+    def jump_of(self, i: int, reset: ResetModel) -> CompiledJump | None:
+        """The jump of guard i by a reset, if this mode knows it."""
+        return self._jumps.get((i, reset)) if isinstance(reset, ExpressionReset) else None
 
 
-def _all(kind: Callable[..., T], parts: _Compiled, t: float, x: Array, u: Array) -> T:
-    """All results of a function, as a named tuple."""
-    return kind(*parts(t, x, u))
+class ExpressionReset(ResetModel):
+    """A reset of an expression."""
 
+    def __init__(self, what: str, symbols: _Symbols, column: Expression) -> None:
+        shape = (column.numel(),)
+        self._value = symbols.compiled(what, [(column, shape)])
+        self._slopes = _derivatives(what, symbols, column, shape)
 
-def _outputs(
-    mode: Mode, symbols: _Symbols
-) -> Callable[[float, Array, Array], dict[str, Array]] | None:
-    if not mode.outputs:
-        return None
-    names = list(mode.outputs)
-    columns = [symbols.column(f"output {name!r}", mode.outputs[name]) for name in names]
-    values = symbols.compiled("an output", [(c, (c.numel(),)) for c in columns])
-    return partial(_named, names, values)
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """The jump."""
+        return Jump(self._value.first(t, x, u))
 
-
-def _named(
-    names: Sequence[str], parts: _Compiled, t: float, x: Array, u: Array
-) -> dict[str, Array]:
-    """All results of a function by their names."""
-    return dict(zip(names, parts(t, x, u), strict=True))
+    def calc_diff(self, at: JumpPoint) -> GuardJacobian:
+        """Its derivatives."""
+        return GuardJacobian(*self._slopes(at.t, at.x, at.u))
 
 
 def _derivatives(
@@ -288,62 +316,32 @@ def _guard_column(symbols: _Symbols, transitions: Sequence[Transition]) -> Expre
     return symbols.column("guards", rows)
 
 
-def _guard_set(names: tuple[str, ...], symbols: _Symbols, column: Expression) -> hybrid.GuardSet:
-    """All guards of a mode as one function."""
-    shape = (len(names),)
-    values = symbols.compiled("guards", [(column, shape)])
-    derivatives = _derivatives("guards", symbols, column, shape)
-    return hybrid.GuardSet(names, values.first, partial(_all, hybrid.GuardJacobian, derivatives))
-
-
 def _edges(
     transitions: Sequence[Transition | Joint],
     symbols: Mapping[ModeKey, _Symbols],
-    guards: Mapping[ModeKey, hybrid.GuardSet],
-    nodes: Mapping[ModeKey, _Node],
+    modes: Mapping[ModeKey, ExpressionMode],
 ) -> list[hybrid.Transition]:
-    """The edges of the graph; their guards only carry names, the values are in `guards`.
-
-    nodes: field and motion of each mode.
-    """
+    """The edges of the graph; their guards name those of the modes."""
     for edge in transitions:
         for end in (edge.source, edge.target):
             if end not in symbols:
                 raise SystemDefinitionError(
                     f"{end!r}, an end of a transition, is no mode, expected one of {list(symbols)}"
                 )
-    named = {
-        key: {name: hybrid.Guard(name, partial(own.value, i)) for i, name in enumerate(own.names)}
-        for key, own in guards.items()
+    guards = {
+        key: {n: hybrid.Guard(n, partial(mode.guard, i)) for i, n in enumerate(mode.guard_names)}
+        for key, mode in modes.items()
     }
     edges = []
     for edge in transitions:
+        source, own, known = modes[edge.source], symbols[edge.source], guards[edge.source]
         names = (edge.name,) if isinstance(edge, Transition) else tuple(edge.names)
-        of_mode = named[edge.source]
-        chosen = [of_mode[member(f"guard of mode {edge.source!r}", n, of_mode)] for n in names]
-        reset, expression = _reset(
-            edge, names, symbols[edge.source], symbols[edge.target].x.numel()
-        )
+        chosen = [known[member(f"guard of mode {edge.source!r}", name, known)] for name in names]
+        what, size = f"reset of {', '.join(map(repr, names))}", symbols[edge.target].x.numel()
+        column = own.column(what, own.x if edge.reset is None else edge.reset, size)
+        reset = ExpressionReset(what, own, column)
         if isinstance(edge, Transition):
-            (f, before), (f_after, after) = nodes[edge.source], nodes[edge.target]
-            own = guards[edge.source]
-            parts = (f, f_after, own.values)
-            whole = compiled_jump(before, own.names.index(edge.name), expression, after, parts)
-            reset = replace(reset, whole=whole)
+            expression = ca.Function("reset", [own.t, own.x, own.u], [column])
+            source.leaves_by(source.guard_names.index(edge.name), reset, expression)
         edges.append(hybrid.Transition(edge.source, chosen, reset, edge.target))
     return edges
-
-
-def _reset(
-    edge: Transition | Joint, names: Sequence[str], symbols: _Symbols, size: int
-) -> tuple[hybrid.Reset, Function]:
-    """The reset of an edge, and its map as a function of (t, x, u)."""
-    what = f"reset of {', '.join(map(repr, names))}"
-    column = symbols.column(what, symbols.x if edge.reset is None else edge.reset, size)
-    value = symbols.compiled(what, [(column, (size,))])
-    expression = ca.Function("reset", [symbols.t, symbols.x, symbols.u], [column])
-    if edge.reset is None:
-        return hybrid.Reset.identity(), expression
-    derivatives = _derivatives(what, symbols, column, (size,))
-    reset = hybrid.Reset(value.first, partial(_all, hybrid.ResetJacobian, derivatives))
-    return reset, expression

@@ -19,6 +19,7 @@ so that it is made in no time.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -28,14 +29,22 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, Mapped
-from hybridctl.hybrid.laws import LinearFeedback
-from hybridctl.hybrid.mode import Diffusion, Moved, Taken
+from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.model import (
+    Diffusion,
+    JumpPoint,
+    JumpTerms,
+    ModeModel,
+    ResetModel,
+    StepTransition,
+    WholeStep,
+)
 from hybridctl.hybrid.series import DEGREE, FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
+from hybridctl.whole_jump import CompiledJump
 
 Expression = Any
 Function = Any
-Value = Callable[[float, Array, Array], Array]
 Many = Callable[..., list[Array]]
 Rate = Callable[[int, Expression, Expression], tuple[Expression, Expression]]
 
@@ -47,22 +56,20 @@ _INLINED = 200  # instructions of a function: copies of a smaller one cost less 
 _LEAST = 1e-300  # keeps the error of a step that is exact from being 0 / 0
 
 
-def compiled_step(motion: Function, field: Value, guards: Value) -> CompiledStep | None:
-    """The whole step of a motion in a vector space, or None for one that is too large to build.
+def expanded(motion: Function) -> Function | None:
+    """A motion as scalars, None for one that is too large to make whole steps of unasked.
 
     motion: as in `whole_step`, but it may be of MX if all of it can be expanded to SX.
     """
     try:
-        expanded = motion.expand()
+        scalars = motion.expand()
     except RuntimeError:  # CasADi's, for what has no SX
         return None
-    if expanded.n_instructions() > _LARGEST:
-        return None
-    return CompiledStep(partial(made, motion=expanded, tangent=None), field, guards)
+    return scalars if scalars.n_instructions() <= _LARGEST else None
 
 
 def made(name: str, motion: Function, tangent: Function | None) -> Function:
-    """One of the functions of whole steps of a motion: see `CompiledStep`."""
+    """One of the functions of whole steps of a motion: see `CompiledMode.make`."""
     if name == "motion":
         return motion
     if name in ("varied", "noisy"):
@@ -70,21 +77,31 @@ def made(name: str, motion: Function, tangent: Function | None) -> Function:
     return whole_step(motion) if name == "step" else fed_step(motion)
 
 
-class CompiledStep:
-    """Whole steps of a field and its guards.
+class CompiledMode(ModeModel):
+    """A mode that takes whole steps, where it is `compiled`, by functions made at first use."""
 
-    make: makes a function at first use, by its name: "motion", of which whole steps are, "step",
-    "fed", "varied" and "noisy" (see `whole_step`, `fed_step` and `varied_step`). field, guards: the
-    callables of the mode and its guard set that evaluate the same.
-    """
+    @abstractmethod
+    def make(self, name: str) -> Function:
+        """A function by its name: "motion", of which whole steps are, or one of these.
 
-    def __init__(self, make: Callable[[str], Function], field: Value, guards: Value) -> None:
-        self.field, self.guards, self._make = field, guards, make
+        That is "step", "fed", "varied" or "noisy": see `whole_step`, `fed_step`, `varied_step`.
+        """
+
+    def jump_of(self, i: int, reset: ResetModel) -> CompiledJump | None:
+        """The jump of guard i by a reset, if it is one of those that this mode is compiled with."""
+        return None
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
+        """What guard i and a reset do to first order."""
+        jump = self.jump_of(i, reset)
+        if jump is None:
+            return super().jump_terms(i, reset, at, du)
+        return jump(at.t, at.x, at.u, du)
 
     @cached_property
     def motion(self) -> Function:
         """(t, x, u) -> rate (nx,) of the coordinates, guards (n,), whether they are sound."""
-        return self._make("motion")
+        return self.make("motion")
 
     @cached_property
     def _step(self) -> Compiled:
@@ -92,7 +109,7 @@ class CompiledStep:
 
     @cached_property
     def _fed(self) -> Compiled:
-        made = self._make("fed")
+        made = self.make("fed")
         nx, nu, n = made.size1_out(2), made.size1_out(3), made.size1_out(4)
         kinds = [(DEGREE + 1, size) for size in (nx, nu, n)]
         return Compiled(made, [(1,), (1,), *kinds, (n,)])
@@ -104,19 +121,19 @@ class CompiledStep:
     @cached_property
     def _step_made(self) -> tuple[Function, list[tuple[int, ...]]]:
         """The function, and the shapes of its results."""
-        made = self._make("step")
+        made = self.make("step")
         nx, n = made.size1_out(2), made.size1_out(3)
         return made, [(1,), (1,), (DEGREE + 1, nx), (DEGREE + 1, n), (n,)]
 
     @cached_property
     def _varied_made(self) -> tuple[Function, list[tuple[int, ...]]]:
         """The function, and the shapes of its results."""
-        made = self._make("varied")
+        made = self.make("varied")
         return made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)]
 
     @cached_property
     def _noisy(self) -> Compiled:
-        made = self._make("noisy")
+        made = self.make("noisy")
         square, n = made.size_out(3), made.size1_out(5)
         return Compiled(made, [(1,), (1,), (made.size1_out(2),), square, square, (n,)])
 
@@ -130,27 +147,30 @@ class CompiledStep:
             partial(_matrices, Mapped(*self._varied_made)),
         )
 
-    def __call__(
-        self, t: float, x: Array, u: Array, h: float, rtol: float, atol: float
-    ) -> Taken | None:
-        """The step of length h from (t, x) with the input u held, None where it is not sound."""
-        sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, u)
+    def step(
+        self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
+    ) -> WholeStep | None:
+        """The step under a held input, or in a vector space a feedback; None where not sound."""
+        if not self.compiled:
+            return None
+        if isinstance(law, HeldInput):
+            sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, law.value)
+            inputs = law.at_nodes
+        elif isinstance(law, LinearFeedback):
+            offsets, gains = law.along(t + h * _INPUTS)
+            limits = _UNLIMITED if law.limits is None else law.limits
+            columns = (
+                offsets.ravel(),
+                gains.ravel(),
+                *np.broadcast_to(limits, (2, offsets.shape[1])),
+            )
+            sound, error, states, fed, guards, bounds = self._fed((t, h, rtol, atol), x, *columns)
+            inputs = fed.copy()
+        else:
+            return None
         if not sound[0] > 0.0:
             return None
-        return Taken(float(error[0]), states.copy(), guards.copy(), bounds.copy())
-
-    def under(
-        self, law: LinearFeedback, t: float, x: Array, h: float, rtol: float, atol: float
-    ) -> Taken | None:
-        """The step under a feedback law, in a vector space, None where it is not sound."""
-        offsets, gains = law.along(t + h * _INPUTS)
-        limits = _UNLIMITED if law.limits is None else law.limits
-        columns = offsets.ravel(), gains.ravel(), *np.broadcast_to(limits, (2, offsets.shape[1]))
-        sound, error, *found = self._fed((t, h, rtol, atol), x, *columns)
-        if not sound[0] > 0.0:
-            return None
-        states, inputs, guards, bounds = (values.copy() for values in found)
-        return Taken(float(error[0]), states, guards, bounds, inputs)
+        return WholeStep(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
 
     def transition(
         self,
@@ -161,8 +181,10 @@ class CompiledStep:
         rtol: float,
         atol: float,
         noise: Diffusion | None = None,
-    ) -> Moved | None:
+    ) -> StepTransition | None:
         """The same step with its derivative, and noise; their entries count for the error too."""
+        if not self.compiled:
+            return None
         at = (t, h, rtol, atol), x, u
         if noise is None:
             sound, error, end, columns = self._varied(*at)
@@ -172,7 +194,8 @@ class CompiledStep:
             sound, error, end, columns, *more = self._noisy(*at, *densities)
         if not sound[0] > 0.0:
             return None
-        return Moved(float(error[0]), end.copy(), columns.T.copy(), *(a.copy() for a in more))
+        found = end.copy(), columns.T.copy(), *(a.copy() for a in more)
+        return StepTransition(float(error[0]), *found)
 
 
 class ManySteps(NamedTuple):

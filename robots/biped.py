@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, member, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import NotNegative, Positive, check_settings
 from hybridctl.symbolic import Joint, Transition, hybrid_system
@@ -249,7 +249,7 @@ def _rigid_transitions(body: _Body) -> Iterable[Transition | Joint]:
 
 
 def _with_impacts(
-    known: Outgoing, key: Modes, landings: dict[Modes, Reset], stance: Edge
+    known: Outgoing, key: Modes, landings: dict[Modes, ResetModel], stance: Edge
 ) -> Outgoing:
     """The ways out of mode `key`, with these landings, and `stance` where they accumulate."""
 
@@ -263,14 +263,14 @@ def _with_impacts(
     return replace(known, edge=edge, rest=rest)
 
 
-def _impact(base: HybridSystem, key: Modes) -> Reset:
+def _impact(base: HybridSystem, key: Modes) -> ResetModel:
     """The impact after which the closed feet of `key` have no normal velocity."""
     edge = base.outgoing(AIR).edge(tuple(f"{FEET[j]} closes" for j in _closed(key)))
     assert edge is not None
     return edge.reset
 
 
-def _landing(body: _Body, pieces: dict[Modes, Reset], key: Modes) -> Reset:
+def _landing(body: _Body, pieces: dict[Modes, ResetModel], key: Modes) -> ResetModel:
     """The impact of the feet that are closed in `key`, of which those that would pull let go."""
     impulses = {
         piece: ca.Function("impulses", [body.state], [body.against(_closed(piece), body.rate)])

@@ -15,9 +15,10 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.hybrid.flow import METHODS, Flow, Integrator
 from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.series import NODES
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
-from hybridctl.whole_step import CompiledStep, compiled_step
+from hybridctl.hybrid.system import MappedSystem
 
 KINDS = pytest.mark.parametrize("kind", [ca.SX, ca.MX])
 U = np.array([0.3])
@@ -43,7 +44,7 @@ def pendulum(kind=ca.SX):
 def generic(system):
     """The same system without its compiled steps."""
 
-    return hc.HybridSystem(lambda key: replace(system.mode(key), step=None), system.outgoing)
+    return MappedSystem(system, lambda key: Change())
 
 
 class Feedback:
@@ -65,10 +66,9 @@ LAWS = pytest.mark.parametrize("law", [HELD, Feedback()], ids=["held", "feedback
 
 
 def formulas(system, key="swing", rtol=1e-6, atol=1e-8, law=HELD):
-    mode, guards = system.mode(key), system.outgoing(key).guards
-    motion = Motion(mode, law, guards)
+    motion = Motion(system.mode(key), law, watched=True)
     return (
-        CompiledFormula(motion, motion.whole_step, rtol, atol),
+        CompiledFormula(motion, motion.whole_law, rtol, atol),
         ExplicitFormula(METHODS["DOP853"], motion, rtol, atol),
     )
 
@@ -159,17 +159,17 @@ def test_a_step_that_an_event_cuts_ends_on_it():
 
 
 def test_transition_matrices_are_central_differences_of_the_step():
-    step = pendulum().mode("swing").step
+    mode = pendulum().mode("swing")
     t, x, h, eps = 0.4, np.array([0.7, -0.3]), 0.2, 1e-5
-    moved = step.transition(t, x, U, h, 1e-9, 1e-9)
-    columns = [
-        (step(t, x + d, U, h, 1e-9, 1e-9).states[-1] - step(t, x - d, U, h, 1e-9, 1e-9).states[-1])
-        / (2.0 * eps)
-        for d in eps * np.eye(2)
-    ]
+    moved = mode.transition(t, x, U, h, 1e-9, 1e-9)
+
+    def end(x):
+        return mode.step(t, x, HeldInput(U), h, 1e-9, 1e-9).states[-1]
+
+    columns = [(end(x + d) - end(x - d)) / (2.0 * eps) for d in eps * np.eye(2)]
     # truncation eps^2, rounding 1e-16 / eps
     np.testing.assert_allclose(moved.matrix, np.array(columns).T, rtol=0.0, atol=1e-9)
-    np.testing.assert_allclose(moved.state, step(t, x, U, h, 1e-9, 1e-9).states[-1], atol=1e-14)
+    np.testing.assert_allclose(moved.state, end(x), atol=1e-14)
 
 
 def test_a_linear_flow_has_the_matrix_exponential():
@@ -198,23 +198,28 @@ def test_linearizations_of_both_steppers_agree():
 
 def test_what_needs_more_than_a_held_input_takes_the_generic_step():
     system = pendulum()
-    mode, guards = system.mode("swing"), system.outgoing("swing").guards
-    assert Motion(mode, HeldInput(U), guards).whole_step is mode.step
-    assert Motion(mode, Feedback(), guards).whole_step is mode.step
-    assert Motion(mode, lambda t, x: U, guards).whole_step is None
-    other = hc.Mode("swing", mode.space, lambda t, x, u: x, 1, step=mode.step)
-    assert Motion(other, HeldInput(U), guards).whole_step is None
+    mode, ways = system.mode("swing"), system.outgoing("swing")
+    held, fed = HeldInput(U), Feedback()
+    assert Motion(mode, held).whole_law is held
+    assert Motion(mode, fed).whole_law is fed
+    assert Motion(mode, lambda t, x: U).whole_law is None
+    guards = ways.guards
     moved = type(guards)(guards.names, lambda t, x, u: guards.values(t, x, u) + 1.0)
-    assert Motion(mode, HeldInput(U), moved).whole_step is None
+    other = hc.HybridSystem(system.mode, lambda key: replace(ways, guards=moved)).mode("swing")
+    assert Motion(other, held).whole_law is None
+    at = 0.2, np.array([0.3, 0.1])
+    assert other.step(*at, held, 0.01, 1e-9, 1e-9) is None
+    np.testing.assert_array_equal(other.guards(*at, U), mode.guards(*at, U) + 1.0)
 
 
 def test_what_is_too_large_has_no_compiled_step():
     x = ca.SX.sym("x", 2)
-    for count, kind in ((5000, type(None)), (5, CompiledStep)):
+    for count, compiled in ((5000, False), (5, True)):
         field = ca.vertcat(x[1], sum(ca.sin(k * x[0]) for k in range(count)))
-        motion = ca.Function("motion", [ca.SX.sym("t"), x, ca.SX.sym("u", 0)], [field, x[0]])
-        step = compiled_step(motion, lambda t, x, u: x, lambda t, x, u: x)
-        assert isinstance(step, kind)
+        mode = symbolic.hybrid_system([symbolic.Mode("m", x, field)], []).mode("m")
+        assert mode.compiled == compiled
+        step = mode.step(0.0, np.zeros(2), HeldInput(np.zeros(0)), 1e-3, 1e-9, 1e-9)
+        assert (step is not None) == compiled
 
 
 def test_systems_of_expressions_pickle():
@@ -225,7 +230,7 @@ def test_systems_of_expressions_pickle():
     assert [e.time for e in after.events] == [e.time for e in before.events]
     np.testing.assert_array_equal(after.final_state, before.final_state)
     mode = read.mode("swing")
-    assert Motion(mode, HeldInput(U), read.outgoing("swing").guards).whole_step is mode.step
+    assert mode.step(0.0, np.zeros(2), HeldInput(U), 1e-3, 1e-9, 1e-9) is not None
     matrices = [hc.linearize(s, before).state_transition for s in (system, read)]
     np.testing.assert_array_equal(*matrices)
 
@@ -268,8 +273,8 @@ def test_a_law_may_simulate_the_system_it_drives():
 
 
 def test_the_nodes_are_those_of_the_record():
-    step = pendulum().mode("swing").step
-    taken = step(0.0, np.array([1.0, 0.0]), U, 0.1, 1e-9, 1e-9)
+    mode = pendulum().mode("swing")
+    taken = mode.step(0.0, np.array([1.0, 0.0]), HeldInput(U), 0.1, 1e-9, 1e-9)
     assert taken.states.shape == (len(NODES), 2)
     assert taken.guards.shape == (len(NODES), 2)
     assert taken.bounds.shape == (2,)

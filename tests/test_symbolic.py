@@ -71,9 +71,9 @@ def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
     down, du = Side(system.mode("fly"), *POINT, np.array([0.3, -0.8])), np.zeros(0)
     reset = system.outgoing("fly").edge(("down",)).reset
     after = Side(system.mode("slide"), t, reset(t, x, u).state, du, du)
-    guards = system.outgoing("fly").guards
-    assert reset.whole.joins(down.mode, after.mode, guards)
-    assert not reset.whole.joins(after.mode, down.mode, guards)
+    assert down.mode.jump_of(0, reset) is not None
+    assert down.mode.jump_of(1, reset) is None
+    assert after.mode.jump_of(0, reset) is None
     whole = gains_between(system, "down", down, after)
     parts = crossing(system, "down", down, after, reset.jacobian(t, x, u))
     for name, value in vars(parts).items():

@@ -14,13 +14,13 @@ from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.variation import arc_transition
-from hybridctl.whole_step import CompiledStep, ManySteps
+from hybridctl.whole_step import CompiledMode, ManySteps
 
 _EXPONENT = DOP853_TABLEAU.exponent
 _STALLED = 64.0  # spacings of numbers at t: as near to a root as the rounding of a guard may leave
@@ -34,8 +34,7 @@ class Ground:
     matrices, None where none are asked for.
     """
 
-    mode: Mode
-    step: CompiledStep
+    mode: CompiledMode
     input: Array
     integrator: Integrator
     tolerances: Array
@@ -46,7 +45,7 @@ class Ground:
     @property
     def many(self) -> ManySteps:
         """The mapped functions of its steps."""
-        return self.step.many
+        return self.mode.many
 
     @property
     def rtol(self) -> float:
@@ -215,10 +214,10 @@ class Flight:
         sound, error, _, matrices = self._ground.many.varied(_scalars(t, h, *wanted), x, u)
         good = (sound[:, 0] > 0.0) & (error[:, 0] < 1.0)
         for k in np.flatnonzero(~good).tolist():
-            states = self._ground.step(t[k], x[k], u[k], h[k], *wanted)
-            self.odd[rows[k]] |= states is None
-            if states is not None:
-                step = Step(t[k], t[k] + h[k], states.states, np.tile(u[k], (8, 1)))
+            taken = self._ground.mode.step(t[k], x[k], HeldInput(u[k]), h[k], *wanted)
+            self.odd[rows[k]] |= taken is None
+            if taken is not None:
+                step = Step(t[k], t[k] + h[k], taken.states, taken.inputs)
                 matrices[k] = arc_transition(self._ground.mode, self._arc_of(step), *wanted)
         self.matrix[rows] = matrices @ self.matrix[rows]
 
@@ -250,7 +249,7 @@ class Flight:
     def _paced(self, rows: Rows) -> None:
         """Look at the pace; members that another method may suit are odd."""
         mode, ground = self._ground.mode, self._ground
-        if mode.pace is None:
+        if not mode.paced:
             return
         for k in rows.tolist():
             x = mode.space.normalize(self._x[k])

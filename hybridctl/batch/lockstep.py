@@ -9,7 +9,7 @@ it shows what is wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from hybridctl.compiled import Mapped
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.run import (
     LONGER,
@@ -39,13 +39,12 @@ from hybridctl.sensitivity.gains import GRAZING
 from hybridctl.sensitivity.linearize import jump_matrix
 from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.sensitivity.variation import arc_transition
-from hybridctl.whole_jump import CompiledJump
-from hybridctl.whole_step import CompiledStep
+from hybridctl.whole_step import CompiledMode
 
 
-def flies(mode: Mode) -> bool:
-    """Whether a mode has compiled steps of its own field, so that members can fly together."""
-    return isinstance(mode.step, CompiledStep) and mode.step.field == mode.field
+def flies(mode: ModeModel) -> TypeGuard[CompiledMode]:
+    """Whether a mode takes whole steps of its own, so that members can fly together."""
+    return isinstance(mode, CompiledMode) and mode.compiled
 
 
 class Arrived(NamedTuple):
@@ -86,11 +85,20 @@ class _Wave(NamedTuple):
 
 
 class _MappedJump(NamedTuple):
-    """The jump of a guard as a function of many points, see `CompiledJump`."""
+    """The jump of a guard as a function of many points, see `CompiledJump`.
+
+    target, after: where it leads.
+    """
 
     target: ModeKey
-    input: Array
+    after: Ground
     function: Mapped
+
+    def saltation(self, times: Array, found: Sequence[Array]) -> Array:
+        """The saltation matrices (m, nx+, nx), given what the function returned at these times."""
+        states, _, by_state, reset_state, reset_rate = found
+        change = self.after.rate(times, states) - reset_rate
+        return np.asarray(reset_state - change[:, :, None] * by_state[:, None, :])
 
 
 class Lockstep:
@@ -191,13 +199,14 @@ class Lockstep:
             return np.zeros(len(wave.rows), dtype=bool)
         crowded = wave.times - self._recent[wave.rows, 0] <= run.at_once
         ordinary: Flags = ~crowded & (self._fired[wave.rows] < run.max_events)
-        inputs = [np.tile(u, (len(wave.rows), 1)) for u in (self._input(key), jump.input)]
-        states, slopes, saltation = jump.function(wave.times[:, None], wave.states, *inputs)
+        inputs = np.tile(self._input(key), (len(wave.rows), 1))
+        found = jump.function(wave.times[:, None], wave.states, inputs)
+        states, slopes = found[:2]
         ordinary &= np.isfinite(states).all(axis=1)
         matrices = wave.matrices
         if matrices is not None:
             ordinary &= slopes[:, 0] < -GRAZING * slopes[:, 1]
-            matrices = saltation @ matrices
+            matrices = jump.saltation(wave.times, found) @ matrices
         after = _Wave(wave.rows, wave.times, states, matrices).part(np.flatnonzero(ordinary))
         name = run.system.outgoing(key).guards.names[guard]
         sizes = sizes_of_jumps(wave.states, states)[ordinary].tolist()
@@ -289,18 +298,13 @@ class Lockstep:
 
     def _new_ground(self, key: ModeKey) -> Ground | None:
         run, mode = self._run, self._run.system.mode(key)
-        guards = run.system.outgoing(key).guards
-        step = mode.step
-        if not isinstance(step, CompiledStep) or not flies(mode):
-            return None
-        if guards.names and step.guards != guards.values:
+        if not flies(mode):
             return None
         return Ground(
             mode,
-            step,
             self._input(key),
             run.integrator,
-            run.guard_tolerance * guards.sizes,
+            run.guard_tolerance * mode.guard_set.sizes,
             run.event_window,
             run.t_end,
             self._tolerances,
@@ -316,16 +320,15 @@ class Lockstep:
         run, ways = self._run, self._run.system.outgoing(key)
         fired = (ways.guards.names[guard],)
         edge = ways.edge(fired)
-        if edge is None or edge.target is None or not isinstance(edge.reset.whole, CompiledJump):
+        if edge is None or edge.target is None:
             return None
         before, after = self._ground(key), self._ground(edge.target)
         if before is None or after is None or (run.rests and ways.rest(fired) is not None):
             return None
-        if after.mode.select is not None or after.mode.held is not None:
+        jump = before.mode.jump_of(guard, edge.reset)
+        if jump is None or after.mode.selects or after.mode.held is not None:
             return None
-        if not edge.reset.whole.joins(before.mode, after.mode, ways.guards):
-            return None
-        return _MappedJump(edge.target, after.input, edge.reset.whole.many)
+        return _MappedJump(edge.target, after, jump.many)
 
 
 def _size(wave: _Wave) -> int:

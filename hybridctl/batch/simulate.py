@@ -16,7 +16,7 @@ from hybridctl.batch.lockstep import Arrived, Lockstep, flies
 from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import Passed
 from hybridctl.hybrid.simulate import new_run, simulate
@@ -163,7 +163,7 @@ def _alone(
 
 
 def _gathered(
-    members: Iterable[Arrived | HybridctlError], modes: Sequence[Mode], sensitivities: bool
+    members: Iterable[Arrived | HybridctlError], modes: Sequence[ModeModel], sensitivities: bool
 ) -> Batch:
     """What became of members that began in these modes."""
     found = list(members)

@@ -27,7 +27,7 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.gains import reset_derivative
+from hybridctl.sensitivity.gains import differentiable_reset
 
 _RANK = 1e-9
 
@@ -217,7 +217,8 @@ def impact_projector(system: HybridSystem, event: Event) -> Array:
     columns, rows = [np.zeros((ndx - half, 0))], [np.zeros((0, ndx - half))]
     for name in event.guards:
         at = (event.time, event.state_before, event.input_before)
-        change = reset_derivative(system, mode, name, *at).state[half:, half:] - np.eye(ndx - half)
+        reset = differentiable_reset(system, mode, name).jacobian(*at)
+        change = reset.state[half:, half:] - np.eye(ndx - half)
         u, sizes, v = np.linalg.svd(change)
         rank = int((sizes > _RANK).sum())
         columns.append(u[:, :rank] * sizes[:rank])

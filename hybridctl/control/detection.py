@@ -44,9 +44,9 @@ class ForceSignal:
     def shows(self, contact: int, event: Event) -> bool:
         """Whether the force of a contact is above the threshold just before an event."""
         mode = self.system.mode(event.mode_before)
-        if mode.outputs is None:
-            raise SystemDefinitionError(f"mode {mode.key!r} has no outputs to measure")
         values = mode.outputs(event.time, event.state_before, event.input_before)
+        if not values:
+            raise SystemDefinitionError(f"mode {mode.key!r} has no outputs to measure")
         if self.output not in values:
             raise InputError(
                 f"output {self.output!r} is none of mode {mode.key!r}, which has {sorted(values)}"

@@ -14,7 +14,6 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.control.reference import Reference, sequences
-from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.tables import mode_text
@@ -138,14 +137,11 @@ def _acting(impulses: Array) -> Array:
 
 def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
     """D_t g + D_x g f + D_u g du/dt just before the event."""
-    guards = system.outgoing(event.mode_before).guards
-    if guards.jacobian is None:
-        raise SystemDefinitionError(f"guards of mode {event.mode_before!r} have no Jacobian")
-    at = (event.time, event.state_before, event.input_before)
-    derivative = guards.jacobian(*at)
-    rates = derivative.time + derivative.state @ system.mode(event.mode_before).field(*at)
-    rates = rates + derivative.input @ event.input_rate
-    return {name: float(rates[guards.names.index(name)]) for name in event.guards}
+    mode = system.mode(event.mode_before)
+    point = mode.calc(event.time, event.state_before, event.input_before)
+    d = mode.guard_jacobian_at(point)
+    rates = d.time + d.state @ point.field + d.input @ event.input_rate
+    return {name: float(rates[mode.guard_names.index(name)]) for name in event.guards}
 
 
 def _phantom_margin(system: HybridSystem, event: Event, arc: Arc, fired: tuple[str, ...]) -> float:

@@ -11,7 +11,7 @@ from hybridctl.checks import Array, array, instance, number, vector
 from hybridctl.errors import GuardViolatedError, InputError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.model import Model
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.system import HybridSystem
 
 _FARTHEST = 4.0  # deviations, of a surface from where it is taken to be
@@ -52,7 +52,7 @@ def admitted(model: Model, estimate: Estimate) -> Estimate:
     return found
 
 
-def _check_guards(model: Model, mode: Mode, t: float, x: Array) -> None:
+def _check_guards(model: Model, mode: ModeModel, t: float, x: Array) -> None:
     key, rewind, u = mode.key, model.rewind, np.zeros(mode.nu)
     guards = model.system.outgoing(key).guards
     g, allowed = guards.checked(key, t, x, u), model.tolerances(key)
@@ -73,7 +73,7 @@ def _check_guards(model: Model, mode: Mode, t: float, x: Array) -> None:
         )
 
 
-def _covariance(mode: Mode, given: Array) -> Array:
+def _covariance(mode: ModeModel, given: Array) -> Array:
     """A covariance, with what rounding has left of asymmetry and below zero taken off."""
     n = mode.space.ndx
     p = array("covariance", given, (n, n))

@@ -22,7 +22,7 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
         return condition(model, e, guard, law)
     row = model.system.outgoing(e.mode).guards.names.index(guard)
 
-    def value(mode: Mode, t: float, x: Array, u: Array) -> Array:
+    def value(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         return model.guards(mode.key, t, x, u)[[row]]
 
-    def jacobian(mode: Mode, t: float, x: Array, u: Array) -> Array:
+    def jacobian(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         return model.guard_rates(mode.key, t, x, u)[0][[row]]
 
     zero = Measurement(guard, value, jacobian, np.array([[variance]]))

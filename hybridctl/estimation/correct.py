@@ -26,7 +26,7 @@ from hybridctl.estimation.measurement import (
     ImplicitMeasurement,
     Measurement,
 )
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 
 
 class Innovation(NamedTuple):
@@ -55,7 +55,7 @@ class Innovation(NamedTuple):
 
 def correct(
     measurement: AnyMeasurement,
-    mode: Mode,
+    mode: ModeModel,
     estimate: Estimate,
     value: Array,
     u: Array,
@@ -85,7 +85,7 @@ def correct(
 
 def compared(
     measurement: AnyMeasurement,
-    mode: Mode,
+    mode: ModeModel,
     estimate: Estimate,
     value: Array,
     u: Array,
@@ -112,7 +112,7 @@ def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Liter
     return given if measurement.residual is None and given.any() else None
 
 
-def observed(measurement: Measurement, mode: Mode, t: float, x: Array, u: Array) -> Array:
+def observed(measurement: Measurement, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
     """What would be measured without noise (m,)."""
     value = measurement.value(mode, t, x, u)
     if type(value) is np.ndarray and value.dtype == np.float64:
@@ -187,7 +187,7 @@ def _limit(gate: float, dimension: int) -> float:
     return float(chi2.ppf(gate, dimension))
 
 
-def _jacobian(measurement: Measurement, mode: Mode, estimate: Estimate, u: Array) -> Array:
+def _jacobian(measurement: Measurement, mode: ModeModel, estimate: Estimate, u: Array) -> Array:
     h, k = measurement.jacobian(mode, estimate.time, estimate.mean, u), measurement.dimension
     if type(h) is not np.ndarray or h.flags.writeable:
         h = array(f"Jacobian of {measurement.name!r}", h)

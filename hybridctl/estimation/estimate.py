@@ -13,7 +13,7 @@ from scipy.linalg.lapack import dpotrf
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.tolerances import OFF
 from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
@@ -106,7 +106,7 @@ def right_jacobian(space: Space, dx: Array) -> Array:
     return total
 
 
-def corrected(mode: Mode, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+def corrected(mode: ModeModel, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     """Mean and covariance after a correction dx (ndx,), with the mean on the mode's constraints.
 
     What contacts hold has no variance, so that a correction keeps it to first order; what is left
@@ -116,7 +116,7 @@ def corrected(mode: Mode, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     return constrained(mode, after), p
 
 
-def constrained(mode: Mode, x: Array) -> Array:
+def constrained(mode: ModeModel, x: Array) -> Array:
     """The state near x (nx,) that obeys the constraints of its mode; x where there is none."""
     if mode.project is None or (mode.held is not None and mode.held.excess(x) <= OFF):
         return x

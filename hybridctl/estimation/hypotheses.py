@@ -36,7 +36,7 @@ from hybridctl.estimation.predict import Prediction, extend
 from hybridctl.estimation.reconcile import ahead, reconcile, risen
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.trajectory import Event
 
 HYPOTHESES = 1  # by default
@@ -51,7 +51,7 @@ _EXACT = 1e-9  # of a coordinate without deviation, relative
 
 Corrected = tuple[Estimate, Innovation]
 Predict = Callable[[Model, Estimate, float, InputLaw], Prediction]
-Correct = Callable[[AnyMeasurement, Mode, Estimate, Array, Array], Corrected | None]
+Correct = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], Corrected | None]
 
 
 class Moments(NamedTuple):
@@ -363,11 +363,12 @@ def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:
 
 def _margins(model: Model, e: Estimate, law: InputLaw) -> tuple[Array, Array]:
     """Values (n,) and variances (n,) of the guards at the mean of an estimate."""
-    u, guards = law(e.time, e.mean), model.system.outgoing(e.mode).guards
-    g, d = guards.values(e.time, e.mean, u), model.guard_jacobian(e.mode, e.time, e.mean, u).state
+    mode = model.system.mode(e.mode)
+    point = mode.calc(e.time, e.mean, law(e.time, e.mean))
+    g, d = point.guards, mode.guard_jacobian_at(point).state
     variances = ((d @ e.covariance) * d).sum(axis=1)
     if model.guard_noise is not None:
-        variances = variances + [model.guard_noise.of(name) for name in guards.names]
+        variances = variances + [model.guard_noise.of(name) for name in mode.guard_names]
     return g, variances
 
 

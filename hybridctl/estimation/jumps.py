@@ -18,6 +18,7 @@ from scipy.linalg import block_diag
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
+from hybridctl.hybrid.model import JumpPoint
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.augmentation import with_guard_offsets
@@ -96,18 +97,15 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
     """
     t, x, u = event.time, event.state_before, event.input_before
     edge = system.outgoing(event.mode_before).edge(event.guards)
-    jacobian = None if edge is None else edge.reset.given(event.report).jacobian
-    if jacobian is not None:
-        return jacobian(t, x, u).state
+    if edge is not None and edge.reset.differentiable:
+        return edge.reset.calc_diff(JumpPoint(t, x, u, event.report)).state
     key, total = event.mode_before, np.eye(system.mode(event.mode_before).space.ndx)
     for guard in event.guards:
         single = system.outgoing(key).edge((guard,))
-        if single is None or single.reset.jacobian is None:
+        if single is None or not single.reset.differentiable:
             continue
         jump = single.reset(t, x, u)
-        jacobian = single.reset.given(jump.report).jacobian
-        assert jacobian is not None
-        total = jacobian(t, x, u).state @ total
+        total = single.reset.calc_diff(JumpPoint(t, x, u, jump.report)).state @ total
         x, key = jump.state, single.target if jump.mode is None else jump.mode
     return np.asarray(total)
 
@@ -124,8 +122,8 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    present = system.outgoing(event.mode_before).guards.names
-    guards = [guard_derivative(system, before, g, t, x, u) for g in event.guards if g in present]
+    present = before.guard_names
+    guards = [guard_derivative(before, g, t, x, u) for g in event.guards if g in present]
     values = [guard.state for guard in guards if not guard.input.any()]
     rates = [row @ coefficients(before, t, x, u).state for row in values]
     rows = np.array([*values, *rates]).reshape(-1, len(p))
@@ -197,7 +195,7 @@ def _rates(system: HybridSystem, event: Event) -> Rates:
     flow = before.field(t, x, u)
     found = {}
     for guard in event.guards:
-        g = guard_derivative(system, before, guard, t, x, u)
+        g = guard_derivative(before, guard, t, x, u)
         rate = g.time + g.state @ flow + g.input @ event.input_rate
         found[guard] = float(rate), np.asarray(g.state @ a)
     return found

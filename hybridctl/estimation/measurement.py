@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, count, function, instance, number, semidefinite, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 
-Observed = Callable[[Mode, float, Array, Array], Array]
+Observed = Callable[[ModeModel, float, Array, Array], Array]
 
 GATE = 0.999999  # probability with which a right value passes by default
 _SHARE = 1e-4  # of the least deviation of a value: the error of a flow
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
     covariance: Array
 
 
-Compare = Callable[[Mode, float, Array, Array, Array], Comparison | None]
+Compare = Callable[[ModeModel, float, Array, Array, Array], Comparison | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +198,12 @@ def _posed(
     return Measurement(pose.name, pose.value, partial(_constant, h), r, pose.residual, gate)
 
 
-def _constant(matrix: Array, mode: Mode, t: float, x: Array, u: Array) -> Array:
+def _constant(matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
     """A Jacobian that is the same everywhere."""
     return matrix
 
 
-def _product(name: str, matrix: Array, mode: Mode, t: float, x: Array, u: Array) -> Array:
+def _product(name: str, matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
     """C x in a vector space."""
     _check_vector_space(name, mode, matrix.shape[1])
     return np.asarray(matrix @ x)
@@ -217,12 +217,12 @@ class _Entries:
     indices: list[int]
     anywhere: bool = False
 
-    def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+    def value(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         if not self.anywhere:
             _check_vector_space(self.name, mode, None, max(self.indices, default=-1))
         return np.asarray(x[self.indices])
 
-    def jacobian(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+    def jacobian(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         return _rows_of_identity(tuple(self.indices), mode.space.ndx)
 
 
@@ -242,7 +242,7 @@ class _Pose:
     size: int
     ndx: int
 
-    def value(self, mode: Mode, t: float, x: Array, u: Array) -> Array:
+    def value(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         return np.asarray(x[: self.size])
 
     def residual(self, predicted: Array, measured: Array) -> Array:
@@ -257,7 +257,7 @@ class _Pose:
         return robot.difference(q, robot.normalize(seen))[: self.ndx]
 
 
-def _check_vector_space(name: str, mode: Mode, size: int | None, largest: int = -1) -> None:
+def _check_vector_space(name: str, mode: ModeModel, size: int | None, largest: int = -1) -> None:
     space = mode.space
     if space.nx != space.ndx:
         raise SystemDefinitionError(

@@ -16,19 +16,19 @@ from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
-from hybridctl.hybrid.mode import (
+from hybridctl.hybrid.mapped import MappedMode, MappedPoint, WithoutGuards
+from hybridctl.hybrid.mode import Edge, Outgoing, Reset
+from hybridctl.hybrid.model import (
+    FREE_PACE,
     Diffusion,
-    Edge,
     FieldJacobian,
     GuardJacobian,
-    GuardSet,
-    Mode,
     ModeKey,
-    Outgoing,
-    Reset,
+    ModeModel,
+    Pace,
 )
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Arc, Event
 
 GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
@@ -59,7 +59,7 @@ class Model:
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The values of the guards of a mode."""
-        return np.asarray(self.system.outgoing(key).guards.values(t, x, u), dtype=np.float64)
+        return np.asarray(self.system.mode(key).guards(t, x, u), dtype=np.float64)
 
     def tolerances(self, key: ModeKey) -> Array:
         """How far below zero the guards of a mode (n,) may be at a state inside it."""
@@ -67,8 +67,10 @@ class Model:
 
     def guard_rates(self, key: ModeKey, t: float, x: Array, u: Array) -> tuple[Array, Array]:
         """D_x g (n, ndx) and the rates dg/dt (n,) of the guards at constant input."""
-        d = self.guard_jacobian(key, t, x, u)
-        return d.state, d.time + d.state @ self.system.mode(key).field(t, x, u)
+        mode = self.system.mode(key)
+        point = mode.calc(t, x, u)
+        d = mode.guard_jacobian_at(point)
+        return d.state, d.time + d.state @ point.field
 
     def sees_input(self, key: ModeKey, t: float, x: Array, u: Array) -> NDArray[np.bool_]:
         """Which guards of a mode (n,) depend on the input."""
@@ -76,23 +78,17 @@ class Model:
 
     def guard_jacobian(self, key: ModeKey, t: float, x: Array, u: Array) -> GuardJacobian:
         """The derivatives of the guards of a mode."""
-        jacobian = self.system.outgoing(key).guards.jacobian
-        if jacobian is None:
-            raise SystemDefinitionError(f"the guards of mode {key!r} have no Jacobian")
-        return jacobian(t, x, u)
+        return self.system.mode(key).guard_jacobian(t, x, u)
 
     def without(self, key: ModeKey, names: Sequence[str]) -> HybridSystem:
         """The system, with one mode that lacks some of its guards."""
-        full = self.system.outgoing(key)
-        kept = [i for i, name in enumerate(full.guards.names) if name not in names]
-        guards = GuardSet(
-            tuple(full.guards.names[i] for i in kept),
-            lambda t, x, u: np.asarray(full.guards.values(t, x, u))[kept],
-            scales=full.guards.sizes[kept],
-        )
-        reduced = replace(full, guards=guards)
+        ways, mode = self.system.outgoing(key), self.system.mode(key)
+        kept = [i for i, name in enumerate(mode.guard_names) if name not in names]
+        reduced = MappedMode(mode, WithoutGuards(kept))
+        fewer = replace(ways, guards=reduced.guard_set)
         return HybridSystem(
-            self.system.mode, lambda k: reduced if k == key else self.system.outgoing(k)
+            lambda k: reduced if k == key else self.system.mode(k),
+            lambda k: fewer if k == key else self.system.outgoing(k),
         )
 
     def extended(self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Arc:
@@ -110,10 +106,11 @@ class Model:
 
         beside: guards that do not count. Raises as `extended` does.
         """
-        mode, ways = replace(self.system.mode(key), select=None), self.without(key, beside)
-        stay = Edge(Reset.identity(mode.space.ndx), key)
+        own = self.system.mode(key)
+        kept = [i for i, name in enumerate(own.guard_names) if name not in beside]
+        mode, stay = MappedMode(own, _Staying(kept)), Edge(Reset.identity(own.space.ndx), key)
         system = HybridSystem(
-            lambda key: mode, lambda key: Outgoing(ways.outgoing(key).guards, lambda fired: stay)
+            lambda key: mode, lambda key: Outgoing(mode.guard_set, lambda fired: stay)
         )
         run = simulate(
             system, key, x, (start, end), law, rtol=self.rtol, atol=self.atol,
@@ -123,10 +120,10 @@ class Model:
 
     def backwards(
         self, key: ModeKey, x: Array, time: float, length: float, law: InputLaw
-    ) -> tuple[Mode, Arc]:
+    ) -> tuple[ModeModel, Arc]:
         """The flow of one mode back from `time`, over times 0 to `length` counted backwards."""
-        mode = _reversed(self.system.mode(key), time)
-        system = HybridSystem(lambda key: mode, _no_guards)
+        mode = MappedMode(self.system.mode(key), _Reversed([], time))
+        system = HybridSystem(lambda key: mode, lambda key: Outgoing(mode.guard_set, _no_edge))
         return mode, self._flow(system, key, x, (0.0, length), lambda s, x: law(time - s, x))
 
     def fire(self, key: ModeKey, guards: Sequence[str], t: float, x: Array, law: InputLaw) -> Event:
@@ -144,7 +141,7 @@ class Model:
             raise SystemDefinitionError(f"the reset of {tuple(guards)} names no mode to go to")
         for _ in range(_SELECTIONS):
             mode = system.mode(after)
-            selected = after if mode.select is None else mode.select(t, jump.state, u)
+            selected = mode.select(t, jump.state, u) if mode.selects else after
             if selected == after:
                 none = np.zeros_like(u)
                 return Event(
@@ -173,8 +170,8 @@ class Model:
         nu = self.system.mode(key).nu
         return no_input(nu) if given is None else HeldInput(vector("input", given, nu))
 
-    def diffusion(self, mode: Mode) -> Diffusion | None:
-        """The noise of a mode where it is constant, and its compiled step knows its guards."""
+    def diffusion(self, mode: ModeModel) -> Diffusion | None:
+        """The noise of a mode that takes whole steps, where it is constant."""
         if mode.key not in self._diffusions:
             self._diffusions[mode.key] = self._diffusion(mode)
         return self._diffusions[mode.key]
@@ -183,9 +180,8 @@ class Model:
     def _diffusions(self) -> dict[ModeKey, Diffusion | None]:
         return {}
 
-    def _diffusion(self, mode: Mode) -> Diffusion | None:
-        step, guards = mode.step, self.system.outgoing(mode.key).guards
-        if step is None or step.field != mode.field or step.guards != guards.values:
+    def _diffusion(self, mode: ModeModel) -> Diffusion | None:
+        if not mode.compiled:
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
@@ -204,7 +200,7 @@ class Model:
 
     @cached_property
     def _without_guards(self) -> HybridSystem:
-        return HybridSystem(self.system.mode, _no_guards)
+        return MappedSystem(self.system, lambda key: WithoutGuards([]))
 
     def _flow(
         self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
@@ -228,24 +224,34 @@ def _limit(key: ModeKey) -> Callable[[float], None]:
     return tick
 
 
-def _no_guards(key: ModeKey) -> Outgoing:
-    def edge(fired: tuple[str, ...]) -> Edge | None:
-        return None
-
-    return Outgoing(GuardSet((), lambda t, x, u: np.zeros(0)), edge)
+def _no_edge(fired: tuple[str, ...]) -> None:
+    return None
 
 
-def _reversed(mode: Mode, time: float) -> Mode:
-    """A mode that flows backwards from `time`."""
-    derivatives = mode.jacobian
+class _Staying(WithoutGuards):
+    """A mode that stays, whatever its forces say."""
 
-    def field(s: float, x: Array, u: Array) -> Array:
-        return -np.asarray(mode.field(time - s, x, u))
+    def selects(self, inner: bool) -> bool:
+        return False
 
-    def jacobian(s: float, x: Array, u: Array) -> FieldJacobian:
-        if derivatives is None:
-            raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
-        d = derivatives(time - s, x, u)
+
+@dataclass(frozen=True, eq=False)
+class _Reversed(WithoutGuards):
+    """A mode that flows backwards from `end`, past its guards."""
+
+    end: float
+    keeps_steps = False
+
+    def time(self, t: float) -> float:
+        return self.end - t
+
+    def field(self, point: MappedPoint) -> Array:
+        return -np.asarray(point.inner.field)
+
+    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
+        d = super().field_jacobian(point)
         return FieldJacobian(-d.state, -d.input)
 
-    return Mode(mode.key, mode.space, field, mode.nu, jacobian)
+    def pace(self, point: MappedPoint) -> Pace:
+        """None: what decays forwards grows backwards."""
+        return FREE_PACE

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, function, number, semidefinite
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.variation import coefficients
@@ -53,7 +53,7 @@ class Noise:
             label = self.name if mode is None else f"{self.name}[{mode!r}]"
             self._fixed[mode] = semidefinite(label, matrix)
 
-    def constant(self, mode: Mode) -> tuple[Array, Array] | None:
+    def constant(self, mode: ModeModel) -> tuple[Array, Array] | None:
         """What is constant in a mode: Q (ndx, ndx), and W (nu, nu) through the input; or None."""
         if callable(self.value):
             return None
@@ -61,7 +61,7 @@ class Noise:
         w = self._checked(mode, self._of(mode.key))
         return (np.zeros((ndx, ndx)), w) if self.through_input else (w, np.zeros((nu, nu)))
 
-    def matrix(self, mode: Mode, t: float, x: Array, u: Array, input_map: Array) -> Array:
+    def matrix(self, mode: ModeModel, t: float, x: Array, u: Array, input_map: Array) -> Array:
         """Covariance or density (ndx, ndx) at a point; input_map (ndx, nu) is D_u f there."""
         if callable(self.value):
             w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
@@ -70,7 +70,7 @@ class Noise:
         w = self._checked(mode, w)
         return np.asarray(input_map @ w @ input_map.T) if self.through_input else w
 
-    def _checked(self, mode: Mode, w: Array) -> Array:
+    def _checked(self, mode: ModeModel, w: Array) -> Array:
         size = mode.nu if self.through_input else mode.space.ndx
         if w.shape != (size, size):
             what = "inputs" if self.through_input else "dimensions of the tangent space"

@@ -22,7 +22,7 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space
@@ -102,7 +102,7 @@ def differences(space: Space, x: Array, states: Array) -> Array:
     return np.array([space.difference(x, state) for state in states])
 
 
-def integrated(mode: Mode, x: Array, ways: Array) -> Array:
+def integrated(mode: ModeModel, x: Array, ways: Array) -> Array:
     """The states (n, nx) reached from x, or from the states x (n, nx), along the ways (n, ndx).
 
     They obey the constraints of the mode.

@@ -21,7 +21,7 @@ four of order h^5, so that e^(7/5) stands for it.
 
 This serves arcs of any simulation, noise that is a function of the state, and modes whose contacts
 slide: their friction is stiff, and one panel holds where the error of a compiled step with its
-noise (`WholeStep.transition`) is far too large. Elsewhere that step is taken: 9 instead of
+noise (`ModeModel.transition`) is far too large. Elsewhere that step is taken: 9 instead of
 46 us for a ball, 19 instead of 51 for a block.
 """
 
@@ -40,7 +40,8 @@ from hybridctl.estimation.jumps import jumped
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.mode import Mode, Taken
+from hybridctl.hybrid.mode import ModeModel
+from hybridctl.hybrid.model import WholeStep
 from hybridctl.hybrid.series import TO_SERIES, basis
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.tolerances import FORCED
@@ -61,7 +62,9 @@ _HALVINGS = 24
 _HALVINGS_FOR_NOISE = 10
 
 
-def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float) -> Propagation:
+def transition(
+    mode: ModeModel, arc: Arc, noise: Noise | None, p: Array, rtol: float
+) -> Propagation:
     """The flow of deviations along an arc, and the noise gathered on it.
 
     p (ndx, ndx): the covariance at its start, next to which rounding is judged. rtol: of each
@@ -91,7 +94,7 @@ def transition(mode: Mode, arc: Arc, noise: Noise | None, p: Array, rtol: float)
 
 
 def step_transition(
-    mode: Mode, t: float, h: float, states: Array, u: Array, noise: Noise | None, p: Array,
+    mode: ModeModel, t: float, h: float, states: Array, u: Array, noise: Noise | None, p: Array,
     rtol: float,
 ) -> Propagation | None:  # fmt: skip
     """The same on one step of length h from t, with states (8, nx) at the nodes of `series`.
@@ -104,7 +107,7 @@ def step_transition(
     return _across(panel, h, p, rtol, 0)
 
 
-def generator(mode: Mode, noise: Noise | None, t: float, x: Array, u: Array) -> Array:
+def generator(mode: ModeModel, noise: Noise | None, t: float, x: Array, u: Array) -> Array:
     """The matrix (2 ndx, 2 ndx) of the linear equation at a point."""
     n = mode.space.ndx
     c = coefficients(mode, t, x, u)
@@ -219,7 +222,7 @@ def predict(
     return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
 
 
-def _flowed(model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw) -> Prediction:
+def _flowed(model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw) -> Prediction:
     """The estimate at time `end` by the closed form of its mode."""
     u = law(e.time, e.mean)
     assert mode.flow is not None
@@ -236,16 +239,15 @@ def _flowed(model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw) ->
 
 
 def _in_one_step(
-    model: Model, mode: Mode, e: Estimate, end: float, law: InputLaw
+    model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw
 ) -> Prediction | None:
     """The prediction by one compiled step on which nothing happens; None where there is none."""
     if not isinstance(law, HeldInput):
         return None
     h, u = end - e.time, law.value
     noise = model.diffusion(mode)
-    if noise is not None and mode.pace is None:
-        assert mode.step is not None
-        moved = mode.step.transition(e.time, e.mean, u, h, model.rtol, model.atol, noise)
+    if noise is not None and not mode.paced:
+        moved = mode.transition(e.time, e.mean, u, h, model.rtol, model.atol, noise)
         if moved is None or not moved.error < 1.0:
             return None
         assert moved.noise is not None
@@ -261,18 +263,14 @@ def _in_one_step(
             e.since,
         )
         return Prediction(after, (), moved.matrix)
-    taken = _taken(model, mode, e, h, u)
-    if taken is None:
-        return None
-    assert mode.step is not None
-    same = mode.step.guards == model.system.outgoing(e.mode).guards.values
-    if not same or not (taken.bounds > 0.0).all():
+    taken = _taken(model, mode, e, h, law)
+    if taken is None or not (taken.bounds > 0.0).all():
         return None
     return _ended(model, mode, e, end, taken, u)
 
 
 def _ended(
-    model: Model, mode: Mode, e: Estimate, end: float, taken: Taken, u: Array
+    model: Model, mode: ModeModel, e: Estimate, end: float, taken: WholeStep, u: Array
 ) -> Prediction | None:
     """The prediction at the end of a compiled step, None where its covariance needs several."""
     noise, p = model.process_noise, e.covariance
@@ -293,20 +291,19 @@ def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Predicti
     mode = model.system.mode(e.mode)
     if not isinstance(law, HeldInput) or end == e.time:
         return None
-    taken = _taken(model, mode, e, end - e.time, law.value)
+    taken = _taken(model, mode, e, end - e.time, law)
     return None if taken is None else _ended(model, mode, e, end, taken, law.value)
 
 
-def _taken(model: Model, mode: Mode, e: Estimate, h: float, u: Array) -> Taken | None:
-    """A compiled step that is accurate, if there is one."""
-    step = mode.step
-    if step is None or step.field != mode.field:
-        return None
-    taken = step(e.time, e.mean, u, h, model.rtol, model.atol)
+def _taken(
+    model: Model, mode: ModeModel, e: Estimate, h: float, law: HeldInput
+) -> WholeStep | None:
+    """A whole step that is accurate, if there is one."""
+    taken = mode.step(e.time, e.mean, law, h, model.rtol, model.atol)
     if taken is None or not taken.error < 1.0:
         return None
-    if mode.pace is not None:
-        pace = mode.pace(e.time, e.mean, u)
+    if mode.paced:
+        pace = mode.pace(e.time, e.mean, law.value)
         if abs(h) > min(pace.longest_step, pace.relaxation):
             return None
     return taken
@@ -436,7 +433,9 @@ def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Predicti
     return now.onward(*along(model, model.system.mode(e.mode), arc, e, end))
 
 
-def along(model: Model, mode: Mode, arc: Arc, e: Estimate, time: float) -> tuple[Estimate, Array]:
+def along(
+    model: Model, mode: ModeModel, arc: Arc, e: Estimate, time: float
+) -> tuple[Estimate, Array]:
     """An estimate at the end of an arc of a mode, which is at a time, and the map to it."""
     flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
     p = flow.covariance(e.covariance)

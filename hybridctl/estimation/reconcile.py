@@ -31,7 +31,7 @@ from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefin
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc
 
@@ -213,7 +213,7 @@ def _rewound(
     return _fired_there(model, _taken_back(model, present, mode, arc), falling, law)
 
 
-def _taken_back(model: Model, present: Prediction, mode: Mode, arc: Arc) -> Prediction:
+def _taken_back(model: Model, present: Prediction, mode: ModeModel, arc: Arc) -> Prediction:
     """The estimate at the end of an arc that runs backwards from it."""
     e = present.estimate
     return present.onward(*along(model.quiet, mode, arc, e, e.time - arc.end))

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
@@ -150,10 +150,10 @@ def _normal_forces(model: FilterModel, truth: Truth) -> Array:
     rows = []
     for t in truth.times.tolist():
         arc = truth.run.arc(t)
-        outputs = model.system.mode(arc.mode).outputs
-        if outputs is None:
+        outputs = model.system.mode(arc.mode).outputs(t, arc(t), arc.input(t))
+        if "normal_force" not in outputs:
             raise InputError(f"force: mode {arc.mode!r} has no normal forces")
-        rows.append(outputs(t, arc(t), arc.input(t))["normal_force"])
+        rows.append(outputs["normal_force"])
     return np.array(rows)
 
 
@@ -276,17 +276,13 @@ def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Ar
     if covariance is None:
         return event.state_after
     t, u = event.time, event.input_after
-    mode, guards = (
-        model.system.mode(event.mode_after),
-        model.system.outgoing(event.mode_after).guards,
-    )
-    if guards.jacobian is None:
-        raise SystemDefinitionError(f"the guards of mode {mode.key!r} have no Jacobian")
+    mode = model.system.mode(event.mode_after)
     for _ in range(_DRAWS):
         added = rng.multivariate_normal(np.zeros(len(covariance)), covariance, method="eigh")
         x = mode.space.integrate(event.state_after, added)
-        values = guards.values(t, x, u) / guards.sizes
-        rates = guards.jacobian(t, x, u).state @ mode.field(t, x, u)
+        point = mode.calc(t, x, u)
+        values = point.guards / mode.guard_set.sizes
+        rates = mode.guard_jacobian_at(point).state @ point.field
         if not ((values < -_ON_SURFACE) | (values < _ON_SURFACE) & (rates < 0.0)).any():
             return x
     return event.state_after

@@ -36,7 +36,7 @@ from hybridctl.estimation.points import (
 )
 from hybridctl.estimation.predict import Prediction, predict
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 
 _RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
 
@@ -90,7 +90,7 @@ def _combined(model: Model, middle: Prediction, images: Array, ways: Array) -> P
 
 
 def correct_points(
-    measurement: AnyMeasurement, mode: Mode, estimate: Estimate, value: Array, u: Array
+    measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, value: Array, u: Array
 ) -> tuple[Estimate, Innovation] | None:
     """The moments of the sigma points after a measured value (m,); None where it is missing."""
     measurement = explicit(measurement)

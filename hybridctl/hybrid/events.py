@@ -28,7 +28,8 @@ from scipy.optimize import brentq, minimize_scalar
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.flow import Flow
-from hybridctl.hybrid.mode import GuardSet, ModeKey
+from hybridctl.hybrid.guards import GuardSet
+from hybridctl.hybrid.model import ModeKey
 from hybridctl.hybrid.series import (
     FRACTIONS,
     NODES,

@@ -19,7 +19,7 @@ from scipy.integrate import BDF, Radau
 from hybridctl.checks import Array
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Mode, Pace
+from hybridctl.hybrid.model import FREE_PACE, ModeModel, Pace
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import (
     CompiledFormula,
@@ -63,7 +63,9 @@ class Integrator:
     max_step: float
     first_step: float | None = None
 
-    def steps(self, mode: Mode, law: InputLaw, t: float, x: Array, t_end: float) -> Iterator[Step]:
+    def steps(
+        self, mode: ModeModel, law: InputLaw, t: float, x: Array, t_end: float
+    ) -> Iterator[Step]:
         """Accepted steps from (t, x) until t_end, before or after t. Raises what `Flow` raises."""
         return Flow(self, Motion(mode, law), t, x, t_end).steps()
 
@@ -208,17 +210,14 @@ class Flow:
 
     def _formula(self, tableau: Tableau, rtol: float) -> Formula:
         motion, atol = self._motion, self._settings.atol
-        whole = motion.whole_step if tableau is DOP853_TABLEAU else None
-        if whole is None:
+        law = motion.whole_law if tableau is DOP853_TABLEAU else None
+        if law is None:
             return ExplicitFormula(tableau, motion, rtol, atol)
-        return CompiledFormula(motion, whole, rtol, atol)
+        return CompiledFormula(motion, law, rtol, atol)
 
     def _paced(self, t: float, x: Array) -> Pace:
         mode = self._motion.mode
-        return _FREE if mode.pace is None else mode.pace(t, x, self._motion.law(t, x))
-
-
-_FREE = Pace()
+        return mode.pace(t, x, self._motion.law(t, x)) if mode.paced else FREE_PACE
 
 
 class ExplicitStepper:
@@ -227,7 +226,7 @@ class ExplicitStepper:
     length: what the next step will try, s.
     """
 
-    def __init__(self, formula: Formula, mode: Mode, t_end: float, length: float) -> None:
+    def __init__(self, formula: Formula, mode: ModeModel, t_end: float, length: float) -> None:
         self._formula, self._mode, self._t_end, self.length = formula, mode, t_end, length
 
     def advance(self, longest: float) -> Step:

@@ -33,11 +33,10 @@ def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
     columns: dict[str, Any] = {"mode": [mode_text(arc.mode)] * len(times)}
     columns |= zip(system.state_labels(arc.mode), states.T, strict=True)
     columns |= zip(system.input_labels(arc.mode), inputs.T, strict=True)
-    outputs = system.mode(arc.mode).outputs
-    if outputs is not None:
-        rows = [outputs(t, x, u) for t, x, u in zip(times.tolist(), states, inputs, strict=True)]
-        for name in rows[0]:
-            values = np.array([row[name] for row in rows])
-            labels = system.output_labels(name, values.shape[1:])
-            columns |= zip(labels, values.reshape(len(times), -1).T, strict=True)
+    mode = system.mode(arc.mode)
+    rows = [mode.outputs(t, x, u) for t, x, u in zip(times.tolist(), states, inputs, strict=True)]
+    for name in rows[0]:
+        values = np.array([row[name] for row in rows])
+        labels = system.output_labels(name, values.shape[1:])
+        columns |= zip(labels, values.reshape(len(times), -1).T, strict=True)
     return pd.DataFrame(columns, index=pd.Index(times, name="time [s]"))

@@ -21,15 +21,10 @@ class GuardJacobian(NamedTuple):
     input: Array
 
 
-def check_functions(part: object, what: str, needed: str, *optional: str) -> None:
-    """Raise `SystemDefinitionError` where attributes of a part are no functions.
-
-    what: the part, for messages. optional: attributes that may be None.
-    """
-    for name in (needed, *optional):
-        value = getattr(part, name)
-        if not callable(value) and (name == needed or value is not None):
-            raise SystemDefinitionError(f"{name} of {what} must be a function, got {quoted(value)}")
+def check_function(name: str, what: str, value: object, *, optional: bool = False) -> None:
+    """Raise `SystemDefinitionError` where `name` of `what` is no function; None may be optional."""
+    if not callable(value) and not (optional and value is None):
+        raise SystemDefinitionError(f"{name} of {what} must be a function, got {quoted(value)}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,8 @@ class Guard:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise SystemDefinitionError(f"name of a guard must be text, got {quoted(self.name)}")
-        check_functions(self, f"guard {self.name!r}", "value", "jacobian")
+        check_function("value", f"guard {self.name!r}", self.value)
+        check_function("jacobian", f"guard {self.name!r}", self.jacobian, optional=True)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from scipy.optimize import approx_fprime
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Motion, Step, failure
 from hybridctl.spaces import VectorSpace
@@ -124,14 +124,14 @@ def _divided(factored: tuple[Any, Any], right: Any) -> Any:
     return divide(*factored, right)[0]
 
 
-def _jacobian(mode: Mode, law: InputLaw) -> Callable[[float, Array], Array] | None:
+def _jacobian(mode: ModeModel, law: InputLaw) -> Callable[[float, Array], Array] | None:
     """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
-    space, derivatives = mode.space, mode.jacobian
-    if derivatives is None:
+    space = mode.space
+    if not mode.differentiable:
         return None
 
     def of_velocities(t: float, x: Array) -> Array:
-        d = derivatives(t, x, law(t, x))
+        d = mode.jacobian(t, x, law(t, x))
         return d.state if isinstance(law, HeldInput) else d.state + d.input @ gains(t, x)
 
     def gains(t: float, x: Array) -> Array:

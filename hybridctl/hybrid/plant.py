@@ -118,8 +118,7 @@ class SimulatedPlant:
         return self._begun + self._count * self._period
 
     def _sample(self, x: Array, u: Array) -> Sample:
-        outputs = self.system.mode(self._mode).outputs
-        found = {} if outputs is None else dict(outputs(self._now, x, u))
+        found = dict(self.system.mode(self._mode).outputs(self._now, x, u))
         return Sample(self._now, x, {"mode": self._mode, **found})
 
     def _selected(self, t: float, x: Array, u: Array) -> ModeKey:

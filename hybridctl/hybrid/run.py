@@ -20,7 +20,7 @@ from hybridctl.hybrid.flow import Flow, Integrator
 from hybridctl.hybrid.jump import jump as jump_of
 from hybridctl.hybrid.jump import landing
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import Jump, Mode, ModeKey
+from hybridctl.hybrid.model import Jump, ModeKey, ModeModel
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import Motion, Step
@@ -76,7 +76,7 @@ class Run:
 class Point(NamedTuple):
     """Where an arc begins, and when the policy wants it to end."""
 
-    mode: Mode
+    mode: ModeModel
     law: InputLaw
     time: float
     state: Array
@@ -88,7 +88,7 @@ def check_start(run: Run, point: Point) -> None:
     """Raise what is wrong with a start: off what its mode holds, or outside it."""
     if point.mode.held is not None:
         point.mode.held.check("x0", point.mode.key, point.state)
-    guards = run.system.outgoing(point.mode.key).guards
+    guards = point.mode.guard_set
     values = guards.checked(point.mode.key, point.time, point.state, point.input)
     relative = values / guards.sizes
     if (relative < -run.guard_tolerance).any():
@@ -175,11 +175,13 @@ def flow_on(run: Run, point: Point) -> Flown:
     key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
     if not point.time < last:
         return Flown([], run.t_end)
-    guards, watch = run.system.outgoing(key).guards, memory.watches.get(key)
+    watch = memory.watches.get(key)
     if watch is None:
-        watch = GuardWatch(guards, key, tolerance=run.guard_tolerance, window=run.event_window)
+        watch = GuardWatch(
+            point.mode.guard_set, key, tolerance=run.guard_tolerance, window=run.event_window
+        )
         memory.watches[key] = watch
-    motion = Motion(point.mode, point.law, guards)
+    motion = Motion(point.mode, point.law, watched=True)
     length = memory.lengths.get(key) if run.integrator.first_step is None else None
     for _ in range(_LOOKS):
         watch.begin()
@@ -262,8 +264,8 @@ def cross(
         history = History(key, t, after, (*past, provisional))
         law = input_law(run.policy, history, mode.nu)
         u_after = first_input(law, t, after, mode.nu)
-        kept = not crossing.guards and _goes_on(run, key, t, after, u_after)
-        selected = key if kept or mode.select is None else mode.select(t, after, u_after)
+        kept = not crossing.guards and _goes_on(run, mode, t, after, u_after)
+        selected = key if kept or not mode.selects else mode.select(t, after, u_after)
         if selected == key:
             if mode.held is not None:
                 mode.held.check(name, key, after)
@@ -277,13 +279,12 @@ def cross(
     )
 
 
-def _goes_on(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> bool:
+def _goes_on(run: Run, mode: ModeModel, t: float, x: Array, u: Array) -> bool:
     """Whether a mode that flowed up to here clearly allows the input u: all its guards do.
 
     What flows on is then the same solution, and no other is looked for.
     """
-    guards = run.system.outgoing(key).guards
-    return bool((guards.values(t, x, u) > run.guard_tolerance * guards.sizes).all())
+    return bool((mode.guards(t, x, u) > run.guard_tolerance * mode.guard_scales).all())
 
 
 def accumulating(

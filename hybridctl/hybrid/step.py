@@ -24,7 +24,7 @@ from numpy.exceptions import ComplexWarning
 from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.mode import GuardSet, Mode, WholeStep
+from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.hybrid.tolerances import FARTHEST, OFF
@@ -72,33 +72,24 @@ def guard_bounds(values: Array) -> Array:
 
 
 class Motion:
-    """A mode under an input law, with the guards that are sampled along it, if any."""
+    """A mode under an input law; watched: whether its guards are sampled along it."""
 
-    def __init__(self, mode: Mode, law: InputLaw, guards: GuardSet | None = None) -> None:
-        self.mode, self.law, self.guards = mode, law, guards
+    def __init__(self, mode: ModeModel, law: InputLaw, watched: bool = False) -> None:
+        self.mode, self.law = mode, law
+        self.watched = watched and len(mode.guard_names) > 0
         self.rate = _rate(mode, law)
         self.held: Array | None = None
-        self.feedback: LinearFeedback | None = None
+        self.whole: InputLaw | None = None
         if isinstance(law, HeldInput):
-            self.held = law.at_nodes
+            self.held, self.whole = law.at_nodes, law
         elif isinstance(mode.space, VectorSpace):
             source = law.function if isinstance(law, DifferentiableLaw) else law
-            self.feedback = source if isinstance(source, LinearFeedback) else None
+            self.whole = source if isinstance(source, LinearFeedback) else None
 
     @property
-    def whole_step(self) -> WholeStep | None:
-        """The compiled step of this motion, if there is one.
-
-        It is that of the very field and guards of the motion, and needs an input that is held, or
-        a feedback law that is known ahead.
-        """
-        step, guards = self.mode.step, self.guards
-        if step is None or step.field != self.mode.field:
-            return None
-        if self.held is None and self.feedback is None:
-            return None
-        same = guards is None or not guards.names or step.guards == guards.values
-        return step if same else None
+    def whole_law(self) -> InputLaw | None:
+        """The law of whole steps, if the mode takes them under it: a held input, or a feedback."""
+        return self.whole if self.mode.compiled else None
 
     def checked_rate(self, t: float, coordinates: Array) -> Array:
         """The rate (nx,) of the coordinates: at the start of a flow, and where one fails.
@@ -129,10 +120,8 @@ class Motion:
 
     def guard(self, step: Step, i: int, t: float) -> float:
         """The value of guard i on the polynomial of a step."""
-        if self.guards is None:
-            raise SystemDefinitionError("a motion without guards has no value of one")
         x = self.mode.space.normalize(step.state(t))
-        return self.guards.value(i, t, x, self.law(t, x))
+        return self.mode.guard(i, t, x, self.law(t, x))
 
     def sampled(self, start: float, end: float, states: Array, guards_before: Array | None) -> Step:
         """The step with these states (8, nx); guards_before (n,): guards at its start, if known."""
@@ -141,9 +130,9 @@ class Motion:
             what = "the state or the input is not finite"
             raise failure(what, self.mode, end, states[-1])
         step = Step(start, end, states, inputs)
-        if self.guards is None or not self.guards.names:
+        if not self.watched:
             return step
-        guards = self._along(step, self.guards, guards_before)
+        guards = self._along(step, guards_before)
         return Step(start, end, states, inputs, guards, guard_bounds(guards))
 
     def cut(self, step: Step, t: float) -> Step:
@@ -152,18 +141,19 @@ class Motion:
         states = basis(2.0 * part * FRACTIONS - 1.0) @ TO_SERIES @ step.states
         return Step(step.start, t, states, self._inputs(step.start, t, states))
 
-    def _along(self, step: Step, guards: GuardSet, before: Array | None) -> Array:
+    def _along(self, step: Step, before: Array | None) -> Array:
         """Guards (8, n) at the nodes of a step; before (n,): at its start, if known."""
-        normalize, key = self.mode.space.normalize, self.mode.key
+        mode, normalize = self.mode, self.mode.space.normalize
         nodes = list(zip(step.times.tolist(), step.states, step.inputs, strict=True))
         rows = [] if before is None else [before]
-        rows += [guards.values(t, normalize(x), u) for t, x, u in nodes[len(rows) :]]
+        rows += [mode.guards(t, normalize(x), u) for t, x, u in nodes[len(rows) :]]
         try:
             values = np.array(rows)
         except ValueError:  # of rows of several shapes
             values = np.array(None)
-        if _is_plain(values, len(rows), len(guards.names)):
+        if _is_plain(values, len(rows), len(mode.guard_names)):
             return values
+        guards, key = mode.guard_set, mode.key
         return np.array([guards.checked(key, t, normalize(x), u) for t, x, u in nodes])
 
     def _inputs(self, start: float, end: float, states: Array) -> Array:
@@ -171,9 +161,9 @@ class Motion:
         if self.held is not None:
             return self.held
         times = Step(start, end, states, states).times
-        if self.feedback is not None:
-            offsets, gains = self.feedback.along(times)
-            inputs, limits = offsets - (gains @ states[:, :, None])[:, :, 0], self.feedback.limits
+        if isinstance(self.whole, LinearFeedback):
+            offsets, gains = self.whole.along(times)
+            inputs, limits = offsets - (gains @ states[:, :, None])[:, :, 0], self.whole.limits
             return inputs if limits is None else inputs.clip(*limits)
         each = zip(times.tolist(), states, strict=True)
         return np.array([law(t, normalize(x)) for t, x in each])
@@ -184,7 +174,7 @@ def _is_plain(value: object, *shape: int) -> bool:
     return type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "iuf"
 
 
-def _rate(mode: Mode, law: InputLaw) -> Rate:
+def _rate(mode: ModeModel, law: InputLaw) -> Rate:
     """The time derivative (nx,) of the coordinates."""
     field, space = mode.field, mode.space
     if not isinstance(space, VectorSpace):
@@ -267,15 +257,15 @@ class ExplicitFormula:
 
 
 class CompiledFormula:
-    """The steps of a compiled function, from which a step can be taken again to any time in it.
+    """The whole steps of a mode under a law, of which one can be taken again to any time in it.
 
-    Steps for which that does not hold are taken by the formula itself, `general`.
+    Where there is none the formula itself goes on, `general`.
     """
 
     exponent = DOP853_TABLEAU.exponent
 
-    def __init__(self, motion: Motion, whole_step: WholeStep, rtol: float, atol: float) -> None:
-        self._motion, self._step, self._rtol, self._atol = motion, whole_step, rtol, atol
+    def __init__(self, motion: Motion, law: InputLaw, rtol: float, atol: float) -> None:
+        self._motion, self._law, self._rtol, self._atol = motion, law, rtol, atol
         self._last: Step | None = None  # attempted, and None for one of the general formula
         self._ended: Step | None = None
 
@@ -321,27 +311,23 @@ class CompiledFormula:
 
     def _to(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
         """The error of a step from (start, x), and the step; None where it does not hold."""
-        motion, more = self._motion, (end - start, self._rtol, self._atol)
-        if motion.feedback is None:
-            taken, inputs = self._step(start, x, motion.law(start, x), *more), motion.held
-        else:
-            taken = self._step.under(motion.feedback, start, x, *more)
-            inputs = None if taken is None else taken.inputs
-        if taken is None or inputs is None:
+        mode, more = self._motion.mode, (end - start, self._rtol, self._atol)
+        found = mode.step(start, x, self._law, *more)
+        if found is None:
             return math.inf, None
-        return taken.error, Step(start, end, taken.states, inputs, taken.guards, taken.bounds)
+        return found.error, Step(start, end, found.states, found.inputs, found.guards, found.bounds)
 
 
 Formula: TypeAlias = ExplicitFormula | CompiledFormula
 
 
-def failure(what: str, mode: Mode, t: float, x: Array) -> IntegrationError:
+def failure(what: str, mode: ModeModel, t: float, x: Array) -> IntegrationError:
     """The error of a flow that cannot go on from (t, x)."""
     where = f"in mode {mode.key!r} at t = {t:.9g} s, x = {np.array2string(x, precision=6)}"
     return IntegrationError(f"{what} {where}")
 
 
-def put_back(mode: Mode, t: float, x: Array, rtol: float, atol: float) -> Array | None:
+def put_back(mode: ModeModel, t: float, x: Array, rtol: float, atol: float) -> Array | None:
     """The end x of a step on what its mode holds; None where it is there already.
 
     The exact flow never leaves that, so the projection moves a state no farther than the error of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,7 +12,18 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import did_you_mean, quoted
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
-from hybridctl.hybrid.mode import Edge, Guard, GuardSet, Mode, ModeKey, Outgoing, Transition
+from hybridctl.hybrid.mapped import Change, MappedMode, MappedReset
+from hybridctl.hybrid.mode import (
+    Edge,
+    Guard,
+    GuardSet,
+    Mode,
+    ModeKey,
+    ModeModel,
+    Outgoing,
+    Transition,
+    guarded,
+)
 from hybridctl.tables import html_table
 
 T = TypeVar("T")
@@ -36,7 +48,7 @@ class HybridSystem:
 
     def __init__(
         self,
-        modes: Iterable[Mode] | Callable[[ModeKey], Mode],
+        modes: Iterable[ModeModel] | Callable[[ModeKey], ModeModel],
         transitions: Iterable[Transition] | Callable[[ModeKey], Outgoing],
         guard_names: Iterable[str] | None = None,
     ) -> None:
@@ -48,12 +60,13 @@ class HybridSystem:
             raise SystemDefinitionError("guard_names are those of the transitions that are listed")
         else:
             whole = "a list or a function"
-            nodes = listed_parts("modes", modes, (Mode,), "a Mode", whole)
+            nodes = listed_parts("modes", modes, (ModeModel,), "a Mode", whole)
             listed = listed_parts("transitions", transitions, (Transition,), "a Transition", whole)
             self._mode_of, self._outgoing_of = _listed(nodes, listed)
             guard_names = [guard.name for transition in listed for guard in transition.guards]
         self.guard_names = None if guard_names is None else tuple(dict.fromkeys(guard_names))
-        self._modes: dict[ModeKey, Mode] = {}
+        self._modes: dict[ModeKey, ModeModel] = {}
+        self._given: dict[ModeKey, Outgoing] = {}  # with guards that may be others than the mode's
         self._outgoing: dict[ModeKey, Outgoing] = {}
 
     def __repr__(self) -> str:
@@ -84,15 +97,22 @@ class HybridSystem:
         raise InputError("mode must be given: this system does not tell it from a state")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_modes": {}, "_outgoing": {}}
+        return {**self.__dict__, "_modes": {}, "_given": {}, "_outgoing": {}}
 
-    def mode(self, key: ModeKey) -> Mode:
-        """The mode of that key."""
-        return _cached(self._modes, key, self._mode_of)
+    def mode(self, key: ModeKey) -> ModeModel:
+        """The mode of that key, with its guards."""
+        return _cached(self._modes, key, self._joined)
 
     def outgoing(self, key: ModeKey) -> Outgoing:
         """The guards of a mode and the edges behind them."""
-        return _cached(self._outgoing, key, self._outgoing_of)
+        return _cached(self._outgoing, key, self._ways_out)
+
+    def _joined(self, key: ModeKey) -> ModeModel:
+        return guarded(self._mode_of(key), _cached(self._given, key, self._outgoing_of).guards)
+
+    def _ways_out(self, key: ModeKey) -> Outgoing:
+        mode = self.mode(key)
+        return replace(_cached(self._given, key, self._outgoing_of), guards=mode.guard_set)
 
 
 def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:
@@ -122,8 +142,8 @@ def listed_parts(
 
 
 def _listed(
-    modes: list[Mode], transitions: list[Transition]
-) -> tuple[Callable[[ModeKey], Mode], Callable[[ModeKey], Outgoing]]:
+    modes: list[ModeModel], transitions: list[Transition]
+) -> tuple[Callable[[ModeKey], ModeModel], Callable[[ModeKey], Outgoing]]:
     """Lookup functions of an explicitly listed graph, after checking that it is one."""
     by_key = {mode.key: mode for mode in modes}
     if not modes:
@@ -140,7 +160,7 @@ def _listed(
                     f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
                 )
         leaving[transition.source].append(transition)
-    outgoing = {key: _outgoing(key, edges) for key, edges in leaving.items()}
+    outgoing = {key: _outgoing(by_key[key], edges) for key, edges in leaving.items()}
     return partial(_known, by_key), partial(_known, outgoing)
 
 
@@ -157,7 +177,9 @@ def _entry(entries: dict[tuple[str, ...], Edge | None], fired: tuple[str, ...]) 
     return entries.get(tuple(sorted(fired)))
 
 
-def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
+def _outgoing(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
+    """The ways out of a mode: by guards of its own, if the transitions name these, or by theirs."""
+    key, own = mode.key, mode.guard_set
     guards: dict[str, Guard] = {}
     edges: dict[tuple[str, ...], Edge | None] = {}
     rests: dict[tuple[str, ...], Edge | None] = {}
@@ -173,6 +195,65 @@ def _outgoing(key: ModeKey, transitions: list[Transition]) -> Outgoing:
     for name in guards:
         if (name,) not in edges:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
-    return Outgoing(
-        GuardSet.of(list(guards.values())), partial(_entry, edges), partial(_entry, rests)
-    )
+    if isinstance(mode, Mode) or set(own.names) != set(guards):
+        own = GuardSet.of(list(guards.values()))
+    return Outgoing(own, partial(_entry, edges), partial(_entry, rests))
+
+
+class MappedSystem(HybridSystem):
+    """A system with a change of each of its modes, and of the resets that leave them.
+
+    change(key): of a mode. reset_change(key, fired): of the reset behind guards that fire together,
+    by default that of the mode.
+    """
+
+    def __init__(
+        self,
+        inner: HybridSystem,
+        change: Callable[[ModeKey], Change],
+        reset_change: Callable[[ModeKey, tuple[str, ...]], Change] | None = None,
+    ) -> None:
+        self.inner, self._change, self._reset_change = inner, change, reset_change
+        self._mapped: dict[ModeKey, ModeModel] = {}
+        super().__init__(self._mode, self._ways, inner.guard_names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_mapped": {}}
+
+    def state_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Those of the inner system, where states are the same; otherwise the coordinates' own."""
+        own, inner = super().state_labels(key), self.inner.state_labels(key)
+        return (*inner, *own[len(inner) :])
+
+    def input_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Those of the inner system for the inputs that are left."""
+        return self.inner.input_labels(key)[: self.mode(key).nu]
+
+    def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Those of the inner system."""
+        return self.inner.output_labels(name, shape)
+
+    def _mode(self, key: ModeKey) -> ModeModel:
+        return _cached(
+            self._mapped, key, lambda key: MappedMode(self.inner.mode(key), self._change(key))
+        )
+
+    def _ways(self, key: ModeKey) -> Outgoing:
+        own = self.inner.outgoing(key)
+        return Outgoing(
+            self._mode(key).guard_set,
+            partial(self._edge, key, own.edge),
+            partial(self._edge, key, own.rest),
+        )
+
+    def _edge(
+        self,
+        key: ModeKey,
+        of: Callable[[tuple[str, ...]], Edge | None],
+        fired: tuple[str, ...],
+    ) -> Edge | None:
+        edge = of(fired)
+        if edge is None:
+            return None
+        made = self._change(key) if self._reset_change is None else self._reset_change(key, fired)
+        return replace(edge, reset=MappedReset(edge.reset, made))

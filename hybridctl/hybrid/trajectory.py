@@ -21,7 +21,7 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic, saved_arrays
 from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.loaded import check_run
-from hybridctl.hybrid.mode import Mode, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
@@ -178,7 +178,7 @@ class Arc:
 
 
 def arc_from_steps(
-    index: int, mode: Mode, steps: Sequence[Step], start: float, state: Array, u: Array, end: float
+    index: int, mode: ModeModel, steps: list[Step], start: float, state: Array, u: Array, end: float
 ) -> Arc:
     """The arc made of accepted steps and cut at `end`; without any it is the point (state, u)."""
     kept = [step for step in steps if step.start < end]
@@ -318,8 +318,7 @@ class HybridTrajectory:
         return {name: np.shape(value) for outputs in found for name, value in outputs.items()}
 
     def _outputs_of(self, arc: Arc, t: float) -> Mapping[str, Array]:
-        outputs = self._known_system.mode(arc.mode).outputs
-        return {} if outputs is None else outputs(t, *arc.state_and_input(t))
+        return self._known_system.mode(arc.mode).outputs(t, *arc.state_and_input(t))
 
     @property
     def _known_system(self) -> HybridSystem:

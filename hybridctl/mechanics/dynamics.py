@@ -175,21 +175,34 @@ class ContactDynamics:
 
     def acceleration(self, q: Array, v: Array, u: Array, modes: Modes) -> ContactAcceleration:
         """Acceleration and forces in the given modes, [RS] (2.38)-(2.41)."""
-        phase, count = self.phase(modes), len(self.contacts)
-        forces, friction, slip = np.zeros(count), np.zeros((count, 2)), np.zeros((count, 2))
-        if not phase.closed:
-            a = self.robot.free_acceleration(q, v, u)
-            return ContactAcceleration(a, forces, friction, slip, self.gaps(q), None)
+        phase = self.phase(modes)
+        return self.loaded(*self.solved(phase, q, v, u)) if phase.closed else self.free(q, v, u)
+
+    def free(self, q: Array, v: Array, u: Array) -> ContactAcceleration:
+        """The acceleration with all contacts open."""
+        count, a = len(self.contacts), self.robot.free_acceleration(q, v, u)
+        friction, slip = np.zeros((2, count, 2))
+        return ContactAcceleration(a, np.zeros(count), friction, slip, self.gaps(q), None)
+
+    def solved(self, phase: Phase, q: Array, v: Array, u: Array) -> tuple[Solution, Array]:
+        """The equations of a phase with a closed contact, solved, and all gaps (c,).
+
+        The acceleration is right, the forces are where they need not be shared; see `loaded`.
+        """
         values = self.terms.values(q, v, u)
-        now = self._solved(phase, closed_rows(phase, values, self.stabilization))
+        gaps = values.gaps.copy()
+        return self._solved(phase, closed_rows(phase, values, self.stabilization)), gaps
+
+    def loaded(self, now: Solution, gaps: Array) -> ContactAcceleration:
+        """Acceleration and forces of a solution, with loads shared inside the friction cones."""
+        phase, count = now.phase, len(self.contacts)
+        forces, friction, slip = np.zeros(count), np.zeros((count, 2)), np.zeros((count, 2))
         now = shared(now, self._friction(phase))
         closed = list(phase.closed)
         forces[closed], friction[closed] = phase.spread(now.forces)
         if len(phase.owner) > len(closed):
             slip[closed] = phase.spread(now.rows.rates)[1]
-        return ContactAcceleration(
-            now.acceleration, forces, friction, slip, values.gaps.copy(), now
-        )
+        return ContactAcceleration(now.acceleration, forces, friction, slip, gaps, now)
 
     def kept_values(self, q: Array, v: Array) -> Values:
         """Terms at (q, v) and zero input, in arrays that last."""
@@ -366,8 +379,13 @@ class ContactDynamics:
         across its direction vanish as it stops or begins to slide. Where it all but stands still
         its direction is that of its acceleration.
         """
-        phase, c = self.phase(modes), len(self.contacts)
-        point = self.acceleration(q, v, u, modes)
+        return self.derivatives_at(q, v, u, self.acceleration(q, v, u, modes))
+
+    def derivatives_at(
+        self, q: Array, v: Array, u: Array, point: ContactAcceleration
+    ) -> AccelerationDerivatives:
+        """Those at a point that is known."""
+        c = len(self.contacts)
         nv, columns = len(v), 2 * len(v) + len(u)
         now, size = point.solution, len(self.all.owner)
         forces_z, friction_z = np.zeros((c, columns)), np.zeros((c, 2, columns))
@@ -377,8 +395,8 @@ class ContactDynamics:
             a_z = np.asarray(np.linalg.solve(self.robot.mass_matrix(q), both))
         else:
             a_z, m_z, own, d = self._linearised(q, v, now)
-            closed = list(phase.closed)
-            forces_z[closed], friction_z[closed] = phase.spread(now.mix @ m_z + own)
+            closed = list(now.phase.closed)
+            forces_z[closed], friction_z[closed] = now.phase.spread(now.mix @ m_z + own)
         rates_z, gaps_z = np.zeros((size, columns)), np.zeros((c, columns))
         rates_z[:, : 2 * nv] = d.rates
         gaps_z[:, :nv] = d.rates[:c, nv:]

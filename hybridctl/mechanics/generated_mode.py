@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import casadi as ca
+import numpy as np
 
 from hybridctl import whole_step
+from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
-from hybridctl.mechanics.contact_states import Modes
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, Slopes
+from hybridctl.mechanics.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.expressions import Bodies, Expression, normalized
 from hybridctl.mechanics.generated import sources
 from hybridctl.mechanics.mode_expressions import (
@@ -25,44 +28,112 @@ from hybridctl.mechanics.mode_expressions import (
     field_of,
     mode_derivatives,
 )
-from hybridctl.whole_step import CompiledStep, Function, Value
+from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.tolerances import STANDSTILL
+from hybridctl.whole_step import CompiledMode, Function
 
 _SOURCES = (whole_step.__file__, __file__)
 
 
-class GeneratedMode:
-    """The functions of a mode of generated dynamics."""
+class GeneratedPoint(ContactPoint):
+    """A point of a generated mode.
 
-    def __init__(self, dynamics: ContactDynamics, modes: Modes) -> None:
-        self._dynamics, self._modes = dynamics, modes
+    values: rate (nq + nv,) of the coordinates and guards (n,), None where they are not sound.
+    slopes: derivatives of field and guards, likewise.
+    """
 
-    def __reduce__(self) -> tuple[type[GeneratedMode], tuple[ContactDynamics, Modes]]:
-        return GeneratedMode, (self._dynamics, self._modes)
+    __slots__ = ("slopes", "values")
+
+    mode: GeneratedContactMode
+    values: tuple[Array, Array] | None
+    slopes: Slopes | None
+
+    def __getattr__(self, name: str) -> Any:
+        """What the point does not know yet."""
+        if name == "values":
+            self.values = self.mode.values_at(self)
+            return self.values
+        if name == "slopes":
+            self.slopes = self.mode.slopes_at(self)
+            return self.slopes
+        return super().__getattr__(name)
+
+
+class GeneratedContactMode(ContactMode, CompiledMode):
+    """A mode of generated dynamics; where its functions are not sound it is a plain one."""
+
+    point = GeneratedPoint
+    compiled = True
+
+    def values_at(self, point: GeneratedPoint) -> tuple[Array, Array] | None:
+        """Rate and guards, where they are sound."""
+        rate, guards, sound = self._values((point.t,), point.x, point.u)
+        return (rate.copy(), guards.copy()) if sound[0] > 0.0 else None
+
+    def slopes_at(self, point: GeneratedPoint) -> Slopes | None:
+        """Derivatives, where they are sound."""
+        sound, *found = self._slopes(point.x, point.u)
+        if not sound[0] > 0.0:
+            return None
+        field_x, field_u, guards_x, guards_u = (a.copy() for a in found)
+        guards = GuardJacobian(np.zeros(len(guards_x)), guards_x, guards_u)
+        return Slopes(FieldJacobian(field_x, field_u), guards)
+
+    def field_at(self, point: Any) -> Array:
+        """(v, a), (2 nv,)."""
+        values = point.values
+        if values is None:
+            return super().field_at(point)
+        return np.concatenate((point.v, values[0][len(point.q) :]))
+
+    def guards_at(self, point: Any) -> Array:
+        """The guards (n,)."""
+        return super().guards_at(point) if point.values is None else point.values[1]
+
+    def field_jacobian_at(self, point: Any) -> FieldJacobian:
+        """Derivatives of the field."""
+        return super().field_jacobian_at(point) if point.slopes is None else point.slopes.field
+
+    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
+        """Derivatives of the guards."""
+        return super().guard_jacobian_at(point) if point.slopes is None else point.slopes.guards
+
+    def select_at(self, point: Any) -> ModeKey:
+        """The mode that flows on: this one where its compiled guards say that it holds."""
+        sure = point.values is not None and bool((point.values[1] > self._clear).all())
+        if sure and len(self.phase.owner) == len(self.phase.closed):  # a convex problem
+            return self.key
+        at, now = (point.q, point.v, point.u), None if sure else point.contact
+        return select_modes(self.dynamics, *at, self.modes, now, sure)
 
     @cached_property
-    def values(self) -> Compiled:
+    def _clear(self) -> Array:
+        """Values (n,) above which closed contacts push, hold, or slide the way they do."""
+        least = {"closes": -np.inf, "sticks": STANDSTILL}
+        return np.array([least.get(guard.kind, 0.0) for guard in self.contact_guards.guards])
+
+    @cached_property
+    def _values(self) -> Compiled:
         """(t, x, u) -> rate (nq + nv,) of the coordinates, guards (n,), soundness (1,)."""
         made = self._motion
-        return Compiled(self._held(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
+        return Compiled(self._held_at(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
 
     @cached_property
-    def slopes(self) -> Compiled:
-        """(x, u) -> soundness, field, and the results of `mode_derivatives`."""
+    def _slopes(self) -> Compiled:
+        """(x, u) -> soundness, and the results of `mode_derivatives`."""
         made = self._kept("slopes", self._new_slopes)
-        n, nu, count = made.numel_out(1), made.size1_out(3), made.size2_out(4)
-        return Compiled(self._held(made), [(1,), (n,), (n, n), (n, nu), (count, n), (count, nu)])
+        n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
+        shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]
+        return Compiled(self._held_at(made), shapes)
 
-    def step(self, field: Value, guards: Value) -> CompiledStep:
-        """Whole steps; field, guards: the callables of the mode and of its guard set."""
-        return CompiledStep(self._made, field, guards)
-
-    def _made(self, name: str) -> Function:
+    def make(self, name: str) -> Function:
+        """A function of its whole steps."""
         if name == "motion":
-            return self._held(self._motion)
+            return self._held_at(self._motion)
         made = self._kept(name, lambda: whole_step.made(name, self._motion, self._tangent()))
-        return self._held(made)
+        return self._held_at(made)
 
-    def _held(self, made: Function) -> Function:
+    def _held_at(self, made: Function) -> Function:
         return held(made, self._equations.constants.numbers)
 
     @cached_property
@@ -79,8 +150,8 @@ class GeneratedMode:
 
     @cached_property
     def _equations(self) -> ModeEquations:
-        d = self._dynamics
-        return ModeEquations.of(d.robot, d.all, d.contacts, self._modes, d.stabilization)
+        d = self.dynamics
+        return ModeEquations.of(d.robot, d.all, d.contacts, self.modes, d.stabilization)
 
     @cached_property
     def _expressions(self) -> tuple[ModeField, Expression]:
@@ -97,14 +168,13 @@ class GeneratedMode:
         return ca.Function("motion", [ca.SX.sym("t"), *symbols], columns)
 
     def _new_slopes(self) -> Function:
-        (mode, numbers), nq = self._expressions, self._dynamics.robot.nq
-        field = ca.vertcat(mode.x[nq:], mode.field[nq:])
-        results = [mode.sound, field, *mode_derivatives(mode)]
+        mode, numbers = self._expressions
+        results = [mode.sound, *mode_derivatives(mode)]
         return transposed("slopes", [mode.x, mode.u, numbers], results)
 
     def _tangent(self) -> Function | None:
         """x -> T (nx, 2 nv) and its left inverse, None where all coordinates are free."""
-        robot, tree = self._dynamics.robot, self._dynamics.robot.tree()
+        robot, tree = self.dynamics.robot, self.dynamics.robot.tree()
         if robot.nq == robot.nv:
             return None
         x = ca.SX.sym("x", robot.nq + robot.nv)
@@ -115,5 +185,5 @@ class GeneratedMode:
 
     def _unit(self, x: Expression) -> Expression:
         """The state with unit quaternions and circles."""
-        nq = self._dynamics.robot.nq
-        return ca.vertcat(normalized(self._dynamics.robot.tree(), x[:nq]), x[nq:])
+        nq = self.dynamics.robot.nq
+        return ca.vertcat(normalized(self.dynamics.robot.tree(), x[:nq]), x[nq:])

@@ -83,25 +83,16 @@ class ContactGuards:
         forces = ("opens", "slips")
         return np.array([weight if guard.kind in forces else 1.0 for guard in self.guards])
 
-    def values(self, t: float, x: Array, u: Array) -> Array:
+    def values(self, point: ContactAcceleration) -> Array:
         """Of gaps in m, forces in N, speeds in m/s; positive inside the mode."""
-        n = self.dynamics.robot.nq
-        if all(mode == OPEN for mode in self.modes):
-            return self.dynamics.gaps(x[:n])
-        point = self.dynamics.acceleration(x[:n], x[n:], u, self.modes)
         return np.array([self._value(guard, point) for guard in self.guards])
 
-    def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Derivatives by state (n, 2 nv) and input (n, nu)."""
-        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
-        if all(mode == OPEN for mode in self.modes):
-            state = np.zeros((len(self.modes), 2 * nv))
-            state[:, :nv] = self.dynamics.gap_jacobian(x[:n])
-            return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), len(u))))
-        d = self.dynamics.acceleration_derivatives(x[:n], x[n:], u, self.modes)
+    def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
+        """Derivatives by state (n, 2 nv) and input (n, nu), given those of the point."""
+        nv = self.dynamics.robot.nv
         z = np.array(
             [
-                self._jams(x[:n], d) if guard.kind == "jams" else self._change(guard, d)
+                self._jams(q, d) if guard.kind == "jams" else self._change(guard, d)
                 for guard in self.guards
             ]
         )

@@ -56,7 +56,7 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
 
 
 def held_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expression) -> Expression:
-    """Gaps (k, 1) and rates (m, 1) at x that modes hold at zero, as `ContactFlow.residuals`."""
+    """Gaps (k, 1) and rates (m, 1) at x that modes hold at zero, as `ContactMode.held`."""
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
     points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)

@@ -9,7 +9,15 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import JammingError
-from hybridctl.hybrid.mode import Edge, Jump, ModeKey, Reset, ResetBorder, ResetJacobian
+from hybridctl.hybrid.mode import Edge, Reset
+from hybridctl.hybrid.model import (
+    Jump,
+    JumpPoint,
+    ModeKey,
+    ResetBorder,
+    ResetJacobian,
+    ResetModel,
+)
 from hybridctl.mechanics.border import clearly_held, impact_border
 from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
@@ -52,13 +60,15 @@ class ContactEdges:
             elif after[guard.contact] != OPEN and not stops:
                 after[guard.contact] = guard.mode_after
         if any(guard.kind == "jams" for guard in events) and not stops:
-            return Edge(_Jam(self.dynamics, self.modes).reset())
+            return Edge(_Jam(self.dynamics, self.modes))
         if hit:
-            return Edge(_Impact(self.dynamics, frozenset(hit), self.modes).reset())
+            return Edge(_Impact(self.dynamics, frozenset(hit), self.modes))
+        if stops:
+            return Edge(_Stop(self.dynamics, tuple(after), stops))
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
-        if begin and not stops:
-            return Edge(_Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)).reset())
-        return Edge(_Change(self.dynamics, tuple(after), stops).reset())
+        if begin:
+            return Edge(_Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
+        return Edge(_Change(self.dynamics, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
         """Contacts whose impacts accumulate close without bouncing; in this mode some have."""
@@ -74,8 +84,8 @@ class ContactEdges:
 
 
 @dataclass(frozen=True)
-class _Impact:
-    """Impact of contacts that `hit`, closed ones and all others that touch; result: if known.
+class _Impact(ResetModel):
+    """Impact of contacts that `hit`, closed ones and all others that touch; its report: the result.
 
     Closed contacts of bodies that no impulse reaches take no part, and stay in their mode. One
     whose guard is below zero, but that already bounces off, does not hit: of its speed the law of
@@ -85,20 +95,13 @@ class _Impact:
     dynamics: ContactDynamics
     hit: frozenset[int]
     modes: Modes
-    result: ImpactResult | None = None
 
     @property
     def closed(self) -> tuple[int, ...]:
         """The contacts that were closed before."""
         return self.dynamics.phase(self.modes).closed
 
-    def reset(self) -> Reset:
-        return Reset(self.jump, self.jacobian, self.border, known=self._with)
-
-    def _with(self, result: ImpactResult) -> Reset:
-        return _Impact(self.dynamics, self.hit, self.modes, result).reset()
-
-    def jump(self, t: float, x: Array, u: Array) -> Jump:
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
         q, v = self._parts(x)
         result = self._hit(q, v)
         after = np.concatenate([q, result.velocity_after])
@@ -119,9 +122,9 @@ class _Impact:
         after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
         return Jump(after, result.modes, result.impulses, result)
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        q, v = self._parts(x)
-        result, nv = self._hit(q, v), len(v)
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        q, v = self._parts(at.x)
+        result, nv = self._known(at), len(v)
         d = impact_derivatives(self.dynamics, q, v, result)
         state = np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
         joined = [
@@ -132,19 +135,19 @@ class _Impact:
         if joined:  # their gaps are closed from here on
             after, phase = result.velocity_after, self.dynamics.phase(result.modes)
             state = self.dynamics.projected_derivatives(phase, q, after, joined) @ state
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
-    def border(
-        self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array
-    ) -> ResetBorder | None:
-        q, v = self._parts(x)
-        after, result = contact_modes(key), self._hit(q, v)
+    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+        q, v = self._parts(at.x)
+        after, result = contact_modes(key), self._known(at)
         clearly_held(self.dynamics, q, result.velocity_after, u_after, after)
         return impact_border(self.dynamics, q, v, result, after, u_after)
 
+    def _known(self, at: JumpPoint) -> ImpactResult:
+        """What the impact found at a point, or finds there now."""
+        return self._hit(*self._parts(at.x)) if at.report is None else at.report
+
     def _hit(self, q: Array, v: Array) -> ImpactResult:
-        if self.result is not None:
-            return self.result
         terms = self.dynamics.kept_values(q, v)
         at = self._touching(terms)
         reached = at if not self.closed else self._reached(at, terms)
@@ -205,7 +208,7 @@ def _rests(gap: float, rate: float) -> bool:
 
 
 @dataclass(frozen=True)
-class _Jam:
+class _Jam(ResetModel):
     """Sliding contacts jam: there is nothing to go on with.
 
     Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
@@ -214,10 +217,10 @@ class _Jam:
     dynamics: ContactDynamics
     modes: Modes
 
-    def reset(self) -> Reset:
-        return Reset(self.jump, Reset.identity(2 * self.dynamics.robot.nv).jacobian)
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        return _identity(self.dynamics, at)
 
-    def jump(self, t: float, x: Array, u: Array) -> Jump:
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
         n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
         now = self.dynamics.solve(phase, x[:n], x[n:], u)
         places = [slide.contact for slide in phase.sliding]
@@ -236,11 +239,30 @@ class _Jam:
         )
 
 
-@dataclass(frozen=True)
-class _Change:
-    """Contacts open, stick or slip without an impulse, and go on in `modes`.
+def _identity(dynamics: ContactDynamics, at: JumpPoint) -> ResetJacobian:
+    """Derivatives of a reset that leaves the state alone."""
+    return Reset.identity(2 * dynamics.robot.nv).calc_diff(at)
 
-    Where one `stops` sliding, it and those that stand still with it stick, and lose what is left of
+
+@dataclass(frozen=True)
+class _Change(ResetModel):
+    """Contacts open or slip without an impulse, and go on in `modes`."""
+
+    dynamics: ContactDynamics
+    modes: Modes
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        return Jump(x, self.modes, np.zeros(len(self.modes)))
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        return _identity(self.dynamics, at)
+
+
+@dataclass(frozen=True)
+class _Stop(ResetModel):
+    """Contacts stop sliding without an impulse, and go on in `modes` but for those.
+
+    One that stops and those that stand still with it stick, and lose what is left of
     their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
     beyond the stop, where friction has no direction: they take no part, and the selection by
     accelerations decides about them. stops: names of the guards of contacts that stop.
@@ -250,28 +272,22 @@ class _Change:
     modes: Modes
     stops: Mapping[int, str]
 
-    def reset(self) -> Reset:
-        if self.stops:
-            return Reset(self.jump, self.jacobian, self.border)
-        return Reset(self.jump, Reset.identity(2 * self.dynamics.robot.nv).jacobian)
-
-    def jump(self, t: float, x: Array, u: Array) -> Jump:
-        n, none = self.dynamics.robot.nq, np.zeros(len(self.modes))
-        if not self.stops:
-            return Jump(x, self.modes, none)
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        n = self.dynamics.robot.nq
         stand, stopped = self._standing(x)
         v = self.dynamics.stopped(self.dynamics.phase(stand), x[:n], x[n:], stopped)
         took_part = tuple(name for i, name in self.stops.items() if i in stopped)
+        none = np.zeros(len(self.modes))
         return Jump(np.concatenate((x[:n], v)), stand, none, guards=took_part or None)
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
-        stand, stopped = self._standing(x)
-        q, v, phase = x[:n], x[n:], self.dynamics.phase(stand)
-        before = self.dynamics.solve(self.dynamics.phase(self.modes), q, v, u)
+        stand, stopped = self._standing(at.x)
+        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(stand)
+        before = self.dynamics.solve(self.dynamics.phase(self.modes), q, v, at.u)
         velocity_z = self.dynamics.stopped_derivatives(phase, q, v, stopped, before)
         state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
     def _standing(self, x: Array) -> tuple[Modes, list[int]]:
         """The modes in which contacts that stand still stick, and which contacts those are."""
@@ -282,13 +298,13 @@ class _Change:
         )
         return stand, [i for i, m in enumerate(stand) if m == STICK and slow[i]]
 
-    def border(self, t: float, x: Array, u: Array, key: ModeKey, u_after: Array) -> None:
+    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
         n = self.dynamics.robot.nq
-        clearly_held(self.dynamics, x[:n], x[n:], u_after, contact_modes(key))
+        clearly_held(self.dynamics, at.x[:n], at.x[n:], u_after, contact_modes(key))
 
 
 @dataclass(frozen=True)
-class _Breakaway:
+class _Breakaway(ResetModel):
     """Contacts that stuck `begin` to slide, from rest, and all go on in `modes`.
 
     Integration leaves them velocities while they stick, such as 1e-8 m/s after a ball has rolled
@@ -300,18 +316,15 @@ class _Breakaway:
     modes: Modes
     begin: tuple[int, ...]
 
-    def reset(self) -> Reset:
-        return Reset(self.jump, self.jacobian)
-
-    def jump(self, t: float, x: Array, u: Array) -> Jump:
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
         n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.before)
         v = self.dynamics.stopped(phase, x[:n], x[n:], self.begin)
         return Jump(np.concatenate((x[:n], v)), self.modes, np.zeros(len(self.modes)))
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
-        q, v, phase = x[:n], x[n:], self.dynamics.phase(self.before)
-        held = self.dynamics.solve(phase, q, v, u)
+        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(self.before)
+        held = self.dynamics.solve(phase, q, v, at.u)
         velocity_z = self.dynamics.stopped_derivatives(phase, q, v, self.begin, held)
         state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(u))))
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))

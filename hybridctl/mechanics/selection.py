@@ -20,7 +20,7 @@ from hybridctl.mechanics.coulomb import (
 )
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.equations import contradict
+from hybridctl.mechanics.equations import ContactAcceleration, contradict
 from hybridctl.mechanics.phase import default_slip
 from hybridctl.mechanics.tolerances import STANDSTILL
 
@@ -33,21 +33,26 @@ def select_modes(
     v: Array,
     u: Array,
     proposed: Modes,
+    now: ContactAcceleration | None = None,
     sure: bool = False,
 ) -> Modes:
     """The modes in which the closed contacts of `proposed` flow on under input u.
 
     Contacts at the border of separating stay closed, and where static friction exceeds kinetic
     friction a contact at rest sticks if it can. A proposal that is consistent is still refused
-    where other accelerations obey the law as well. sure: whether it is known to be consistent.
+    where other accelerations obey the law as well. now: accelerations of the proposal, if known.
+    sure: whether it is known to be consistent.
 
     Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
     """
     phase = dynamics.phase(proposed)
-    holds = sure or consistent(dynamics, q, v, u, proposed)
+    if now is None and not sure:
+        now = dynamics.acceleration(q, v, u, proposed)
+    holds = now is None or is_consistent(dynamics, now, proposed)
     if holds and len(phase.owner) == len(phase.closed):  # a convex problem
         return proposed
-    rows = dynamics.rows(phase, q, v, u)
+    known = None if now is None else now.solution
+    rows = dynamics.rows(phase, q, v, u) if known is None else known.rows
     result: list[str] = [OPEN] * len(proposed)
     problem = dynamics.problem(phase, rows)
     if holds:
@@ -95,12 +100,17 @@ def _let_go(
 
 
 def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:
+    """Whether contacts at (q, v, u) behave as these modes say, see `is_consistent`."""
+    return is_consistent(dynamics, dynamics.acceleration(q, v, u, modes), modes)
+
+
+def is_consistent(dynamics: ContactDynamics, point: ContactAcceleration, modes: Modes) -> bool:
     """Whether contacts in these modes push, hold, and begin to slide as the modes say.
 
     Contacts whose constraints contradict each other do not hold: so a stretched chain between two
     of them takes one back the way it came.
     """
-    phase, point = dynamics.phase(modes), dynamics.acceleration(q, v, u, modes)
+    phase = dynamics.phase(modes)
     if point.solution is None:
         return True
     if contradict(point.solution):

@@ -29,8 +29,9 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import UnknownNameError
-from hybridctl.hybrid.mode import GuardSet, Mode, ModeKey, Outgoing
+from hybridctl.hybrid.mode import ModeKey, Outgoing
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contact_mode import ContactMode
 from hybridctl.mechanics.contact_states import (
     CLOSED,
     OPEN,
@@ -47,7 +48,7 @@ from hybridctl.mechanics.dynamics import (
     OnSeveral,
     TermsChoice,
 )
-from hybridctl.mechanics.flow import ContactFlow
+from hybridctl.mechanics.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.kick import Kick, consistent_modes, kicked
 from hybridctl.mechanics.phase import contact_modes
@@ -86,8 +87,8 @@ class ContactSystem(HybridSystem):
         robot = dynamics.robot
         flat = robot.nq == robot.nv
         self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
-        self._flows: dict[Modes, ContactFlow] = {}
-        super().__init__(self._mode, self._ways_out, self._all_guards())
+        self._made: dict[Modes, ContactMode] = {}
+        super().__init__(self._contact_mode, self._ways_from, self._all_guards())
 
     @property
     def robot(self) -> Robot:
@@ -172,37 +173,18 @@ class ContactSystem(HybridSystem):
     def _input(self, u: ArrayLike | None) -> Array:
         return np.zeros(self.robot.nu) if u is None else vector("u", u, self.robot.nu)
 
-    def _mode(self, key: ModeKey) -> Mode:
-        flow = self._flow_of(key)
-        free = not closed_contacts(flow.modes)
-        return Mode(
-            key,
-            self.space,
-            flow.field,
-            self.robot.nu,
-            flow.jacobian,
-            flow.outputs,
-            None if free else flow.select,
-            None if free else flow.pace,
-            None if free else flow.project,
-            None if free else flow.held(),
-            flow.step,
-        )
-
-    def _ways_out(self, key: ModeKey) -> Outgoing:
-        flow = self._flow_of(key)
-        guards = flow.contact_guards
-        edges = ContactEdges(self.dynamics, flow.modes, guards.guards)
-        return Outgoing(
-            GuardSet(guards.names, flow.guards, flow.guard_jacobian, guards.scales),
-            edges.edge,
-            edges.rest,
-        )
-
-    def _flow_of(self, key: ModeKey) -> ContactFlow:
+    def _contact_mode(self, key: ModeKey) -> ContactMode:
         modes = self._checked(key)
-        known = self._flows.get(modes)
-        return known or self._flows.setdefault(modes, ContactFlow(self.dynamics, modes))
+        known = self._made.get(modes)
+        if known is None:
+            kind = GeneratedContactMode if self.dynamics.compiles_modes else ContactMode
+            known = self._made.setdefault(modes, kind(self.dynamics, modes, self.space))
+        return known
+
+    def _ways_from(self, key: ModeKey) -> Outgoing:
+        mode = self._contact_mode(key)
+        edges = ContactEdges(self.dynamics, mode.modes, mode.contact_guards.guards)
+        return Outgoing(mode.guard_set, edges.edge, edges.rest)
 
     def _all_guards(self) -> Iterator[str]:
         """Names: a mode of one contact has the same guards whatever the others do."""

@@ -116,9 +116,8 @@ def event_text(event: Event) -> str:
 
 def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:
     """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc."""
-    x, outputs = arc(t), system.mode(arc.mode).outputs
-    assert outputs is not None
-    forces = outputs(t, x, arc.input(t))
+    x = arc(t)
+    forces = system.mode(arc.mode).outputs(t, x, arc.input(t))
     return system.dynamics.all.in_world(
         x[: system.robot.nq], forces["normal_force"], forces["friction_force"]
     )

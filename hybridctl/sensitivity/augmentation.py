@@ -19,33 +19,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.mode import (
-    Edge,
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.mapped import Change, MappedPoint
+from hybridctl.hybrid.model import (
+    Diffusion,
     FieldJacobian,
     GuardJacobian,
-    Held,
-    Jump,
-    Mode,
+    JumpPoint,
     ModeKey,
-    Outgoing,
-    Reset,
     ResetBorder,
     ResetJacobian,
 )
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.spaces import Space, difference_jacobians
 
 At = Callable[[ModeKey, float, Array, Array], Array]
-T = TypeVar("T")
-Function = Callable[[float, Array, Array], T]
-AtBorder = Callable[[float, Array, Array, ModeKey, Array], ResetBorder | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +74,8 @@ def with_parameters(
     Where the system lacks a Jacobian, so does the result. When they are asked for, derivatives of
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
-    view, n = _Augmented(system, derivatives), len(derivatives.names)
-    names = system.guard_names
-    return HybridSystem(view.mode, view.outgoing, names), HybridTrajectory(
+    n = len(derivatives.names)
+    return _in_parameters(system, derivatives), HybridTrajectory(
         tuple(_augmented_arc(arc, n) for arc in trajectory.arcs),
         tuple(_augmented_event(event, n) for event in trajectory.events),
     )
@@ -97,12 +92,11 @@ def with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem
         return np.zeros((system.mode(key).space.ndx, n))
 
     def guards(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        names = system.outgoing(key).guards.names
+        names = system.mode(key).guard_names
         return np.array([[float(name == own) for own in event.guards] for name in names])
 
     by = ParameterDerivatives(event.guards, field, guards, None, moves_borders=False)
-    view = _Augmented(system, by)
-    return HybridSystem(view.mode, view.outgoing, system.guard_names), _augmented_event(event, n)
+    return _in_parameters(system, by), _augmented_event(event, n)
 
 
 @dataclass(frozen=True)
@@ -150,167 +144,92 @@ class _AugmentedSpace:
 
 
 @dataclass(frozen=True, eq=False)
-class _Augmented:
-    """A system with parameters as states that stay as they are."""
+class _Augmented(Change):
+    """Parameters as states that stay as they are; fired: by which guards a reset was reached."""
 
-    system: HybridSystem
     by: ParameterDerivatives
+    key: ModeKey
+    fired: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
         return len(self.by.names)
 
-    def mode(self, key: ModeKey) -> Mode:
-        mode, n = self.system.mode(key), self.n
-        return replace(
-            mode,
-            space=_AugmentedSpace(mode.space, n),
-            field=lambda t, x, u: np.concatenate((mode.field(t, x[:-n], u), np.zeros(n))),
-            jacobian=None if mode.jacobian is None else self._field(key, mode.jacobian),
-            outputs=None if mode.outputs is None else _of_state(mode.outputs, n),
-            select=None if mode.select is None else _of_state(mode.select, n),
-            pace=None if mode.pace is None else _of_state(mode.pace, n),
-            project=None if mode.project is None else _beside(mode.project, n),
-            held=None if mode.held is None else _held_beside(mode.held, n),
-            step=None,
-            flow=None,
-        )
+    def state(self, x: Array) -> Array:
+        return x[: -self.n]
 
-    def _field(self, key: ModeKey, own: Function[FieldJacobian]) -> Function[FieldJacobian]:
-        def jacobian(t: float, x: Array, u: Array) -> FieldJacobian:
-            x = x[: -self.n]
-            d = own(t, x, u)
-            by_p = self._shaped("the field", self.by.field(key, t, x, u), key, len(d.state))
-            below = np.zeros((self.n, d.state.shape[1] + self.n))
-            return FieldJacobian(
-                np.vstack((np.hstack((d.state, by_p)), below)),
-                np.vstack((d.input, np.zeros((self.n, len(u))))),
-            )
+    def back(self, inner: Array, x: Array) -> Array:
+        return np.concatenate((inner, x[-self.n :]))
 
-        return jacobian
+    def space(self, inner: Space) -> Space:
+        return _AugmentedSpace(inner, self.n)
 
-    def outgoing(self, key: ModeKey) -> Outgoing:
-        own = self.system.outgoing(key)
-        guards, n = own.guards, self.n
-        return Outgoing(
-            replace(
-                guards,
-                values=_of_state(guards.values, n),
-                jacobian=None if guards.jacobian is None else self._guards(key, guards.jacobian),
-                one=None,
-            ),
-            lambda fired: self._edge(key, fired, own.edge(fired)),
-            lambda fired: self._rest(own.rest(fired)),
-        )
+    def field(self, point: MappedPoint) -> Array:
+        return np.concatenate((point.inner.field, np.zeros(self.n)))
 
-    def _guards(self, key: ModeKey, own: Function[GuardJacobian]) -> Function[GuardJacobian]:
-        def jacobian(t: float, x: Array, u: Array) -> GuardJacobian:
-            x = x[: -self.n]
-            d = own(t, x, u)
-            by_p = self._shaped("the guards", self.by.guards(key, t, x, u), key, len(d.time))
-            return GuardJacobian(d.time, np.hstack((d.state, by_p)), d.input)
+    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
+        d, at = super().field_jacobian(point), point.inner
+        by_p = self.by.field(self.key, at.t, at.x, at.u)
+        d_x = self._beside(d.state, self._shaped("the field", by_p, len(d.state)))
+        below = np.zeros((self.n, d_x.shape[1]))
+        none = np.zeros((self.n, d.input.shape[1]))
+        return FieldJacobian(np.vstack((d_x, below)), np.vstack((d.input, none)))
 
-        return jacobian
+    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+        d, at = super().guard_jacobian(point), point.inner
+        by_p = self.by.guards(self.key, at.t, at.x, at.u)
+        by_p = self._shaped("the guards", by_p, len(d.time))
+        return d._replace(state=self._beside(d.state, by_p))
 
-    def _edge(self, key: ModeKey, fired: tuple[str, ...], edge: Edge | None) -> Edge | None:
-        if edge is None:
-            return None
-        own = edge.reset.jacobian
-        jacobian = None if own is None else self._reset(key, fired, own)
-        border = None if edge.reset.border is None else self._border(edge.reset.border)
-        return Edge(Reset(self._jump(edge.reset), jacobian, border), edge.target)
+    def held_jacobian(self, inner: Array) -> Array:
+        return self._beside(inner)
 
-    def _rest(self, edge: Edge | None) -> Edge | None:
-        return None if edge is None else Edge(Reset(self._jump(edge.reset)), edge.target)
+    def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        if self.by.reset is None:
+            return self._padded(inner)
+        by_p = self.by.reset(self.key, self.fired, at.t, self.state(at.x), at.u)
+        return self._padded(inner, self._shaped("a reset", by_p, len(inner.time)))
 
-    def _border(self, own: AtBorder) -> AtBorder:
+    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """The border in (x, p) where parameters leave it alone; otherwise it is refused."""
-
-        def border(
-            t: float, x: Array, u: Array, key: ModeKey, u_after: Array
-        ) -> ResetBorder | None:
-            found = own(t, x[: -self.n], u, key, u_after)
-            if found is None:
-                return None
-            if self.by.moves_borders:
-                raise InputError(
-                    f"the reset at t = {t:.9g} s is at the border of {found.name!r}, where it has "
-                    "no derivatives by parameters"
-                )
-            distance = np.append(found.distance.state, np.zeros(self.n))
-            return found._replace(
-                distance=found.distance._replace(state=distance),
-                positive=self._padded(found.positive),
-                negative=self._padded(found.negative),
+        if self.by.moves_borders:
+            raise InputError(
+                f"the reset at t = {at.t:.9g} s is at the border of {inner.name!r}, where it has "
+                "no derivatives by parameters"
             )
-
-        return border
-
-    def _jump(self, reset: Reset) -> Function[Jump]:
-        def jump(t: float, x: Array, u: Array) -> Jump:
-            own = reset(t, x[: -self.n], u)
-            return replace(own, state=np.concatenate((own.state, x[-self.n :])))
-
-        return jump
-
-    def _reset(
-        self, key: ModeKey, fired: tuple[str, ...], own: Function[ResetJacobian]
-    ) -> Function[ResetJacobian]:
-        def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-            x = x[: -self.n]
-            d = own(t, x, u)
-            if self.by.reset is None:
-                return self._padded(d)
-            by_p = self.by.reset(key, fired, t, x, u)
-            return self._padded(d, self._shaped("a reset", by_p, key, len(d.time)))
-
-        return jacobian
+        distance = np.append(inner.distance.state, np.zeros(self.n))
+        return inner._replace(
+            distance=inner.distance._replace(state=distance),
+            positive=self._padded(inner.positive),
+            negative=self._padded(inner.negative),
+        )
 
     def _padded(self, d: ResetJacobian, by_p: Array | None = None) -> ResetJacobian:
         """Derivatives of a reset in (x, p), which leaves p alone; by_p (ndx+, np), or none."""
         n = self.n
-        by_p = np.zeros((len(d.time), n)) if by_p is None else by_p
         below = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
         return ResetJacobian(
             np.concatenate((d.time, np.zeros(n))),
-            np.vstack((np.hstack((d.state, by_p)), below)),
+            np.vstack((self._beside(d.state, by_p), below)),
             np.vstack((d.input, np.zeros((n, d.input.shape[1])))),
         )
 
-    def _shaped(self, what: str, value: Array, key: ModeKey, rows: int) -> Array:
+    def _beside(self, d_x: Array, by_p: Array | None = None) -> Array:
+        """Derivatives (., ndx) by the state with those (., np) by parameters, or none, beside."""
+        return np.hstack((d_x, np.zeros((len(d_x), self.n)) if by_p is None else by_p))
+
+    def _shaped(self, what: str, value: Array, rows: int) -> Array:
         if np.shape(value) != (rows, self.n):
             raise SystemDefinitionError(
-                f"derivatives of {what} of mode {key!r} by parameters must have shape "
+                f"derivatives of {what} of mode {self.key!r} by parameters must have shape "
                 f"({rows}, {self.n}), got {np.shape(value)}"
             )
         return value
 
 
-def _of_state(function: Function[T], n: int) -> Function[T]:
-    """The function of (t, x, u) as one of (t, (x, p), u)."""
-    return lambda t, x, u: function(t, x[:-n], u)
-
-
-def _beside(project: Callable[[Array], Array], n: int) -> Callable[[Array], Array]:
-    """The projection of x as one of (x, p), which leaves p alone."""
-    return lambda x: np.concatenate((project(x[:-n]), x[-n:]))
-
-
-def _held_beside(held: Held, n: int) -> Held:
-    """What a mode holds of x, as what it holds of (x, p)."""
-    slopes, refuse = held.jacobian, held.refuse
-
-    def jacobian(x: Array) -> Array:
-        assert slopes is not None
-        d = slopes(x[:-n])
-        return np.hstack((d, np.zeros((len(d), n))))
-
-    return replace(
-        held,
-        residuals=lambda x: held.residuals(x[:-n]),
-        jacobian=None if slopes is None else jacobian,
-        refuse=None if refuse is None else lambda what, key, x: refuse(what, key, x[:-n]),
-    )
+def _in_parameters(system: HybridSystem, by: ParameterDerivatives) -> HybridSystem:
+    """The system in (x, p)."""
+    return MappedSystem(system, partial(_Augmented, by), partial(_Augmented, by))
 
 
 def _augmented_arc(arc: Arc, n: int) -> Arc:
@@ -327,9 +246,6 @@ def _augmented_event(event: Event, n: int) -> Event:
     return replace(event, state_before=states[0], state_after=states[1])
 
 
-Derivative = TypeVar("Derivative", FieldJacobian, GuardJacobian, ResetJacobian)
-
-
 def inputs_as_parameters(
     system: HybridSystem, values: Mapping[str, float]
 ) -> tuple[HybridSystem, ParameterDerivatives]:
@@ -339,111 +255,93 @@ def inputs_as_parameters(
     last columns of the system's own Jacobians. Modes of fewer inputs raise `InputError` when
     they are entered, and derivatives of what has no Jacobian `SystemDefinitionError`.
     """
-    held = _Held(system, array("values", list(values.values()), (None,)))
-    derivatives = ParameterDerivatives(tuple(values), held.field, held.guards, held.reset)
-    return HybridSystem(held.mode, held.outgoing, system.guard_names), derivatives
+    held = HeldInputs(array("values", list(values.values()), (None,)))
+    last = _LastInputs(system, held)
+    derivatives = ParameterDerivatives(tuple(values), last.field, last.guards, last.reset)
+    return MappedSystem(system, partial(_held_in, system, held)), derivatives
+
+
+def _held_in(system: HybridSystem, held: HeldInputs, key: ModeKey) -> HeldInputs:
+    nu = system.mode(key).nu
+    if nu < len(held.values):
+        raise InputError(
+            f"mode {key!r} must have at least {len(held.values)} inputs, one for each "
+            f"parameter, got {nu}"
+        )
+    return held
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
-    """A system with its last inputs held at values."""
+class HeldInputs(Change):
+    """The last inputs held at values."""
+
+    values: Array
+    keeps_steps = True
+
+    def input(self, u: Array, x: Array) -> Array:
+        """(u, values)."""
+        return np.concatenate((u, self.values))
+
+    def nu(self, inner: int) -> int:
+        """How many inputs are left."""
+        return inner - len(self.values)
+
+    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
+        """Derivatives by the inputs that are left."""
+        d = super().field_jacobian(point)
+        return d._replace(input=d.input[:, : len(point.u)])
+
+    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+        """Derivatives by the inputs that are left."""
+        return _cut(super().guard_jacobian(point), len(point.u))
+
+    def law(self, law: InputLaw) -> InputLaw | None:
+        """A held input with the values, too."""
+        if not isinstance(law, HeldInput):
+            return None
+        return HeldInput(np.concatenate((law.value, self.values)))
+
+    def inputs(self, inner: Array) -> Array:
+        """The inputs that are left."""
+        return inner[:, : -len(self.values)]
+
+    def diffusion(self, noise: Diffusion) -> Diffusion:
+        """No noise in the inputs that are held."""
+        none = np.zeros((len(self.values),) * 2)
+        return noise._replace(through_input=block_diag(noise.through_input, none))
+
+    def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        """Derivatives by the inputs that are left."""
+        return _cut(inner, len(at.u))
+
+    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+        """Derivatives by the inputs that are left."""
+        return super().border(inner, at)._replace(distance=_cut(inner.distance, len(at.u)))
+
+
+@dataclass(frozen=True, eq=False)
+class _LastInputs:
+    """Derivatives of a system by its last inputs, at the values at which they are held."""
 
     system: HybridSystem
-    values: Array
+    held: HeldInputs
 
     def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        return self._last("the field", key, self.system.mode(key).jacobian)(t, x, u)
+        return self._last(self.system.mode(key).jacobian(t, x, self.held.input(u, x)).input)
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        jacobian = self.system.outgoing(key).guards.jacobian
-        return self._last("the guards", key, jacobian)(t, x, u)
+        return self._last(self.system.mode(key).guard_jacobian(t, x, self.held.input(u, x)).input)
 
     def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
         edge = self.system.outgoing(key).edge(fired)
-        jacobian = None if edge is None else edge.reset.jacobian
-        return self._last(f"the reset of {fired}", key, jacobian)(t, x, u)
+        if edge is None or not edge.reset.differentiable:
+            raise SystemDefinitionError(f"the reset of {fired} of mode {key!r} has no Jacobian")
+        return self._last(edge.reset.jacobian(t, x, self.held.input(u, x)).input)
 
-    def mode(self, key: ModeKey) -> Mode:
-        mode = self.system.mode(key)
-        nu = mode.nu - len(self.values)
-        if nu < 0:
-            raise InputError(
-                f"mode {key!r} must have at least {len(self.values)} inputs, one for each "
-                f"parameter, got {mode.nu}"
-            )
-        return replace(
-            mode,
-            field=self._held(mode.field),
-            nu=nu,
-            jacobian=None if mode.jacobian is None else self._first(mode.jacobian),
-            outputs=None if mode.outputs is None else self._held(mode.outputs),
-            select=None if mode.select is None else self._held(mode.select),
-            pace=None if mode.pace is None else self._held(mode.pace),
-            step=None,
-            flow=None,
-        )
-
-    def outgoing(self, key: ModeKey) -> Outgoing:
-        own = self.system.outgoing(key)
-        guards = own.guards
-        return Outgoing(
-            replace(
-                guards,
-                values=self._held(guards.values),
-                jacobian=None if guards.jacobian is None else self._first(guards.jacobian),
-                one=None,
-            ),
-            lambda fired: self._edge(own.edge(fired)),
-            lambda fired: self._edge(own.rest(fired)),
-        )
-
-    def _edge(self, edge: Edge | None) -> Edge | None:
-        if edge is None:
-            return None
-        jacobian = edge.reset.jacobian
-        known = None if jacobian is None else self._first(jacobian)
-        border = None if edge.reset.border is None else self._border(edge.reset.border)
-        return Edge(Reset(self._held(edge.reset), known, border), edge.target)
-
-    def _border(self, own: AtBorder) -> AtBorder:
-        """The border of a reset, with its derivatives by the inputs that are left."""
-
-        def border(
-            t: float, x: Array, u: Array, key: ModeKey, u_after: Array
-        ) -> ResetBorder | None:
-            found = own(t, x, self._all(u), key, self._all(u_after))
-            if found is None:
-                return None
-            return found._replace(
-                distance=_cut(found.distance, len(u)),
-                positive=_cut(found.positive, len(u)),
-                negative=_cut(found.negative, len(u)),
-            )
-
-        return border
-
-    def _all(self, u: Array) -> Array:
-        return np.concatenate((u, self.values))
-
-    def _held(self, function: Function[T]) -> Function[T]:
-        """The function of (t, x, (u, p)) as one of (t, x, u)."""
-        return lambda t, x, u: function(t, x, self._all(u))
-
-    def _first(self, jacobian: Function[Derivative]) -> Function[Derivative]:
-        """A Jacobian with the columns of the inputs that are left."""
-        whole = self._held(jacobian)
-        return lambda t, x, u: _cut(whole(t, x, u), len(u))
-
-    def _last(
-        self, what: str, key: ModeKey, jacobian: Function[Derivative] | None
-    ) -> Function[Array]:
-        """The columns of the parameters of a Jacobian."""
-        if jacobian is None:
-            raise SystemDefinitionError(f"{what} of mode {key!r} has no Jacobian")
-        whole = self._held(jacobian)
-        return lambda t, x, u: np.asarray(whole(t, x, u).input[..., len(u) :])
+    def _last(self, by_input: Array) -> Array:
+        return by_input[:, by_input.shape[1] - len(self.held.values) :]
 
 
-def _cut(derivative: Derivative, inputs: int) -> Derivative:
+def _cut(derivative: GuardJacobian, inputs: int) -> GuardJacobian:
     """Derivatives by the first inputs only."""
     return derivative._replace(input=derivative.input[..., :inputs])

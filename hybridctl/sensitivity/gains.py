@@ -31,12 +31,15 @@ from hybridctl.errors import (
     NearGrazingWarning,
     SystemDefinitionError,
 )
-from hybridctl.hybrid.mode import (
+from hybridctl.hybrid.model import (
     GuardJacobian,
+    JumpPoint,
     JumpTerms,
-    Mode,
+    ModeModel,
     ResetBorder,
     ResetJacobian,
+    ResetModel,
+    linear_terms,
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import LEAST_RTOL
@@ -154,7 +157,7 @@ class Side:
     accuracy: rtol and atol to which the state is known, zero for rounding.
     """
 
-    mode: Mode
+    mode: ModeModel
     time: float
     state: Array
     input: Array
@@ -165,6 +168,10 @@ class Side:
     def field(self) -> Array:
         """The velocity f (ndx,) in the tangent space."""
         return np.asarray(self.mode.field(self.time, self.state, self.input), dtype=np.float64)
+
+    def jump_point(self, report: Any = None) -> JumpPoint:
+        """Where a reset begins; report: of its jump there, if it is known."""
+        return JumpPoint(self.time, self.state, self.input, report)
 
 
 def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
@@ -207,9 +214,13 @@ def crossing(
     report: of the jump of the reset, from which the system's own derivative goes on. Warns with
     `NearGrazingWarning` where the guard is met so slowly that its rate is hardly known.
     """
-    terms = _terms(system, guard, before, after, reset, report)
-    guards = system.outgoing(before.mode.key).guards
-    scale = float(guards.sizes[guards.names.index(guard)])
+    mode, at = before.mode, before.jump_point(report)
+    i = guard_index(mode, guard)
+    if reset is None:
+        terms = mode.jump_terms(i, differentiable_reset(system, mode, guard), at, before.input_rate)
+    else:
+        terms = linear_terms(mode, i, reset, at, before.input_rate)
+    scale = float(mode.guard_set.sizes[i])
     slope, size = terms.slope, terms.size + 1e-300
     if not slope < -max(GRAZING * size, _STILL * scale):
         raise GrazingError(
@@ -218,11 +229,12 @@ def crossing(
             f"{slope / size:.3g} of the size of its terms, {slope / scale:.3g} 1/s of the guard's "
             "scale"
         )
-    _warn_if_doubtful(system, guard, before, terms)
-    return JumpGains(*terms[2:])
+    _warn_if_doubtful(guard, before, terms)
+    _, _, by_state, by_input, reset_state, reset_input, rate = terms
+    return JumpGains(by_state, by_input, reset_state, reset_input, after.field - rate, rate)
 
 
-def _warn_if_doubtful(system: HybridSystem, guard: str, before: Side, terms: JumpTerms) -> None:
+def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
     """Warn if a guard's rate changes by much in the time to which its event is known."""
     x, space = before.state, before.mode.space
     rtol, atol = (max(tolerance, LEAST_RTOL) for tolerance in before.accuracy)
@@ -233,7 +245,7 @@ def _warn_if_doubtful(system: HybridSystem, guard: str, before: Side, terms: Jum
     off = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
     vague = float(delays @ np.abs(off))
     earlier = _moved(before, -min(vague, _CLOSE))
-    g = guard_derivative(system, before.mode, guard, earlier.time, earlier.state, earlier.input)
+    g = guard_derivative(before.mode, guard, earlier.time, earlier.state, earlier.input)
     slope = g.time + g.state @ earlier.field + g.input @ earlier.input_rate
     change = abs(slope - terms.slope) * max(vague / _CLOSE, 1.0) / abs(terms.slope)
     if not change <= _DOUBTFUL:
@@ -257,64 +269,34 @@ def _moved(side: Side, dt: float) -> Side:
     )
 
 
-def _terms(
-    system: HybridSystem,
-    guard: str,
-    before: Side,
-    after: Side,
-    reset: ResetJacobian | None,
-    report: Any,
-) -> JumpTerms:
-    """The terms of `crossing`, compiled where the reset brings them along."""
-    t, x, u, du = before.time, before.state, before.input, before.input_rate
-    ways = system.outgoing(before.mode.key)
-    edge = ways.edge((guard,))
-    whole = None if edge is None or reset is not None else edge.reset.whole
-    if whole is not None and whole.joins(before.mode, after.mode, ways.guards):
-        return whole(t, x, u, du, after.state, after.input)
-    f, g = before.field, guard_derivative(system, before.mode, guard, t, x, u)
-    r = reset_derivative(system, before.mode, guard, t, x, u, report) if reset is None else reset
-    slope = float(g.time + g.state @ f + g.input @ du)
-    size = abs(g.time) + np.abs(g.state) @ np.abs(f) + np.abs(g.input) @ np.abs(du)
-    rate = r.time + r.state @ f + r.input @ du
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_state, by_input = -g.state / slope, -g.input / slope
-    change = after.field - rate
-    return JumpTerms(slope, float(size), by_state, by_input, r.state, r.input, change, rate)
-
-
 def reset_border(
     system: HybridSystem, guard: str, before: Side, after: Side, report: Any = None
 ) -> ResetBorder | None:
     """The border at which the reset of a guard is, None where it has one derivative."""
     edge = system.outgoing(before.mode.key).edge((guard,))
-    border = None if edge is None else edge.reset.given(report).border
-    if border is None:
+    if edge is None:
         return None
-    return border(before.time, before.state, before.input, after.mode.key, after.input)
+    return edge.reset.border_at(before.jump_point(report), after.mode.key, after.input)
 
 
-def guard_derivative(
-    system: HybridSystem, mode: Mode, guard: str, t: float, x: Array, u: Array
-) -> GuardJacobian:
+def guard_index(mode: ModeModel, guard: str) -> int:
+    """The place of a guard among those of a mode; `InputError` where it has none of that name."""
+    if guard not in mode.guard_names:
+        raise InputError(f"mode {mode.key!r} has no guard {guard!r}, it has {mode.guard_names}")
+    return mode.guard_names.index(guard)
+
+
+def guard_derivative(mode: ModeModel, guard: str, t: float, x: Array, u: Array) -> GuardJacobian:
     """D_t g (a number), D_x g (ndx,), D_u g (nu,) of one guard of a mode."""
-    guards = system.outgoing(mode.key).guards
-    if guard not in guards.names:
-        raise InputError(f"mode {mode.key!r} has no guard {guard!r}, it has {guards.names}")
-    if guards.jacobian is None:
-        raise SystemDefinitionError(f"the guards of mode {mode.key!r} have no Jacobian")
-    row, d = guards.names.index(guard), guards.jacobian(t, x, u)
+    row, d = guard_index(mode, guard), mode.guard_jacobian(t, x, u)
     return GuardJacobian(d.time[row], d.state[row], d.input[row])
 
 
-def reset_derivative(
-    system: HybridSystem, mode: Mode, guard: str, t: float, x: Array, u: Array, report: Any = None
-) -> ResetJacobian:
-    """Derivatives of the reset of one guard of a mode; report: of its jump there, if known."""
+def differentiable_reset(system: HybridSystem, mode: ModeModel, guard: str) -> ResetModel:
+    """The reset of one guard of a mode; `SystemDefinitionError` where it has no derivatives."""
     edge = system.outgoing(mode.key).edge((guard,))
-    jacobian = None if edge is None else edge.reset.given(report).jacobian
-    if jacobian is None:
+    if edge is None or not edge.reset.differentiable:
         raise SystemDefinitionError(
             f"the reset of guard {guard!r} of mode {mode.key!r} has no Jacobian"
         )
-    return jacobian(t, x, u)
+    return edge.reset

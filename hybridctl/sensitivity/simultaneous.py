@@ -299,7 +299,7 @@ class _Phantoms:
             mode = self._system.mode(key)
             now = None if law is None else law(key, state)
             u = self._event.input_after if now is None else now(t, state)
-            chosen = key if mode.select is None else mode.select(t, state, u)
+            chosen = mode.select(t, state, u) if mode.selects else key
             if chosen == key:
                 side = Side(mode, t, state, u, np.zeros_like(u))
                 if now is None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import Mode, ModeModel
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -45,13 +44,11 @@ class Coefficients:
     input: Array
 
 
-def coefficients(mode: Mode, t: float, x: Array, u: Array) -> Coefficients:
+def coefficients(mode: ModeModel, t: float, x: Array, u: Array) -> Coefficients:
     """A and B at a point. Raises `SystemDefinitionError` if the field has no Jacobian."""
-    if mode.jacobian is None:
-        raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
-    d = mode.jacobian(t, x, u)
-    rate = mode.field(t, x, u) if d.value is None else d.value
-    return Coefficients(d.state + mode.space.transport(rate), d.input)
+    point = mode.calc(t, x, u)
+    d = mode.field_jacobian_at(point)
+    return Coefficients(d.state + mode.space.transport(point.field), d.input)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Variation:
 
 
 def along(
-    mode: Mode,
+    mode: ModeModel,
     arc: Arc,
     start: Array,
     input_change: InputChange | None = None,
@@ -101,7 +98,7 @@ def along(
     return Variation(dense, len(start))
 
 
-def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | None:
+def transition(mode: ModeModel, arc: Arc, *, rtol: float, atol: float) -> Array | None:
     """The transition matrix (ndx, ndx) of an arc from the compiled steps of its mode.
 
     rtol, atol: of the entries of the matrix of each step. From where compiled steps do not hold
@@ -114,10 +111,10 @@ def transition(mode: Mode, arc: Arc, *, rtol: float, atol: float) -> Array | Non
     return None if t == arc.start else _onwards(mode, arc, t, total, rtol, atol)
 
 
-def _by_steps(mode: Mode, arc: Arc, rtol: float, atol: float) -> tuple[float, Array]:
+def _by_steps(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> tuple[float, Array]:
     """The time until which compiled steps carry deviations along an arc, and how they do."""
     total = np.eye(arc.space.ndx)
-    if mode.step is None or mode.step.field != mode.field or not _held(arc):
+    if not mode.compiled or not _held(arc):
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
     for t, end, states, inputs in zip(
@@ -126,7 +123,7 @@ def _by_steps(mode: Mode, arc: Arc, rtol: float, atol: float) -> tuple[float, Ar
         x, u, h = _AT_START @ states, inputs[0], end - t
         shortest = _STIFF * h
         while t < end:
-            moved = mode.step.transition(t, x, u, min(h, end - t), rtol, atol)
+            moved = mode.transition(t, x, u, min(h, end - t), rtol, atol)
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:
@@ -136,7 +133,7 @@ def _by_steps(mode: Mode, arc: Arc, rtol: float, atol: float) -> tuple[float, Ar
     return arc.end, total
 
 
-def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:
+def arc_transition(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> Array:
     """The transition matrix (ndx, ndx) of an arc, by compiled steps where there are any.
 
     Raises what `along` raises.
@@ -147,7 +144,7 @@ def arc_transition(mode: Mode, arc: Arc, rtol: float, atol: float) -> Array:
     return found
 
 
-def _onwards(mode: Mode, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
+def _onwards(mode: ModeModel, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
     """Perturbations start (ndx, ndx) at t, at the end of the arc."""
 
     def equation(t: float) -> tuple[Array, Array | None]:
@@ -166,7 +163,7 @@ def _held(arc: Arc) -> bool:
 
 
 def flow(
-    mode: Mode,
+    mode: ModeModel,
     arc: Arc,
     equation: Equation,
     start: Array,
@@ -192,7 +189,7 @@ def flow(
     )
 
 
-def _leap(mode: Mode, arc: Arc) -> float:
+def _leap(mode: ModeModel, arc: Arc) -> float:
     """The length of a first step across what decays at once, 0 where nothing does.
 
     As long as puts its first point where that decays clearly slower than at the start, at which
@@ -200,8 +197,10 @@ def _leap(mode: Mode, arc: Arc) -> float:
     """
 
     def relaxation(t: float) -> float:
-        return np.inf if mode.pace is None else mode.pace(t, *arc.state_and_input(t)).relaxation
+        return mode.pace(t, *arc.state_and_input(t)).relaxation
 
+    if not mode.paced:
+        return 0.0
     duration, first = arc.end - arc.start, relaxation(arc.start)
     if first > _AT_ONCE * duration:
         return 0.0

@@ -130,7 +130,7 @@ def ending():
     def field(t, x, u):
         return A @ x + C if x[0] < 0.6 else np.full(2, np.nan)
 
-    return hc.HybridSystem([replace(mode, field=field)], [])
+    return hc.HybridSystem([hc.Mode("a", mode.space, field, jacobian=mode.jacobian)], [])
 
 
 def test_the_state_is_held_where_there_is_no_flow():

@@ -1,7 +1,5 @@
 """The smoother of a cube, whose attitude is a quaternion: no chart makes its results."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from estimation.joint import dense
@@ -29,7 +27,9 @@ def start(space, height, turned):
 def weightless(level=None):
     """A cube that nothing acts on; where its height passes a level its mode has another name."""
     air = cube.system(cube.Parameters(gravity=0.0)).mode(AIR)
-    above, below = (replace(air, key=name, select=None) for name in ("above", "below"))
+    above, below = (
+        hc.Mode(name, air.space, air.field, air.nu, air.jacobian) for name in ("above", "below")
+    )
     if level is None:
         return hc.HybridSystem([above], [])
 

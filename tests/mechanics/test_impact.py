@@ -190,7 +190,7 @@ def test_an_end_that_bounces_off_is_not_struck_where_its_guard_fires_with_anothe
     )
     x = np.concatenate((np.zeros(3), v))
     edge = system.outgoing(("open", "open")).edge(("left closes", "right closes"))
-    jump = edge.reset.map(0.0, x, np.zeros(robot.nu))
+    jump = edge.reset(0.0, x, np.zeros(robot.nu))
     alone = impact(system.dynamics, np.zeros(3), v, (1,))
     assert jump.guards == ("right closes",)
     np.testing.assert_array_equal(jump.state[3:], alone.velocity_after)

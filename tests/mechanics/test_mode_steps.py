@@ -10,7 +10,9 @@ from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
 from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.mapped import Change, WithoutGuards
 from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
+from hybridctl.hybrid.system import MappedSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from mechanics.models import SLOPE, WHEEL, pair
@@ -22,11 +24,16 @@ DOOR = np.r_[-0.13, 1.37, -0.67, 0.35, 0.0, 0.0, 0.0, -0.6]
 
 def without_steps(system):
     """The same system, which takes generic steps."""
+    return MappedSystem(system, lambda key: Change())
 
-    def mode(key):
-        return replace(system.mode(key), step=None)
 
-    return hc.HybridSystem(mode, system.outgoing, system.guard_names)
+class Free(WithoutGuards):
+    """A mode that holds nothing and does not end, by generic steps."""
+
+    keeps_steps = False
+
+    def held(self, inner):
+        return None
 
 
 def wheel():
@@ -93,11 +100,11 @@ def assert_steps_agree(system, key):
     """To rounding: the same stages, in coordinates that have a norm a little off one."""
     x, u = moving(system, 3)
     x[: system.robot.nq] *= 1.0 + 1e-9
-    mode, guards = system.mode(key), system.outgoing(key).guards
-    motion = Motion(mode, HeldInput(u), guards)
-    compiled = CompiledFormula(motion, motion.whole_step, 1e-9, 1e-9)
+    mode = system.mode(key)
+    motion = Motion(mode, HeldInput(u), watched=True)
+    compiled = CompiledFormula(motion, motion.whole_law, 1e-9, 1e-9)
     generic = ExplicitFormula(DOP853_TABLEAU, motion, 1e-9, 1e-9)
-    assert mode.step(0.0, x, u, 1e-2, 1e-9, 1e-9) is not None
+    assert mode.step(0.0, x, HeldInput(u), 1e-2, 1e-9, 1e-9) is not None
     taken = []
     for formula in (compiled, generic):
         formula.start(0.0, x)
@@ -116,15 +123,14 @@ def test_a_transition_is_that_of_the_variational_flow(make, key):
     """Which is known to the tolerance asked for, of entries that grow to 10 in this time."""
     system = make()
     x, _ = moving(system, 4)
-    mode = without_steps(system).mode(key)
+    mode = system.mode(key)
     law = HeldInput(np.zeros(mode.nu))
-    free = replace(mode, select=None, held=None, project=None)  # x is off what the mode holds
-    ahead = hc.HybridSystem([free], [])
+    ahead = MappedSystem(system, lambda key: Free([]))  # x is off what the mode holds
     run = hc.simulate(ahead, key, x, (0.0, 0.05), lambda t, x: law.value, rtol=1e-11, atol=1e-11)
     expected = hc.linearize(ahead, run, rtol=1e-10, atol=1e-10).state_transition
     total = np.eye(mode.space.ndx)
     for k in range(20):
-        moved = system.mode(key).step.transition(0.05 * k / 20, x, law.value, 0.05 / 20, 1e-9, 1e-9)
+        moved = mode.transition(0.05 * k / 20, x, law.value, 0.05 / 20, 1e-9, 1e-9)
         x, total = moved.state, moved.matrix @ total
     np.testing.assert_allclose(total, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
 
@@ -160,11 +166,11 @@ def test_runs_are_the_same(make, key, x, end):
 def test_a_cube_that_stands_still_does_not_slide_by_the_compiled_step():
     """Friction has no direction in a surface there."""
     key = ("slip", "open") * 4
-    step = cube.system().mode(key).step
-    assert step(0.0, CUBE_AT_REST, np.zeros(0), 1e-3, 1e-9, 1e-9) is None
-    assert step.transition(0.0, CUBE_AT_REST, np.zeros(0), 1e-3, 1e-9, 1e-9) is None
+    mode, u = cube.system().mode(key), HeldInput(np.zeros(0))
+    assert mode.step(0.0, CUBE_AT_REST, u, 1e-3, 1e-9, 1e-9) is None
+    assert mode.transition(0.0, CUBE_AT_REST, u.value, 1e-3, 1e-9, 1e-9) is None
     x = CUBE_AT_REST + np.eye(13)[7]
-    assert step(0.0, x, np.zeros(0), 1e-3, 1e-9, 1e-9) is not None
+    assert mode.step(0.0, x, u, 1e-3, 1e-9, 1e-9) is not None
 
 
 def test_forces_outside_their_cones_are_looked_for_elsewhere():
@@ -174,16 +180,16 @@ def test_forces_outside_their_cones_are_looked_for_elsewhere():
     """
     system = cube.system(actuated=True)
     load = 0.7 * 0.37 * 9.81 * 0.0524
-    u = np.array([0.0, 0.0, 0.0, load, -load, 0.0])
-    mode, guards = system.mode(FACE), system.outgoing(FACE).guards
-    assert mode.step(0.0, CUBE_AT_REST, np.zeros(6), 1e-3, 1e-9, 1e-9) is not None
-    assert mode.step(0.0, CUBE_AT_REST, u, 1e-3, 1e-9, 1e-9) is None
-    motion = Motion(mode, HeldInput(u), guards)
-    formula = CompiledFormula(motion, motion.whole_step, 1e-9, 1e-9)
+    none, law = (HeldInput(np.array([0.0, 0.0, 0.0, k, -k, 0.0])) for k in (0.0, load))
+    mode = system.mode(FACE)
+    assert mode.step(0.0, CUBE_AT_REST, none, 1e-3, 1e-9, 1e-9) is not None
+    assert mode.step(0.0, CUBE_AT_REST, law, 1e-3, 1e-9, 1e-9) is None
+    motion = Motion(mode, law, watched=True)
+    formula = CompiledFormula(motion, motion.whole_law, 1e-9, 1e-9)
     formula.start(0.0, CUBE_AT_REST)
     formula.attempt(1e-3)
     step = formula.accept()
-    pushes = [i for i, name in enumerate(guards.names) if name.endswith("opens")]
+    pushes = [i for i, name in enumerate(mode.guard_names) if name.endswith("opens")]
     assert (step.guards[:, pushes] > -1e-9).all()
     assert formula.ended(step, 5e-4) is step
     np.testing.assert_allclose(step.states, np.tile(CUBE_AT_REST, (8, 1)), atol=1e-12)
@@ -203,13 +209,14 @@ def close_pair(apart: float):
 def test_equations_near_a_singularity_are_left_to_the_generic_step(apart, holds):
     mode = close_pair(apart).mode(("closed", "closed"))
     x = np.array([0.0, 0.05, 0.0, 1.0, 0.0, 0.0])
-    assert (mode.step(0.0, x, np.zeros(mode.nu), 1e-3, 1e-9, 1e-9) is not None) == holds
+    step = mode.step(0.0, x, HeldInput(np.zeros(mode.nu)), 1e-3, 1e-9, 1e-9)
+    assert (step is not None) == holds
 
 
 def test_large_robots_have_none():
     system = cube.system()
     generic = contact_system(system.robot, system.contacts, terms="pinocchio")
-    assert generic.mode(FACE).step is None
+    assert not generic.mode(FACE).compiled
 
 
 def _run(system):

@@ -23,7 +23,7 @@ def gathered(mode, arc, noise, steps):
     total, covariance = np.eye(mode.space.ndx), np.zeros((mode.space.ndx,) * 2)
     times = np.linspace(arc.start, arc.end, steps + 1)
     for t, end in pairwise(times):
-        moved = mode.step.transition(t, *arc.state_and_input(t), end - t, 1e-9, 1e-9, noise)
+        moved = mode.transition(t, *arc.state_and_input(t), end - t, 1e-9, 1e-9, noise)
         assert moved.error < 1.0
         total = moved.matrix @ total
         covariance = moved.matrix @ covariance @ moved.matrix.T + moved.noise

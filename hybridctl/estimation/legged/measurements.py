@@ -25,7 +25,7 @@ from hybridctl.estimation.legged.rotation import matrix, quaternion, skew, vecto
 from hybridctl.estimation.legged.space import ANGLE, POSITION
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.measurement import Comparison, ImplicitMeasurement
-from hybridctl.hybrid.mode import Mode
+from hybridctl.hybrid.mode import ModeModel
 
 ANGLES, GROUND = "angles", "ground"  # names of the channels
 _EYE = np.eye(3)
@@ -42,7 +42,7 @@ def ground_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitM
 
 
 def _by_angles(
-    base: LeggedBase, mode: Mode, t: float, x: Array, u: Array, z: Array
+    base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
 ) -> Comparison | None:
     """The comparison with joint angles."""
     if z.shape != (len(base.kinematics.joints),):
@@ -77,7 +77,7 @@ def _by_angles(
 
 
 def _by_ground(
-    base: LeggedBase, mode: Mode, t: float, x: Array, u: Array, z: Array
+    base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
 ) -> Comparison | None:
     """The comparison with the height of the ground."""
     if z.shape != (1,):

@@ -307,7 +307,7 @@ class Strapdown:
         whole = (self._map_rate(x, u) + seen @ self._generator(x, u)) @ back
         by_input = np.zeros((space.ndx, self.nu))
         by_input[ANGLE, RATE], by_input[VELOCITY, FORCE] = np.eye(3), np.eye(3)
-        return FieldJacobian(whole - space.transport(field), seen @ by_input, field)
+        return FieldJacobian(whole - space.transport(field), seen @ by_input)
 
     def _generator(self, x: Array, u: Array) -> Array:
         """A (ndx, ndx) of the left deviations."""

@@ -22,7 +22,7 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardSet
-from hybridctl.hybrid.mode import Mode, ModeKey, Reset, ResetJacobian
+from hybridctl.hybrid.mode import ModeKey, ModeModel, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import VectorSpace
 
@@ -38,7 +38,7 @@ _RANK = 1e-9  # of the largest singular value: a smaller one is none
 class Border:
     """Guard `index` of a mode."""
 
-    mode: Mode
+    mode: ModeModel
     guards: GuardSet
     index: int
 
@@ -97,7 +97,7 @@ class Border:
         return x
 
 
-def passage(system: HybridSystem, key: ModeKey, name: str) -> tuple[Border, Reset, Mode]:
+def passage(system: HybridSystem, key: ModeKey, name: str) -> tuple[Border, ResetModel, ModeModel]:
     """A guard of a mode, its reset, and the mode that this leads to.
 
     Raises `SystemDefinitionError` where the reset names the target, and for modes on manifolds.
@@ -146,7 +146,7 @@ class Curved:
     """
 
     guard: Border
-    reset: Reset
+    reset: ResetModel
     border: Border | None
     basis: Array
     affine = False
@@ -169,7 +169,7 @@ class Curved:
 
     def _derivative(self, t: float, x: Array, u: Array) -> ResetJacobian:
         where = f"the reset of guard {self.guard.name!r} of mode {self.guard.mode.key!r}"
-        if self.reset.jacobian is None:
+        if not self.reset.differentiable:
             raise SystemDefinitionError(f"{where} has no Jacobian")
         d = self.reset.jacobian(t, x, u)
         if np.any(d.input):
@@ -204,7 +204,9 @@ class Affine:
 Chart: TypeAlias = Curved | Affine
 
 
-def chart(guard: Border, reset: Reset, border: Border | None, target: Mode) -> tuple[Chart, Array]:
+def chart(
+    guard: Border, reset: ResetModel, border: Border | None, target: ModeModel
+) -> tuple[Chart, Array]:
     """The chart and V (n', p), from points on the guard.
 
     V spans what the matrix does not reach at the first one, without leaving the border by itself
@@ -237,7 +239,7 @@ def _forgotten(local: Local, t: float, x: Array, u: Array, border: Border | None
     """
     left, sizes, _ = np.linalg.svd(local.matrix)
     basis: Array = left[:, int((sizes > _RANK * sizes.max(initial=0.0)).sum()) :]
-    if border is None or border.mode.jacobian is None or basis.shape[1] == 0:
+    if border is None or not border.mode.differentiable or basis.shape[1] == 0:
         return basis
     inwards = border.derivative(t, local.landed, u)[1]
     leaving = inwards @ border.mode.jacobian(t, local.landed, u).state

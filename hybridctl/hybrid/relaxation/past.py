@@ -23,7 +23,17 @@ import numpy as np
 from hybridctl.checks import Array, instance
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
-from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Jump, Mode, ModeKey, Outgoing, Reset
+from hybridctl.hybrid.mode import (
+    Edge,
+    FieldJacobian,
+    Held,
+    Jump,
+    Mode,
+    ModeKey,
+    ModeModel,
+    Outgoing,
+    Reset,
+)
 from hybridctl.hybrid.relaxation.regions import Beside, GuardModes, OnGuard, slides
 from hybridctl.hybrid.relaxation.strip import Strips, differences
 from hybridctl.hybrid.system import HybridSystem
@@ -55,7 +65,7 @@ class PastZeno(GuardModes):
                 return _Resting(self.strip(source, name))
         return None
 
-    def plain(self, key: ModeKey) -> Mode:
+    def plain(self, key: ModeKey) -> ModeModel:
         """A mode of the system as it is."""
         return self.system.mode(key)
 
@@ -125,7 +135,7 @@ class _Resting(OnGuard):
         """Derivatives of the field; second ones that it contains by central differences."""
         if not self.is_plastic:
             return super().jacobian(t, x, u)
-        own, by = self.strip.source.field(t, x, u), self.strip.source.jacobian(t, x, u)  # type: ignore[misc]
+        own, by = self.strip.source.field(t, x, u), self.strip.source.jacobian(t, x, u)
         reset = self.strip.chart.at(t, x, u).reset
         turns = differences(lambda y: self.strip.chart.at(t, y, u).reset @ own, x)
         return FieldJacobian(reset @ by.state + turns, reset @ by.input)
@@ -133,8 +143,6 @@ class _Resting(OnGuard):
     def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
         """Zero, and the derivative (n,) of dg/dt by the state."""
         source, slope = self.strip.source, self.strip.guard.derivative(t, x, u)[1]
-        if source.jacobian is None:
-            raise SystemDefinitionError(f"the vector field of mode {source.key!r} has no Jacobian")
         bent = np.asarray(slope @ source.jacobian(t, x, u).state)
         if self.strip.chart.affine:
             return 0.0, bent
@@ -173,7 +181,7 @@ class _Resting(OnGuard):
 
     def _released_by(self, t: float, x: Array, u: Array) -> GuardJacobian:
         """Derivatives of that; the one by time is taken as zero."""
-        source, d = self.strip.source, self.strip.source.jacobian(t, x, u)  # type: ignore[misc]
+        source, d = self.strip.source, self.strip.source.jacobian(t, x, u)
         by_x, by_u = self.speed_jacobian(source.field(t, x, u), (d.state, d.input), t, x, u)
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
 

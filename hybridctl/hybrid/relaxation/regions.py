@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Protocol
@@ -22,7 +22,8 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import EscapingError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
-from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Mode, ModeKey, Outgoing
+from hybridctl.hybrid.mapped import Change, MappedMode
+from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.relaxation.chart import Border
 from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
 from hybridctl.hybrid.system import HybridSystem
@@ -172,7 +173,7 @@ class OnGuard:
 
     def _fields(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
         """Derivatives of both fields by state and input."""
-        own = self.strip.source.jacobian(t, x, u)  # type: ignore[misc]
+        own = self.strip.source.jacobian(t, x, u)
         return [(own.state, own.input), self.strip.pulled_jacobian(t, x, u)]
 
 
@@ -208,7 +209,7 @@ class Beside:
     def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
         """Their derivatives."""
         n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.others
-        d = self.guard.guards.jacobian(t, y[:n], u)  # type: ignore[misc]
+        d = self.guard.mode.guard_jacobian(t, y[:n], u)
         state = np.zeros((len(others), len(y)))
         state[:, :n] = d.state[others]
         return GuardJacobian(
@@ -221,7 +222,7 @@ class Beside:
 class Motion(Protocol):
     """A mode of its own on a guard, or behind it: what it is, its guards, and where they lead."""
 
-    def mode(self, key: ModeKey) -> Mode:
+    def mode(self, key: ModeKey) -> ModeModel:
         """The mode of this key."""
         ...
 
@@ -235,11 +236,17 @@ class Motion(Protocol):
 
 
 class GuardModes(HybridSystem, ABC):
-    """A system with further modes, (kind, mode, guard, ...), of motions on its guards."""
+    """A system with further modes, (kind, mode, guard, ...), of motions on its guards.
+
+    finest: what the scales of guards are at most.
+    """
+
+    finest = np.inf
 
     def __init__(self, strips: Strips) -> None:
         super().__init__(self._mode_at, self._outgoing_at)
         self.system, self.strip = strips.system, strips.of
+        self._plain: dict[ModeKey, ModeModel] = {}
 
     @abstractmethod
     def motion(self, key: ModeKey) -> Motion | None:
@@ -249,23 +256,38 @@ class GuardModes(HybridSystem, ABC):
     def ways(self, key: ModeKey) -> Outgoing:
         """The ways out of a mode of the system."""
 
-    def plain(self, key: ModeKey) -> Mode:
+    def plain(self, key: ModeKey) -> ModeModel:
         """A mode of the system, with starts refused from which both fields lead away."""
-        mode, names = self.system.mode(key), self.system.outgoing(key).guards.names
-        for name in names:
-            self.strip(key, name)
-        if mode.held is not None:
-            return mode
-        refuse = partial(refuse_start, names, self.strip)
-        return replace(mode, held=Held((), _nothing, np.zeros(0), (), refuse=refuse))
+        if key not in self._plain:
+            mode = self.system.mode(key)
+            for name in mode.guard_names:
+                self.strip(key, name)
+            refuse = partial(refuse_start, mode.guard_names, self.strip)
+            self._plain[key] = MappedMode(mode, _Starts(refuse, self.finest))
+        return self._plain[key]
 
-    def _mode_at(self, key: ModeKey) -> Mode:
+    def _mode_at(self, key: ModeKey) -> ModeModel:
         motion = self.motion(key)
         return self.plain(key) if motion is None else motion.mode(key)
 
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
         motion = self.motion(key)
         return self.ways(key) if motion is None else Outgoing(motion.guards(), motion.edge)
+
+
+@dataclass(frozen=True, eq=False)
+class _Starts(Change):
+    """A mode that refuses starts, unless it holds something; finest: the largest guard scale."""
+
+    refuse: Callable[[str, ModeKey, Array], None]
+    finest: float
+    keeps_steps = True
+
+    def held(self, inner: Held | None) -> Held | None:
+        return inner or Held((), _nothing, np.zeros(0), (), refuse=self.refuse)
+
+    def guard_scales(self, inner: Array) -> Array:
+        return np.minimum(inner, self.finest)
 
 
 def _nothing(x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -32,7 +32,7 @@ class Relaxed(GuardModes):
 
     def __init__(self, strips: Strips) -> None:
         super().__init__(strips)
-        self.epsilon = strips.epsilon
+        self.epsilon, self.finest = strips.epsilon, _ARMED * strips.epsilon
 
     def strip_of(self, key: ModeKey) -> Strip | None:
         """The strip that a mode of this relaxation is; None for a mode of the system."""
@@ -48,9 +48,7 @@ class Relaxed(GuardModes):
 
     def ways(self, key: ModeKey) -> Outgoing:
         """Into the strips."""
-        guards = self.system.outgoing(key).guards
-        fine = replace(guards, scales=np.minimum(guards.sizes, _ARMED * self.epsilon))
-        return Outgoing(fine, partial(self._entry, key))
+        return Outgoing(self.plain(key).guard_set, partial(self._entry, key))
 
     def entered(
         self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()

@@ -82,7 +82,7 @@ class Filippov(GuardModes):
 
     def ways(self, key: ModeKey) -> Outgoing:
         """Guards that are crossed, or on which a sliding motion begins."""
-        return Outgoing(self.system.outgoing(key).guards, partial(self._met, key))
+        return Outgoing(self.plain(key).guard_set, partial(self._met, key))
 
     def _met(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
         own = self.system.outgoing(key).edge(fired)

@@ -24,7 +24,15 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import FieldJacobian, Mode, ModeKey, Pace, Reset, ResetJacobian
+from hybridctl.hybrid.mode import (
+    FieldJacobian,
+    ModeKey,
+    ModeModel,
+    Pace,
+    Reset,
+    ResetJacobian,
+    ResetModel,
+)
 from hybridctl.hybrid.relaxation.chart import (
     Border,
     Chart,
@@ -56,7 +64,7 @@ class Strip:
     """
 
     guard: Border
-    target: Mode
+    target: ModeModel
     border: Border | None
     chart: Chart
     basis: Array
@@ -64,7 +72,7 @@ class Strip:
     epsilon: float
 
     @property
-    def source(self) -> Mode:
+    def source(self) -> ModeModel:
         """The mode whose guard it is."""
         return self.guard.mode
 
@@ -123,7 +131,7 @@ class Strip:
     def jacobian(self, held: bool, t: float, y: Array, u: Array) -> FieldJacobian:
         """Derivatives of `field`; where the chart is not affine partly by central differences."""
         x, n = y[: self.n], self.n
-        local, own = self.chart.at(t, x, u), self._derivative(self.source, t, x, u)
+        local, own = self.chart.at(t, x, u), self.source.jacobian(t, x, u)
         state, by_input = np.zeros((self.size, self.size)), np.zeros((self.size, len(u)))
         state[:n, :n], by_input[:n] = own.state, own.input
         if self.border is None:
@@ -194,7 +202,7 @@ class Strip:
     ) -> tuple[Array, Array]:
         """Its derivatives by y and u."""
         image = self._image(local, y)
-        d = self._derivative(self.target, t, image, u)
+        d = self.target.jacobian(t, image, u)
         back = np.eye(self.size, self.n) @ local.reset if held else local.inverse
         if self.chart.affine:
             return back @ d.state @ np.hstack([local.matrix, self.basis]), back @ d.input
@@ -202,12 +210,6 @@ class Strip:
             lambda z: self._pulled(self.chart.at(t, z[: self.n], u), held, t, z, u), y
         )
         return by_state, back @ d.input
-
-    @staticmethod
-    def _derivative(mode: Mode, t: float, x: Array, u: Array) -> FieldJacobian:
-        if mode.jacobian is None:
-            raise SystemDefinitionError(f"the vector field of mode {mode.key!r} has no Jacobian")
-        return mode.jacobian(t, x, u)
 
 
 class Strips:
@@ -240,7 +242,7 @@ class Strips:
         strip = Strip(guard, target, border, found, basis, np.zeros(basis.shape[1]), self.epsilon)
         return replace(strip, push=_push(strip))
 
-    def _border(self, guard: Border, reset: Reset, target: Mode) -> Border | None:
+    def _border(self, guard: Border, reset: ResetModel, target: ModeModel) -> Border | None:
         """The guard of the target that is zero on the image of the reset, if there is one."""
         guards = self.system.outgoing(target.key).guards
         touched = np.ones(len(guards.names), dtype=bool)
@@ -271,7 +273,7 @@ def _push(strip: Strip) -> Array:
     for t, x, u in strip.guard.points:
         image = strip.entered(t, strip.entry(x), u)
         inwards = strip.border.derivative(t, image, u)[1]
-        along = inwards @ strip.target.jacobian(t, image, u).state @ strip.basis  # type: ignore[misc]
+        along = inwards @ strip.target.jacobian(t, image, u).state @ strip.basis
         directions.append(along)
         size = max(size, float(np.abs(along).max()))
     if size <= _LANDS:

@@ -1,0 +1,373 @@
+"""A mode or a reset made of another one: all of it, seen through a `Change`.
+
+A change says what differs and nothing else; what it does not say is forwarded, so that whatever is
+added to modes is there in all that are made of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.model import (
+    Diffusion,
+    FieldJacobian,
+    Flowed,
+    Held,
+    Jump,
+    JumpPoint,
+    ModeKey,
+    ModeModel,
+    Pace,
+    Point,
+    ResetBorder,
+    ResetJacobian,
+    ResetModel,
+    StepTransition,
+    WholeStep,
+)
+from hybridctl.spaces import Space
+
+
+class MappedPoint(Point):
+    """A point of a mapped mode, with that of the mode `inner` to it."""
+
+    __slots__ = ("inner",)
+
+    inner: Point
+
+    def __init__(self, mode: ModeModel, t: float, x: Array, u: Array, inner: Point) -> None:
+        super().__init__(mode, t, x, u)
+        self.inner = inner
+
+
+class Change:
+    """How a mapped mode or reset differs from the inner one: in nothing, unless a method says so.
+
+    Arguments go in by `time`, `state` and `input`; states come back by `back`, given the outer
+    state that went in; values and derivatives by the methods of a point.
+    """
+
+    keeps_steps = False
+    """Whether whole steps of the inner mode are steps of the outer one: it moves the same way."""
+
+    def time(self, t: float) -> float:
+        """The inner time."""
+        return t
+
+    def state(self, x: Array) -> Array:
+        """The inner state."""
+        return x
+
+    def input(self, u: Array, x: Array) -> Array:
+        """The inner input."""
+        return u
+
+    def back(self, inner: Array, x: Array) -> Array:
+        """The outer state of an inner one that came of x."""
+        return inner
+
+    def space(self, inner: Space) -> Space:
+        """The outer space."""
+        return inner
+
+    def nu(self, inner: int) -> int:
+        """The number of outer inputs."""
+        return inner
+
+    def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the outer guards."""
+        return inner
+
+    def guard_scales(self, inner: Array) -> Array:
+        """Scales of the outer guards."""
+        return self.of_guards(inner)
+
+    def of_guards(self, values: Array) -> Array:
+        """Values (..., n) of the inner guards as those of the outer ones."""
+        return values
+
+    def field(self, point: MappedPoint) -> Array:
+        """The outer field."""
+        return point.inner.field
+
+    def guards(self, point: MappedPoint) -> Array:
+        """The outer guards."""
+        return self.of_guards(point.inner.guards)
+
+    def guard(self, i: int, point: MappedPoint) -> float:
+        """Outer guard i alone."""
+        return float(point.guards[i])
+
+    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
+        """Derivatives of the outer field."""
+        return point.inner.mode.field_jacobian_at(point.inner)
+
+    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of the outer guards."""
+        return point.inner.mode.guard_jacobian_at(point.inner)
+
+    def pace(self, point: MappedPoint) -> Pace:
+        """The outer pace."""
+        return point.inner.mode.pace_at(point.inner)
+
+    def selects(self, inner: bool) -> bool:
+        """Whether another mode may flow on."""
+        return inner
+
+    def guards_differentiable(self, inner: bool) -> bool:
+        """Whether the outer guards have derivatives."""
+        return inner
+
+    def held_jacobian(self, inner: Array) -> Array:
+        """Derivatives (k, ndx) of what is held by the outer state."""
+        return inner
+
+    def held(self, inner: Held | None) -> Held | None:
+        """What the outer mode holds."""
+        return inner
+
+    def law(self, law: InputLaw) -> InputLaw | None:
+        """The inner input law of a whole step, None for one of which the inner step knows none."""
+        return law
+
+    def inputs(self, inner: Array) -> Array:
+        """Inner inputs (8, nu) along a step as outer ones."""
+        return inner
+
+    def diffusion(self, noise: Diffusion) -> Diffusion:
+        """The noise on the inner mode."""
+        return noise
+
+    def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        """Derivatives of the outer reset, given those of the inner one."""
+        return inner
+
+    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+        """The border of the outer reset; here for changes of no derivatives by themselves."""
+        return inner._replace(
+            positive=self.reset_jacobian(inner.positive, at),
+            negative=self.reset_jacobian(inner.negative, at),
+        )
+
+
+class MappedMode(ModeModel):
+    """A mode seen through a change."""
+
+    def __init__(self, inner: ModeModel, change: Change) -> None:
+        self.inner, self.change, self.key = inner, change, inner.key
+        self.space, self.nu = change.space(inner.space), change.nu(inner.nu)
+        self.guard_names = change.guard_names(inner.guard_names)
+        self.differentiable = inner.differentiable
+        self.guards_differentiable = change.guards_differentiable(inner.guards_differentiable)
+        self.selects, self.paced = change.selects(inner.selects), inner.paced
+        self.compiled = inner.compiled and change.keeps_steps
+        self.held = change.held(None if inner.held is None else self._held(inner.held))
+        self.project = None if inner.project is None else self._projected
+        self.flow = self._flowed if inner.flow is not None and change.keeps_steps else None
+
+    @cached_property
+    def guard_scales(self) -> Array:
+        """Sizes (n,) of the guards."""
+        return self.change.guard_scales(self.inner.guard_scales)
+
+    def calc(self, t: float, x: Array, u: Array) -> MappedPoint:
+        """The mode at (t, x, u), with the inner one there."""
+        c = self.change
+        return MappedPoint(self, t, x, u, self.inner.calc(c.time(t), c.state(x), c.input(u, x)))
+
+    def field_at(self, point: MappedPoint) -> Array:
+        """The field."""
+        return self.change.field(point)
+
+    def guards_at(self, point: MappedPoint) -> Array:
+        """The guards."""
+        return self.change.guards(point)
+
+    def guard(self, i: int, t: float, x: Array, u: Array) -> float:
+        """Guard i."""
+        return self.change.guard(i, self.calc(t, x, u))
+
+    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
+        """Derivatives of the field."""
+        return self.change.field_jacobian(point)
+
+    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of the guards."""
+        return self.change.guard_jacobian(point)
+
+    def outputs_at(self, point: MappedPoint) -> Mapping[str, Array]:
+        """Those of the inner mode."""
+        return self.inner.outputs_at(point.inner)
+
+    def select_at(self, point: MappedPoint) -> ModeKey:
+        """The mode that the inner one selects, if it may."""
+        return self.inner.select_at(point.inner) if self.selects else self.key
+
+    def pace_at(self, point: MappedPoint) -> Pace:
+        """The pace."""
+        return self.change.pace(point)
+
+    def step(
+        self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
+    ) -> WholeStep | None:
+        """That of the inner mode, where it is one of this mode."""
+        c = self.change
+        inner = c.law(law) if self.compiled else None
+        if inner is None:
+            return None
+        found = self.inner.step(c.time(t), x, inner, h, rtol, atol)
+        if found is None:
+            return None
+        guards, bounds = c.of_guards(found.guards), c.of_guards(found.bounds)
+        return found._replace(inputs=c.inputs(found.inputs), guards=guards, bounds=bounds)
+
+    def transition(
+        self,
+        t: float,
+        x: Array,
+        u: Array,
+        h: float,
+        rtol: float,
+        atol: float,
+        noise: Diffusion | None = None,
+    ) -> StepTransition | None:
+        """That of the inner mode, where it is one of this mode."""
+        if not self.compiled:
+            return None
+        c = self.change
+        more = None if noise is None else c.diffusion(noise)
+        found = self.inner.transition(c.time(t), x, c.input(u, x), h, rtol, atol, more)
+        if found is None or found.bounds is None:
+            return found
+        return found._replace(bounds=c.of_guards(found.bounds))
+
+    def _flowed(self, t: float, x: Array, u: Array, h: float, density: Array | None) -> Flowed:
+        assert self.inner.flow is not None
+        return self.inner.flow(self.change.time(t), x, self.change.input(u, x), h, density)
+
+    def _projected(self, x: Array) -> Array:
+        assert self.inner.project is not None
+        return self.change.back(self.inner.project(self.change.state(x)), x)
+
+    def _held(self, inner: Held) -> Held:
+        return replace(
+            inner,
+            residuals=self._residuals,
+            jacobian=None if inner.jacobian is None else self._residuals_jacobian,
+            refuse=None if inner.refuse is None else self._refuse,
+        )
+
+    def _residuals(self, x: Array) -> Array:
+        assert self.inner.held is not None
+        return self.inner.held.residuals(self.change.state(x))
+
+    def _residuals_jacobian(self, x: Array) -> Array:
+        assert self.inner.held is not None
+        assert self.inner.held.jacobian is not None
+        return self.change.held_jacobian(self.inner.held.jacobian(self.change.state(x)))
+
+    def _refuse(self, what: str, key: ModeKey, x: Array) -> None:
+        assert self.inner.held is not None
+        assert self.inner.held.refuse is not None
+        self.inner.held.refuse(what, key, self.change.state(x))
+
+
+@dataclass(frozen=True, eq=False)
+class MappedReset(ResetModel):
+    """A reset seen through a change."""
+
+    inner: ResetModel
+    change: Change
+
+    @property
+    def differentiable(self) -> bool:  # type: ignore[override]
+        """Whether the inner one is."""
+        return self.inner.differentiable
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """The jump of the inner reset, with the outer state."""
+        jump = self.inner.calc(*self._inner(JumpPoint(t, x, u))[:3])
+        return replace(jump, state=self.change.back(jump.state, x))
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Its derivatives."""
+        return self.change.reset_jacobian(self.inner.calc_diff(self._inner(at)), at)
+
+    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+        """Its border."""
+        found = self.inner.border_at(self._inner(at), key, self.change.input(u_after, at.x))
+        return None if found is None else self.change.border(found, at)
+
+    def _inner(self, at: JumpPoint) -> JumpPoint:
+        c = self.change
+        return JumpPoint(c.time(at.t), c.state(at.x), c.input(at.u, at.x), at.report)
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutGuards(Change):
+    """A mode without some of its guards; kept: the places of the others."""
+
+    kept: list[int]
+    keeps_steps = True
+
+    def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the guards kept."""
+        return tuple(inner[i] for i in self.kept)
+
+    def of_guards(self, values: Array) -> Array:
+        """Those of the guards kept."""
+        return np.asarray(values)[..., self.kept]
+
+    def guard(self, i: int, point: MappedPoint) -> float:
+        """Guard i of those kept."""
+        inner = point.inner
+        return inner.mode.guard(self.kept[i], inner.t, inner.x, inner.u)
+
+    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of the guards kept."""
+        d = super().guard_jacobian(point)
+        return GuardJacobian(*(rows[self.kept] for rows in d))
+
+
+@dataclass(frozen=True, eq=False)
+class OtherGuards(Change):
+    """A mode with guards that are given for it, in place of its own."""
+
+    given: GuardSet
+
+    def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the guards given."""
+        return self.given.names
+
+    def guard_scales(self, inner: Array) -> Array:
+        """Their scales."""
+        return self.given.sizes
+
+    def guards(self, point: MappedPoint) -> Array:
+        """Their values."""
+        return self.given.values(point.t, point.x, point.u)
+
+    def guard(self, i: int, point: MappedPoint) -> float:
+        """One of them."""
+        return self.given.value(i, point.t, point.x, point.u)
+
+    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+        """Their derivatives."""
+        if self.given.jacobian is None:
+            return ModeModel.guard_jacobian_at(point.mode, point)
+        return self.given.jacobian(point.t, point.x, point.u)
+
+    def pace(self, point: MappedPoint) -> Pace:
+        """The outer pace."""
+        return point.inner.mode.pace_at(point.inner)
+
+    def guards_differentiable(self, inner: bool) -> bool:
+        """Whether they have derivatives."""
+        return self.given.jacobian is not None

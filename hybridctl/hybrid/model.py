@@ -1,0 +1,452 @@
+r"""A mode as a model: evaluated once at a point, differentiated there, and stepped by itself.
+
+A `ModeModel` says how a state flows, :math:`\dot x = f(t, x, u)`, when that ends (its guards), and
+what belongs to it. `calc(t, x, u)` gives a `Point`: whatever is asked of it is found once, from
+what the point knows already, and `calc_diff(point)` goes on from there. Models keep nothing of a
+point, so that threads share them, and points are read, not changed.
+
+What a mode does at a point is written once, in methods that take it and end in `_at`; those of
+(t, x, u) are for who wants one thing. A mode that is made of another one maps it (see `mapped`) and
+says only what differs.
+
+What belongs where:
+
+- The guards are the mode's, the edges behind them the graph's (`Outgoing`): one mode serves systems
+  whose guards lead elsewhere.
+- `step` takes an input law, and None is its answer where the mode has no whole steps under such a
+  law or where they do not hold; `hybrid.step` then goes on stage by stage. A step is a method of
+  the mode it was made of, so it is of no other field and no other guards.
+- `transition` gives the derivative of that step under a held input, and with white noise given also
+  what that gathers. Noise is of who predicts, not of the mode.
+- `jump_terms` is a method, too: what one guard and a reset do to first order, compiled for the
+  resets of this mode where it can be.
+- A reset is a `ResetModel`. Its derivative and its border are asked for at a `JumpPoint`, which may
+  bring along what the jump found there. At a border the reset has two derivatives, one on either
+  side, so it is no part of `calc_diff`.
+
+Arguments are (t, x, u): time in s, state (nx,), input (nu,). Derivatives by the state are taken in
+the tangent space, so they have `ndx` columns.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
+from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
+from hybridctl.hybrid.guards import GuardSet
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.spaces import Space
+
+ModeKey: TypeAlias = Hashable
+ResetJacobian: TypeAlias = GuardJacobian
+
+
+class FieldJacobian(NamedTuple):
+    """Derivatives of a vector field: `state` (ndx, ndx) and `input` (ndx, nu)."""
+
+    state: Array
+    input: Array
+
+
+class Slopes(NamedTuple):
+    """Derivatives of the field and of all guards of a mode at a point."""
+
+    field: FieldJacobian
+    guards: GuardJacobian
+
+
+class Pace(NamedTuple):
+    """Times in s that limit an integrator's steps from a point (t, x, u) on.
+
+    longest_step: none may be longer, because fast terms of the field are at rest there, or
+    because the field ends. relaxation: the time constant of its fastest decay; an explicit
+    method takes no steps much longer than that.
+    """
+
+    longest_step: float = math.inf
+    relaxation: float = math.inf
+
+
+class WholeStep(NamedTuple):
+    """A step taken at once: its error in units of the tolerance, and values at its nodes.
+
+    The nodes are those of `series`: states (8, nx), guards (8, n), and the bounds (n,) of these,
+    see `step`; inputs (8, nu).
+    """
+
+    error: float
+    states: Array
+    inputs: Array
+    guards: Array
+    bounds: Array
+
+
+class Diffusion(NamedTuple):
+    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input."""
+
+    density: Array
+    through_input: Array
+
+
+class StepTransition(NamedTuple):
+    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx).
+
+    noise (ndx, ndx): the covariance of the noise gathered on it, and bounds (n,) of the guards as
+    those of `WholeStep`, where noise was asked for.
+    """
+
+    error: float
+    state: Array
+    matrix: Array
+    noise: Array | None = None
+    bounds: Array | None = None
+
+
+class Flowed(NamedTuple):
+    """The end of a flow: state (nx,), its derivative (ndx, ndx), noise on the way (ndx, ndx)."""
+
+    state: Array
+    matrix: Array
+    noise: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
+
+    tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
+    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx). refuse(what, key, x): raises
+    for further states at which no arc of the mode begins.
+    """
+
+    names: tuple[str, ...]
+    residuals: Callable[[Array], Array]
+    tolerances: Array
+    units: tuple[str, ...]
+    jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
+    refuse: Callable[[str, ModeKey, Array], None] | None = field(default=None, kw_only=True)
+
+    def excess(self, x: Array) -> float:
+        """The largest residual at x in units of its tolerance."""
+        return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
+
+    def check(self, what: str, key: ModeKey, x: Array) -> None:
+        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds.
+
+        And what `refuse` raises.
+        """
+        residuals = self.residuals(x)
+        ratios = np.abs(residuals) / self.tolerances
+        if len(ratios) and not ratios.max() <= 1.0:
+            i = int(ratios.argmax())
+            raise ConstraintViolatedError(
+                f"{what} is off what mode {key!r} holds: {self.names[i]} is {residuals[i]:.6g} "
+                f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
+                f"x0 = system.mode({key!r}).project(x0) puts a state on it"
+            )
+        if self.refuse is not None:
+            self.refuse(what, key, x)
+
+
+class JumpTerms(NamedTuple):
+    """The jump of one guard to first order, up to the field after it; see `sensitivity.gains`.
+
+    slope: the rate of the guard. size: of the terms it is the sum of. time_state (ndx,) and
+    time_input (nu,): by how much the time of the event changes. reset_state (ndx+, ndx),
+    reset_input (ndx+, nu): derivatives of the reset. reset_rate (ndx+,): its rate of change.
+    """
+
+    slope: float
+    size: float
+    time_state: Array
+    time_input: Array
+    reset_state: Array
+    reset_input: Array
+    reset_rate: Array
+
+
+class Point:
+    """A mode at (t, x, u): its `field` (ndx,), its `guards` (n,), found when they are asked for.
+
+    Subclasses keep more. x is a point of the space: normalised where that is a manifold.
+    """
+
+    __slots__ = ("field", "guards", "mode", "t", "u", "x")
+
+    mode: ModeModel
+    t: float
+    x: Array
+    u: Array
+    field: Array
+    guards: Array
+
+    def __init__(self, mode: ModeModel, t: float, x: Array, u: Array) -> None:
+        self.mode, self.t, self.x, self.u = mode, t, x, u
+
+    def __getattr__(self, name: str) -> Any:
+        """What the point does not know yet, found by its mode."""
+        if name == "field":
+            self.field = self.mode.field_at(self)
+            return self.field
+        if name == "guards":
+            self.guards = self.mode.guards_at(self)
+            return self.guards
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+
+FREE_PACE = Pace()
+
+
+class ModeModel(ABC):
+    """A state space, the vector field on it, the guards that end its flow, and what it holds.
+
+    `guard_scales` (n,) are the sizes that tolerances of the guards are relative to, in the unit of
+    each. `held` are the constraints that every state of the mode obeys, and `project` takes a state
+    near them to one that does; None where there are none. `flow(t, x, u, h, density)` is the flow
+    over h s in closed form, under a held input and noise of this density (ndx, ndx) at x, None for
+    none; of a mode whose guards no state reaches: they are fired by contact signals.
+
+    What it is not made for, a mode says: whether it and its guards have derivatives
+    (`differentiable`, `guards_differentiable`), whether another mode may flow on from a state
+    (`selects`), whether it limits steps (`paced`), and whether it takes whole steps at once
+    (`compiled`).
+    """
+
+    key: ModeKey
+    space: Space
+    nu: int = 0
+    guard_names: tuple[str, ...] = ()
+    held: Held | None = None
+    project: Callable[[Array], Array] | None = None
+    flow: Callable[[float, Array, Array, float, Array | None], Flowed] | None = None
+    differentiable: bool = True
+    guards_differentiable: bool = True
+    selects: bool = False
+    paced: bool = False
+    compiled: bool = False
+    point: ClassVar[type[Point]] = Point
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key!r})"
+
+    @property
+    def guard_scales(self) -> Array:
+        """Sizes (n,) of the guards: ones."""
+        return np.ones(len(self.guard_names))
+
+    # At a point
+
+    def calc(self, t: float, x: Array, u: Array) -> Point:
+        """The mode at (t, x, u)."""
+        return self.point(self, t, x, u)
+
+    def calc_diff(self, point: Point) -> Slopes:
+        """Derivatives of field and guards at a point that this mode has made.
+
+        Raises `SystemDefinitionError` where it has none.
+        """
+        return Slopes(self.field_jacobian_at(point), self.guard_jacobian_at(point))
+
+    @abstractmethod
+    def field_at(self, point: Any) -> Array:
+        """The field f (ndx,)."""
+
+    @abstractmethod
+    def guards_at(self, point: Any) -> Array:
+        """The guards (n,)."""
+
+    def field_jacobian_at(self, point: Any) -> FieldJacobian:
+        """Derivatives of the field alone."""
+        raise SystemDefinitionError(f"the vector field of mode {self.key!r} has no Jacobian")
+
+    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
+        """Derivatives of the guards alone."""
+        raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
+
+    def outputs_at(self, point: Any) -> Mapping[str, Array]:
+        """Named quantities worth plotting, such as contact forces; arrays that last."""
+        return {}
+
+    def select_at(self, point: Any) -> ModeKey:
+        """The mode that really flows on from a point just after a jump, with its own forces."""
+        return self.key
+
+    def pace_at(self, point: Any) -> Pace:
+        """What the error estimates of an integrator do not tell it."""
+        return FREE_PACE
+
+    # At (t, x, u)
+
+    def field(self, t: float, x: Array, u: Array) -> Array:
+        """The field (ndx,)."""
+        return self.calc(t, x, u).field
+
+    def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
+        """Derivatives of the field."""
+        return self.field_jacobian_at(self.calc(t, x, u))
+
+    def guards(self, t: float, x: Array, u: Array) -> Array:
+        """The guards (n,)."""
+        return self.calc(t, x, u).guards
+
+    def guard(self, i: int, t: float, x: Array, u: Array) -> float:
+        """Guard i."""
+        return float(self.guards(t, x, u)[i])
+
+    def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        """Derivatives of the guards."""
+        return self.guard_jacobian_at(self.calc(t, x, u))
+
+    def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
+        """Named quantities worth plotting."""
+        return self.outputs_at(self.calc(t, x, u))
+
+    def select(self, t: float, x: Array, u: Array) -> ModeKey:
+        """The mode that really flows on."""
+        return self.select_at(self.calc(t, x, u))
+
+    def pace(self, t: float, x: Array, u: Array) -> Pace:
+        """The pace."""
+        return self.pace_at(self.calc(t, x, u))
+
+    @cached_property
+    def guard_set(self) -> GuardSet:
+        """The guards alone."""
+        return GuardSet(
+            self.guard_names,
+            self.guards,
+            self.guard_jacobian if self.guards_differentiable else None,
+            self.guard_scales,
+            self.guard,
+        )
+
+    # Along a step, and across an event
+
+    def step(
+        self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
+    ) -> WholeStep | None:
+        """The step of DOP853 of length h from (t, x) at once, None where there is none.
+
+        It goes through coordinates, normalised where field and guards are evaluated.
+        """
+        return None
+
+    def transition(
+        self,
+        t: float,
+        x: Array,
+        u: Array,
+        h: float,
+        rtol: float,
+        atol: float,
+        noise: Diffusion | None = None,
+    ) -> StepTransition | None:
+        """The same step with its derivative, and noise; their entries count for the error too."""
+        return None
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
+        """What guard i and a reset do to first order at a jump; du (nu,): the rate of the input.
+
+        Raises `SystemDefinitionError` where guard or reset have no derivative.
+        """
+        return linear_terms(self, i, reset.calc_diff(at), at, du)
+
+
+def linear_terms(mode: ModeModel, i: int, r: ResetJacobian, at: JumpPoint, du: Array) -> JumpTerms:
+    """The terms of guard i of a mode and a reset with this derivative, see `sensitivity.gains`."""
+    point = mode.calc(at.t, at.x, at.u)
+    f, g = np.asarray(point.field, dtype=np.float64), mode.guard_jacobian_at(point)
+    time, by_x, by_u = float(g.time[i]), g.state[i], g.input[i]
+    slope = float(time + by_x @ f + by_u @ du)
+    size = abs(time) + float(np.abs(by_x) @ np.abs(f) + np.abs(by_u) @ np.abs(du))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_state, by_input = -by_x / slope, -by_u / slope
+    rate = r.time + r.state @ f + r.input @ du
+    return JumpTerms(slope, size, by_state, by_input, r.state, r.input, rate)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """What a reset returns: the post-event state, and what it knows about the event.
+
+    `mode` is the post-event mode where the reset decides it, `impulses` the normal impulse per
+    contact in N s, `report` whatever the solver of the reset certifies. `guards`: those that took
+    part in the event, where others that seemed to fire with them do not; None for all.
+    """
+
+    state: Array
+    mode: ModeKey | None = None
+    impulses: Array = field(default_factory=lambda: np.zeros(0))
+    report: Any = None
+    guards: tuple[str, ...] | None = None
+
+
+class JumpPoint(NamedTuple):
+    """Where a reset is made, (t, x-, u-), and the `report` of its jump there, None if not known."""
+
+    t: float
+    x: Array
+    u: Array
+    report: Any = None
+
+
+class ResetBorder(NamedTuple):
+    """The derivative of a reset at the border between two cases: linear on either side of it.
+
+    name: the case entered where `distance`, a number that is zero at the border, is positive.
+    `distance` has its derivatives by (t, x, u) before the event; `positive` and `negative` are
+    those of the reset on either side. What is over in a time as short as the perturbation is
+    small, like a brief slip, is part of the reset: afterwards the mode after the event flows.
+    """
+
+    name: str
+    distance: GuardJacobian
+    positive: ResetJacobian
+    negative: ResetJacobian
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether both sides have the same derivative."""
+        return all(map(np.array_equal, self.positive, self.negative))
+
+
+class ResetModel(ABC):
+    """The jump map x+ = R(t, x-, u-), and its derivatives."""
+
+    differentiable: bool = True
+
+    @abstractmethod
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """The jump at (t, x-, u-)."""
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Derivatives D_t R (ndx+,), D_x R (ndx+, ndx-), D_u R (ndx+, nu).
+
+        Raises `SystemDefinitionError` where there are none.
+        """
+        raise SystemDefinitionError("the reset has no Jacobian")
+
+    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+        """Its two derivatives where it is at a border; None where `calc_diff` is its derivative.
+
+        key, u_after: mode after the event, and the input there. Raises `InputError` where there are
+        more than two, or none.
+        """
+        return None
+
+    def __call__(self, t: float, x: Array, u: Array) -> Jump:
+        """The jump at (t, x-, u-)."""
+        return self.calc(t, x, u)
+
+    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+        """Derivatives at (t, x-, u-)."""
+        return self.calc_diff(JumpPoint(t, x, u))
