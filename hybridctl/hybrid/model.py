@@ -272,6 +272,11 @@ class ModeModel(ABC):
         """Derivatives of the guards alone."""
         raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
 
+    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
+        """Derivatives of guard i alone: by time a number, by state (ndx,), by input (nu,)."""
+        d = self.guard_jacobian_at(point)
+        return GuardJacobian(d.time[i], d.state[i], d.input[i])
+
     def outputs_at(self, point: Any) -> Mapping[str, Array]:
         """Named quantities worth plotting, such as contact forces; arrays that last."""
         return {}
@@ -364,14 +369,13 @@ class ModeModel(ABC):
 def linear_terms(mode: ModeModel, i: int, r: ResetJacobian, at: JumpPoint, du: Array) -> JumpTerms:
     """The terms of guard i of a mode and a reset with this derivative, see `sensitivity.gains`."""
     point = mode.calc(at.t, at.x, at.u)
-    f, g = np.asarray(point.field, dtype=np.float64), mode.guard_jacobian_at(point)
-    time, by_x, by_u = float(g.time[i]), g.state[i], g.input[i]
-    slope = float(time + by_x @ f + by_u @ du)
-    size = abs(time) + float(np.abs(by_x) @ np.abs(f) + np.abs(by_u) @ np.abs(du))
+    f, g = np.asarray(point.field, dtype=np.float64), mode.guard_row_at(i, point)
+    slope = float(g.time + g.state @ f + g.input @ du)
+    size = abs(g.time) + np.abs(g.state) @ np.abs(f) + np.abs(g.input) @ np.abs(du)
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_state, by_input = -by_x / slope, -by_u / slope
+        by_state, by_input = -g.state / slope, -g.input / slope
     rate = r.time + r.state @ f + r.input @ du
-    return JumpTerms(slope, size, by_state, by_input, r.state, r.input, rate)
+    return JumpTerms(slope, float(size), by_state, by_input, r.state, r.input, rate)
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,12 @@ class ContactMode(ModeModel):
         state[:, : len(point.v)] = self.dynamics.gap_jacobian(point.q)
         return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), self.nu)))
 
+    def guard_row_at(self, i: int, point: ContactPoint) -> GuardJacobian:
+        """Derivatives of guard i, without those of whether sliding jams, which cost most."""
+        if not self.phase.closed:
+            return super().guard_row_at(i, point)
+        return self.contact_guards.row(i, point.q, point.derivatives)
+
     def outputs_at(self, point: ContactPoint) -> Mapping[str, Array]:
         """What `contact_system` says: of all contacts, the energy, and places; arrays that last."""
         dynamics, now = self.dynamics, point.contact

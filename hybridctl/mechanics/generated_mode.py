@@ -98,6 +98,12 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         """Derivatives of the guards."""
         return super().guard_jacobian_at(point) if point.slopes is None else point.slopes.guards
 
+    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
+        """Derivatives of guard i."""
+        if point.slopes is None:
+            return super().guard_row_at(i, point)
+        return CompiledMode.guard_row_at(self, i, point)
+
     def select_at(self, point: Any) -> ModeKey:
         """The mode that flows on: this one where its compiled guards say that it holds."""
         sure = point.values is not None and bool((point.values[1] > self._clear).all())

@@ -90,13 +90,17 @@ class ContactGuards:
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
         """Derivatives by state (n, 2 nv) and input (n, nu), given those of the point."""
         nv = self.dynamics.robot.nv
-        z = np.array(
-            [
-                self._jams(q, d) if guard.kind == "jams" else self._change(guard, d)
-                for guard in self.guards
-            ]
-        )
+        z = np.array([self._slope(guard, q, d) for guard in self.guards])
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
+
+    def row(self, i: int, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
+        """Those of guard i alone."""
+        n, z = 2 * self.dynamics.robot.nv, self._slope(self.guards[i], q, d)
+        return GuardJacobian(np.zeros(()), z[:n], z[n:])
+
+    def _slope(self, guard: ContactGuard, q: Array, d: AccelerationDerivatives) -> Array:
+        """The derivative (2 nv + nu,) of a guard."""
+        return self._jams(q, d) if guard.kind == "jams" else self._change(guard, d)
 
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
         """D_p g (n, np), for parameters that leave kinematics alone.

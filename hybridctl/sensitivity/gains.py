@@ -288,8 +288,7 @@ def guard_index(mode: ModeModel, guard: str) -> int:
 
 def guard_derivative(mode: ModeModel, guard: str, t: float, x: Array, u: Array) -> GuardJacobian:
     """D_t g (a number), D_x g (ndx,), D_u g (nu,) of one guard of a mode."""
-    row, d = guard_index(mode, guard), mode.guard_jacobian(t, x, u)
-    return GuardJacobian(d.time[row], d.state[row], d.input[row])
+    return mode.guard_row_at(guard_index(mode, guard), mode.calc(t, x, u))
 
 
 def differentiable_reset(system: HybridSystem, mode: ModeModel, guard: str) -> ResetModel:

@@ -296,6 +296,9 @@ def test_its_derivatives_are_those_of_its_values(kind, wrap):
         driven = lambda du, f=value: f(w.t, w.x, w.u + du)  # noqa: E731
         by_input = central(driven, mode.nu, H).reshape(d.input.shape)
         assert_close(d.input, by_input, name)
+    for i, row in enumerate(zip(*slopes.guards, strict=True)):
+        for part, whole in zip(mode.guard_row_at(i, mode.calc(w.t, w.x, w.u)), row, strict=True):
+            np.testing.assert_array_equal(part, whole)
     later, earlier = (mode.guards(w.t + s, w.x, w.u) for s in (H, -H))
     assert_close(slopes.guards.time, (later - earlier) / (2.0 * H), "time")
 
