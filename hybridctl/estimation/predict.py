@@ -17,7 +17,9 @@ panels. With P = X Y^{-1} it is the linear equation
 solved by Magnus' expansion of order six on three Gauss points (Blanes, Casas, Oteo, Ros 2009,
 section 5): exact where A and Q are constant, whatever the length. A panel has to be halved where
 the expansion is not accurate: its error is of order h^7, its distance e to the expansion of order
-four of order h^5, so that e^(7/5) stands for it.
+four of order h^5, so that e^(7/5) stands for it. That distance is of commutators, and nothing where
+A and Q commute at all times. What three points miss of the integral is judged by what the rule of
+one point misses more: a part e of it, of order h^2, stands for e^3, of order h^6.
 
 This serves arcs of any simulation, noise that is a function of the state, and modes whose contacts
 slide: their friction is stiff, and one panel holds where the error of a compiled step with its
@@ -125,7 +127,7 @@ def _across(
     """The flow across a panel with these generators at its Gauss points; None to halve it."""
     n = len(p)
     exponent, error = _exponent(generators, h)
-    if not _accurate(exponent, error, p, rtol ** (1.0 / _ORDERS), halvings):
+    if not _accurate(exponent, error, p, rtol, halvings):
         return None
     whole = expm(exponent)
     matrix = whole[:n, :n]
@@ -133,8 +135,15 @@ def _across(
     return Propagation(matrix, symmetric_part(gathered), np.zeros((n, n)))
 
 
-def _exponent(generators: Generators, h: float) -> tuple[Array, Array | None]:
-    """Magnus' exponent of order six, and its distance to that of order four; None for none."""
+class _Errors(NamedTuple):
+    """How far Magnus' exponent is from that of order four, and from that of one Gauss point."""
+
+    turned: Array
+    bent: Array
+
+
+def _exponent(generators: Generators, h: float) -> tuple[Array, _Errors | None]:
+    """Magnus' exponent of order six, and what stands for its errors; None for none."""
     m1, m2, m3 = generators
     mean = h * m2
     if not ((m1 != m2) | (m3 != m2)).any():
@@ -144,26 +153,27 @@ def _exponent(generators: Generators, h: float) -> tuple[Array, Array | None]:
     c1 = _commutator(mean, slope)
     c2 = _commutator(mean, 2.0 * bend + c1) / -60.0
     turned = _commutator(-20.0 * mean - bend + c1, slope + c2) / 240.0
-    return straight + turned, turned + c1 / 12.0
+    return straight + turned, _Errors(turned + c1 / 12.0, bend / 12.0)
 
 
 def _commutator(a: Array, b: Array) -> Array:
     return a @ b - b @ a
 
 
-def _accurate(
-    exponent: Array, error: Array | None, p: Array, accuracy: float, halvings: int
-) -> bool:
+def _accurate(exponent: Array, error: _Errors | None, p: Array, rtol: float, halvings: int) -> bool:
     """Whether a panel is short enough; flow and noise are judged apart, their units differ."""
     n = len(p)
     flow = exponent[:n, :n]
     size = float(np.sqrt(np.abs(flow @ flow).sum(axis=0).max()))  # bounds the eigenvalues
     if error is None:
         return size <= _LONGEST or halvings >= _HALVINGS
-    off, lost = np.abs(error[:n, :n]).max(), np.abs(error[:n, n:]).max()
-    steady = halvings >= _HALVINGS or (size <= _LONGEST and off <= accuracy)
-    gathered, least = np.abs(exponent[:n, n:]).max(), _ROUNDING * np.abs(p).max()
-    noisy = halvings < _HALVINGS_FOR_NOISE and lost > max(accuracy * gathered, least)
+    turned, bent = np.abs(error.turned[:n]), np.abs(error.bent[:n])
+    grown, gathered = np.abs(flow).max(), np.abs(exponent[:n, n:]).max()
+    accuracy, share = rtol ** (1.0 / _ORDERS), rtol ** (1.0 / 3.0)
+    exact = turned[:, :n].max() <= accuracy and bent[:, :n].max() ** 3 <= rtol * grown**2
+    steady = halvings >= _HALVINGS or (size <= _LONGEST and exact)
+    lost = max(turned[:, n:].max() - accuracy * gathered, bent[:, n:].max() - share * gathered)
+    noisy = halvings < _HALVINGS_FOR_NOISE and lost > _ROUNDING * np.abs(p).max()
     return bool(steady and not noisy)
 
 

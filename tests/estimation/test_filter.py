@@ -1,8 +1,11 @@
 """Whole runs: consistency, corrections that cross a guard, evidence of the mode, manifolds."""
 
+from dataclasses import replace
+
 import casadi as ca
 import numpy as np
 import pytest
+from estimation.legged.machine import URDF
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height
 from hybridctl.robots import ball, cube
 from scipy.linalg import null_space
@@ -22,13 +25,15 @@ from hybridctl.estimation.judgement import (
     nees,
     nis_band,
 )
-from hybridctl.estimation.measurement import Measurement, configuration, coordinates
+from hybridctl.estimation.measurement import Measurement, base_pose, configuration, coordinates
 from hybridctl.estimation.points import integrated
 from hybridctl.estimation.reconcile import condition, reconcile
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import ContactDynamics
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.state import RobotStateSpace
 
 NONE = np.zeros((2, 2))
 P0 = np.diag([0.02, 0.1]) ** 2
@@ -343,3 +348,45 @@ def test_scattered_states_stay_on_what_contacts_hold():
         assert np.abs(mode.space.difference(x, state)[3:6]).max() > 0.02
         assert np.abs(dynamics.gaps(state[:7])[[0, 2]]).max() <= 1e-11
         assert np.abs(dynamics.gap_rates(state[:7], state[7:])[[0, 2]]).max() <= 1e-12
+
+
+@pytest.mark.parametrize(("size", "events"), [(1.0, 1), (1e3, 0)])
+def test_how_far_past_a_guard_a_mean_is_inside_goes_with_its_scale(size, events):
+    """A micrometre below a floor is 1e-6 of a metre, and 1e-9 of a guard of some kilometres."""
+    ball_, out = bouncing_ball(), bouncing_ball().outgoing("air")
+    scaled = replace(out, guards=replace(out.guards, scales=np.array([size])))
+    system = hc.HybridSystem(lambda key: ball_.mode(key), lambda key: scaled)
+    kf = SaltedKalmanFilter(system, NONE, height())
+    e = Estimate("air", 0.0, np.array([-1e-6, -1.0]), 1e-12 * np.eye(2))
+    found = reconcile(kf.model, e, kf.model.law("air", None))
+    assert len(found.events) == events
+
+
+def test_the_pose_of_a_base_is_that_of_the_configuration():
+    """For a robot with joints, whose configuration has more coordinates than its base."""
+    space = RobotStateSpace(Robot.from_urdf(URDF, root="floating"))
+    robot, rng = space.robot, np.random.default_rng(5)
+    whole = configuration("q", space, np.eye(robot.nv))
+    base = base_pose("pose", space, np.eye(6))
+    x = space.integrate(np.append(robot.neutral(), np.zeros(robot.nv)), rng.normal(size=space.ndx))
+    y = space.integrate(x, 0.3 * rng.normal(size=space.ndx))
+    mode = hc.Mode("any", space, lambda t, x, u: x)
+    at = mode, 0.0, x, np.zeros(0)
+    np.testing.assert_array_equal(base.value(*at), whole.value(*at)[:7])
+    np.testing.assert_allclose(
+        base.residual(base.value(*at), y[:7]), whole.residual(whole.value(*at), y[: robot.nq])[:6],
+        atol=1e-12,
+    )  # fmt: skip
+    np.testing.assert_array_equal(base.jacobian(*at), whole.jacobian(*at)[:6])
+
+
+def test_rows_between_two_times_are_those_after_the_first_until_the_last():
+    inputs = Series([0.0], [[1.0]])
+    record = Record(
+        {"a": Series([0.1, 0.2, 0.3], [1.0, 2.0, 3.0]), "b": Series([0.2], [4.0])}, inputs
+    )
+    found = record.between(0.1, 0.2)
+    assert [(s.time, s.channel, *s.value) for s in found.samples()] == [
+        (0.2, "a", 2.0), (0.2, "b", 4.0)
+    ]  # fmt: skip
+    assert found.inputs is record.inputs

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from estimation.systems import GRAVITY, affine, bounced, bouncing_ball, height
+from estimation.systems import GRAVITY, affine, bounced, bouncing_ball, height, two_flows
 from hybridctl.robots import ball, cube
 
 import hybridctl as hc
@@ -220,3 +220,38 @@ def test_bad_input_is_named():
     short = ParticleFilter(*arguments, propagate=lambda m, x, s, t, u, rng: (m[1:], x[1:]))
     with pytest.raises(InputError, match="propagate must return 1000 modes"):
         short.run(Record({"z": Series([0.1], [0.0])}), Estimate("flow", 0.0, X0, P0))
+
+
+def across(states, duration):
+    """States (n, 2) of `two_flows` from before its line, and which of them have crossed it."""
+    before, after = np.array([1.0, 0.3]), np.array([0.5, 1.2])
+    _, _, normal = two_flows(before, after)
+    left = np.maximum(duration + states @ normal / (normal @ before), 0.0)[:, None]
+    return states + (duration - left) * before + left * after, left[:, 0] > 0.0
+
+
+def test_the_most_probable_mode_has_the_moments_of_its_own_particles():
+    """A third of a cloud is still before a line; what has crossed it is no longer normal."""
+    system, _, normal = two_flows()
+    x0, p0, time = -0.05 * normal, 1e-4 * np.eye(2), 0.054 / (normal @ [1.0, 0.3])
+
+    def flown(modes, states, start, end, u, rng):
+        moved, crossed = across(states, end - start)
+        return ["J" if one else "I" for one in crossed], moved
+
+    n = 4000
+    pf = ParticleFilter(
+        system, np.zeros((2, 2)), linear("z", np.eye(2), np.eye(2)),
+        particles=n, propagate=flown, smoothing=0.0,
+    )  # fmt: skip
+    (step,) = pf.run(
+        Record({"z": Series([time], [[np.nan, np.nan]])}), Estimate("I", 0.0, x0, p0)
+    ).steps
+    moved, crossed = across(np.random.default_rng(3).multivariate_normal(x0, p0, 100_000), time)
+    right, share = np.cov(moved[crossed].T), crossed.mean()
+    assert step.estimate.mode == "J"
+    d = np.sqrt(np.diag(right))
+    error = 5.0 / np.sqrt(share * n)
+    assert (np.abs(step.estimate.mean - moved[crossed].mean(axis=0)) <= error * d).all()
+    gap = np.abs(step.estimate.covariance - right)
+    assert (gap <= np.sqrt(2.0) * error * np.outer(d, d)).all()

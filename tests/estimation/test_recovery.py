@@ -359,3 +359,25 @@ def test_what_is_kept_for_a_restart_does_not_grow():
         assert len(state.inputs) <= 3
         first = state.rows["height"][0].estimate.time
         assert all(piece.end > first for piece in state.inputs)
+
+
+@pytest.mark.parametrize(
+    ("rows", "begun"),
+    [
+        ("a! a! ", 1),
+        ("a! a a!", 0),  # not two in a row
+        ("a! b! b a!", 1),  # for a they are, whatever b says
+        ("a! b! b a", 0),
+        ("a! b a!", 1),
+    ],
+)
+def test_values_in_a_row_are_counted_channel_by_channel(rows, begun):
+    """Two in a row begin anew; those marked are far off."""
+    exact = [linear(name, [[1.0]], [[1e-4]], gate=0.999) for name in "ab"]
+    kf = SaltedKalmanFilter(affine([[0.0]], [0.0]), np.zeros((1, 1)), exact, patience=2)
+    state = kf.predict(Estimate("flow", 0.0, np.zeros(1), np.array([[1e-4]])), 0.1)
+    opened = 0
+    for row in rows.split():
+        state = kf.update(state, row[0], [5.0 if row.endswith("!") else 0.0])
+        opened += state.reopened
+    assert opened == begun

@@ -1,9 +1,12 @@
 """One step of mean and covariance: compiled with its noise, by panels, and in closed form."""
 
+import casadi as ca
 import numpy as np
 import pytest
+from estimation.systems import affine
 from hybridctl.robots import ball, block
 
+from hybridctl import symbolic
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
@@ -62,3 +65,43 @@ def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
     assert held.estimate.mean[1] < -0.02
     np.testing.assert_allclose(held.estimate.mean, asked.estimate.mean, atol=1e-12)
     np.testing.assert_allclose(held.estimate.covariance, asked.estimate.covariance, atol=1e-12)
+
+
+@pytest.mark.parametrize("change", [0.3, 0.7])
+def test_noise_that_changes_at_once_is_gathered_on_both_sides(change):
+    """No series holds across the change: panels are halved there, ten times and then no more."""
+    few, much = 0.5, 2.0
+    noise = Noise(lambda mode, t, x, u: [[few if t < change else much]])
+    kf = SaltedKalmanFilter(affine([[-1.0]], [0.0]), noise, coordinates("z", [0], np.eye(1)))
+    start = Estimate("flow", 0.0, np.zeros(1), np.eye(1))
+    found = kf.predict(start, 1.0).estimate.covariance
+    at_first, at_last = np.exp(-2.0), np.exp(-2.0 * (1.0 - change))
+    right = at_first + 0.5 * few * (at_last - at_first) + 0.5 * much * (1.0 - at_last)
+    # in the panel of the change, of length 2^-10, either noise may be taken for the other
+    np.testing.assert_allclose(found, right, rtol=0.0, atol=(much - few) / 2**10)
+
+
+@pytest.mark.parametrize(("size", "rate"), [(3.0, 10.0), (1.0, 5.0), (1.0, 20.0)])
+def test_a_rate_of_growth_that_swings_is_integrated_however_long_the_prediction(size, rate):
+    """One coordinate commutes with itself at all times: nothing but its integral counts."""
+    x, t = ca.SX.sym("x"), ca.SX.sym("t")
+    field = size * ca.cos(rate * t) * x
+    system = symbolic.hybrid_system([symbolic.Mode("flow", state=x, field=field, time=t)], [])
+    kf = SaltedKalmanFilter(
+        system, np.zeros((1, 1)), coordinates("z", [0], np.eye(1)), rtol=1e-9, atol=1e-9
+    )
+    found = kf.predict(Estimate("flow", 0.0, np.ones(1), np.eye(1)), 1.0).estimate
+    grown = np.exp(size / rate * np.sin(rate))
+    # of the tolerance, on some ten stretches, and twice in the square
+    np.testing.assert_allclose(found.mean, [grown], rtol=1e-7)
+    np.testing.assert_allclose(found.covariance, [[grown**2]], rtol=1e-7)
+
+
+def test_noise_that_swings_is_gathered_by_its_integral():
+    """Also where the state stands still, and nothing but the noise changes."""
+    noise = Noise(lambda mode, t, x, u: [[1.0 + np.cos(20.0 * t)]])
+    kf = SaltedKalmanFilter(
+        affine([[0.0]], [0.0]), noise, coordinates("z", [0], np.eye(1)), rtol=1e-9, atol=1e-9
+    )
+    found = kf.predict(Estimate("flow", 0.0, np.zeros(1), np.zeros((1, 1))), 1.0).estimate
+    np.testing.assert_allclose(found.covariance, [[1.0 + np.sin(20.0) / 20.0]], rtol=1e-7)

@@ -8,7 +8,7 @@ from hybridctl.robots import ball, block, cube
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.measurement import configuration, linear
+from hybridctl.estimation.measurement import Measurement, configuration, linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter, sigma_points
@@ -179,3 +179,19 @@ def test_points_have_the_covariance_whatever_its_units():
     assert points.shape == (6, 4)
     np.testing.assert_allclose(points.T @ points / 6, root @ root.T, rtol=1e-12)
     assert sigma_points(np.zeros((3, 3))).shape == (0, 3)
+
+
+def test_a_square_is_measured_with_the_mean_and_variance_of_its_points():
+    r"""Of N(m, s^2) they are m + s and m - s, of squares with mean m^2 + s^2 and
+    variance 4 m^2 s^2."""
+    m, s, noise, value = 1.5, 0.4, 0.09, 2.9
+    square = Measurement(
+        "z", lambda mode, t, x, u: x**2, lambda mode, t, x, u: 2.0 * x[None], [[noise]]
+    )
+    kf = UnscentedFilter(affine([[0.0]], [0.0]), np.zeros((1, 1)), square)
+    found = kf.update(Estimate("flow", 0.0, np.array([m]), np.array([[s**2]])), "z", [value])
+    gain = 2.0 * m * s**2 / (4.0 * m**2 * s**2 + noise)
+    right = m + gain * (value - m**2 - s**2)
+    np.testing.assert_allclose(found.estimate.mean, [right], rtol=1e-12)
+    left = (1.0 - 2.0 * m * gain) ** 2 * s**2 + gain**2 * noise
+    np.testing.assert_allclose(found.estimate.covariance, [[left]], rtol=1e-12)
