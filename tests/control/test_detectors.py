@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from control.samples import ball_on_two_floors
+from control.samples import G, ball_on_two_floors, bouncing_ball
 
 import hybridctl as hc
 from hybridctl.control.detectors import (
@@ -184,3 +184,15 @@ def test_wrong_arguments_are_named(reference):
         Delayed(Threshold("force", ["a"]), misses=2.0)
     with pytest.raises(InputError, match=r"detectors\[0\] must be a Detector"):
         AnyOf(("force",))
+
+
+def test_after_an_event_that_was_seen_the_next_is_assumed_all_the_same():
+    """A ball bounces at 201.9 and 525.0 ms; the first is felt, the second never."""
+    system = bouncing_ball(0.8)
+    nominal = hc.simulate(system, "air", [0.2, 0.0], (0.0, 0.7))
+    reference = hc.extend(system, nominal, before=0.05, after=0.05)
+    first = np.sqrt(0.4 / G)
+    detector = Gate(Threshold("force", ["floor"]), reference, timeout=0.02)
+    felt = [[1] if k == 205 else [0] for k in range(600)]
+    late = int(np.ceil(1e3 * (2.6 * first + 0.02)))
+    assert events(detector, readings(felt)) == [(205, "floor"), (late, "floor")]

@@ -9,7 +9,14 @@ from hybridctl.experiments.optimal.ilqr import reset_only
 from hybridctl.robots import block, cube
 
 import hybridctl as hc
-from hybridctl.control.ilqr.backward import expand, interval, sweep, total_cost, trapezoid
+from hybridctl.control.ilqr.backward import (
+    expand,
+    interval,
+    sweep,
+    total_cost,
+    trapezoid,
+    with_curvature,
+)
 from hybridctl.control.ilqr.cost import QuadraticCost
 from hybridctl.control.ilqr.rollout import Feedback, Plant, closed_loop, open_loop
 from hybridctl.control.ilqr.search import ilqr
@@ -277,3 +284,67 @@ def test_bad_arguments_are_named(change, word):
 def test_bad_weights_are_named(options, word):
     with pytest.raises(InputError, match=word):
         QuadraticCost(hc.VectorSpace(2), [0.0, 0.0], **options)
+
+
+def test_the_gradient_of_a_cost_on_a_manifold_is_exact():
+    """In the state and in the input, which is measured from its feedforward."""
+    space, rng, h = cube.system().mode(("open",) * 8).space, np.random.default_rng(5), 1e-5
+    target = np.concatenate([[0, 0, 0.2, 0, 0, 0, 1], np.zeros(6)]).astype(float)
+    root = rng.normal(size=(2, 12, 12))
+    weights = {"state": root[0] @ root[0].T, "final": root[1] @ root[1].T}
+    cost = QuadraticCost(
+        space, target, input=[[2.0, 0.5], [0.5, 1.0]], feedforward=lambda t: np.array([t, -2.0]),
+        **weights,
+    )  # fmt: skip
+    x, u, t = space.integrate(target, 0.5 * rng.normal(size=12)), rng.normal(size=2), 0.7
+    here, last = cost.running(t, x, u), cost.final(x)
+    scale = np.abs(here.state).max()
+    for i, e in enumerate(np.eye(12)):
+        ends = [space.integrate(x, s * h * e) for s in (1.0, -1.0)]
+        # Central differences: h^2 of third derivatives, rounding over h.
+        for value, slope in ((lambda y: cost.running(t, y, u).value, here.state[i]),
+                             (lambda y: cost.final(y).value, last.state[i])):  # fmt: skip
+            assert (value(ends[0]) - value(ends[1])) / (2 * h) == pytest.approx(
+                slope, abs=1e-7 * scale
+            )
+    for i, e in enumerate(np.eye(2)):
+        ends = [cost.running(t, x, u + s * h * e).value for s in (1.0, -1.0)]
+        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(here.input[i], abs=1e-7 * scale)
+    assert cost.running(t, target, np.array([t, -2.0])).value == 0.0
+
+
+def test_where_the_run_is_late_feedback_is_on_the_arc_flown_on():
+    """The rollout has bounced, the run has not: it is compared with the fall continued.
+
+    Thrust grows until the bounce and is held from there on, so the fall is a parabola.
+    """
+    plant = plant_of(ball(), n=24, end=1.2)
+    nominal = open_loop(plant, np.linspace(-2.0, 2.0, 25)[:, None])
+    (event,) = nominal.events
+    bounce = int(np.searchsorted(plant.times, event.time))
+    gains = tuple(np.array([[0.03 + 0.01 * k, 0.02, 0.05]]) for k in range(24))
+    late = replace(plant, x0=X0 + np.array([1.2, 0.0]))
+    found = closed_loop(late, Feedback(nominal, np.zeros((25, 1)), gains), 1.0)
+    assert found.events[0].time > plant.times[bounce + 1]
+    for k in (bounce, bounce + 1):
+        s, force = plant.times[k] - event.time, event.input_before[0]
+        y, v = event.state_before
+        fallen = np.array([y + v * s + 0.5 * (force - G) * s**2, v + (force - G) * s])
+        off = np.append(fallen - found.states[k], nominal.inputs[k] - found.inputs[k])
+        # the gain of the last grid time before the bounce
+        push = gains[bounce - 1] @ off
+        np.testing.assert_allclose(found.inputs[k + 1], nominal.inputs[k + 1] + push, atol=1e-7)
+
+
+def test_only_intervals_with_the_same_events_show_a_curvature():
+    """A push down moves the bounce to an earlier interval; without one there is no curvature."""
+    plant, cost = plant_of(ball(), n=10), cost_of(1.0)
+    old, near, far = (
+        expand(plant, open_loop(plant, np.full((11, 1), force)), cost, linearize)
+        for force in (0.0, 0.05, -1.0)
+    )
+    place = lambda motion: [len(p.events) for p in motion.rollout.pieces].index(1)  # noqa: E731
+    assert place(old) == place(near) != place(far)
+    same, other = with_curvature(near, old), with_curvature(far, old)
+    assert [bool(s.any()) for s in same.curvature] == [k == place(old) for k in range(10)]
+    assert not any(s.any() for s in other.curvature)

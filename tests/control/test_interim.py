@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from control.samples import ball_on_two_floors, bouncing_ball, landing_ball
 from hybridctl.experiments.rrr_door.reference import Design, build
+from hybridctl.robots import cube
 from hybridctl.robots import rrr_door as door
 from scipy.optimize import lsq_linear
 
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
+from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Impact
-from hybridctl.control.interim import Interim, Moment, expecting, settling
+from hybridctl.control.interim import Interim, InterimLaw, Moment, expecting, settling
 from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import History
 
@@ -248,3 +250,24 @@ def test_wrong_arguments_are_named(bounces):
         spreading(bounces, velocities=(1,))
     with pytest.raises(InputError, match="interim must be a Interim"):
         hc.ReferenceSpreading(bounces[1], [GAIN, GAIN], interim=0.03)
+
+
+def test_on_a_manifold_too_only_what_impulses_do_not_explain_is_fed_back():
+    """A cube in flight, whose states have one coordinate more than its tangents."""
+    system, rng, mode = cube.system(actuated=True), np.random.default_rng(8), ("open",) * 8
+    space = system.mode(mode).space
+    starts = [
+        np.concatenate([[0, 0, 1.0, 0, 0, 0, 1.0], rng.normal(size=6)]).astype(float)
+        for _ in range(2)
+    ]
+    arc, ante = (hc.simulate(system, mode, x, (0.0, 0.1)).arcs[0] for x in starts)
+    kept, t = [1, 3, 4], 0.05
+    explanation = random_impact(rng, 6, 2).explanation(kept)
+    gain = rng.normal(size=(6, 12))
+    law = InterimLaw(arc, ante, GainCurve.constant(gain), explanation, None)
+    x = space.integrate(arc(t), rng.normal(size=12))
+    error = space.difference(x, arc(t))
+    change = (x[7:] - ante(t)[7:])[kept]
+    error[6:] = 0.0
+    error[[7, 9, 10]] = explanation.explained(change) - change
+    np.testing.assert_allclose(law(t, x), gain @ error, atol=1e-12)

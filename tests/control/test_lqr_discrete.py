@@ -84,3 +84,16 @@ def test_inputs_that_do_the_same_need_a_weight_that_is_not_lost_in_rounding():
     np.testing.assert_allclose(gain, np.full((2, 1), 0.4), rtol=1e-14)
     with pytest.raises(InputError, match="input_weight must tell inputs apart"):
         step_back(interval(1e-30), np.eye(1))
+
+
+def test_each_value_function_is_the_cost_to_go_of_the_gains_after_it(lin):
+    result = discrete_lqr(lin, np.linspace(0.0, 0.5, 6), Q, R, 2.0 * Q)
+    np.testing.assert_array_equal(result.values[-1], 2.0 * Q)
+    for k, value in enumerate(result.values[:-1]):
+        x, cost = np.eye(4), np.zeros((4, 4))
+        for interval, gain in zip(result.intervals[k:], result.gains[k:], strict=True):
+            both = np.vstack([x, -gain @ x])
+            cost = cost + both.T @ interval.cost @ both
+            x = np.hstack([interval.state, interval.input]) @ both
+        cost = cost + x.T @ (2.0 * Q) @ x
+        np.testing.assert_allclose(value, cost, rtol=1e-9, atol=1e-9 * np.abs(cost).max())

@@ -192,3 +192,16 @@ def test_an_orbit_that_begins_at_its_event_has_the_same_multipliers():
         found.append(np.sort_complex(held.multipliers.values))
     # The orbits are integrated to 1e-9.
     np.testing.assert_allclose(found[1], found[0], atol=1e-7)
+
+
+def test_repeated_gains_are_those_of_one_period_at_all_times(held):
+    """Between knots too, and across the joint of two periods, which lies inside an arc."""
+    gains = held.period.gains.arcs
+    nominal, repeated = held.repeated(3)
+    once = held.period.linearization.trajectory
+    assert len(nominal.arcs) == 4
+    for arc, curve in zip(nominal.arcs, repeated.arcs, strict=True):
+        for t in np.linspace(arc.start, arc.end, 41)[1:-1]:
+            s = t % P.period
+            own = next(c for a, c in zip(once.arcs, gains, strict=True) if a.start <= s <= a.end)
+            np.testing.assert_allclose(curve(t), own(s), rtol=1e-9, atol=1e-9)

@@ -116,6 +116,13 @@ def test_times_that_jump_are_believed_when_the_next_sample_goes_on(landing):
     assert loop.run().start == 0.014
 
 
+def test_a_time_after_a_jump_is_believed_only_a_sample_later(landing):
+    """Not five samples later: that is a jump of its own."""
+    loop = controller(landing, patience=0.01)
+    found = [loop.step(t, [1.0, 0.0]).status for t in (0.1, 0.3, 0.32, 0.324, 0.328)]
+    assert found == ["ok", "held", "held", "late", "ok"]
+
+
 def test_where_the_reference_ends_its_end_is_held(landing):
     _, reference = landing
     loop = controller(landing)

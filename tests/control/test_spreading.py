@@ -9,7 +9,7 @@ from hybridctl.robots import rrr_door
 import hybridctl as hc
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import sequences
-from hybridctl.control.spreading import ClockTracking, locate
+from hybridctl.control.spreading import ClockTracking, locate, on_the_clock
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError, ReferenceRangeError
 from hybridctl.hybrid.mode import GuardJacobian
@@ -256,3 +256,32 @@ def test_tracking_laws_known_ahead_are_those_asked_at_every_stage():
     np.testing.assert_allclose(run.final_state, expected.final_state, atol=1e-7)
     cut = np.abs(run.arcs[0].input(np.linspace(0.0, 0.2, 50))) >= np.array([6.0, 4.0, 2.0]) - 1e-9
     assert cut.any()
+
+
+def test_the_clock_knows_the_arc_of_every_time():
+    """Three bounces: the arc after an event from its time on, and its count."""
+    system = bouncing_ball()
+    nominal = hc.simulate(system, "air", [0.2, 0.0], (0.0, 0.9))
+    reference = hc.extend(system, nominal, before=0.05, after=0.05)
+    assert len(nominal.arcs) == 4
+    for k, arc in enumerate(nominal.arcs):
+        for t in (arc.start, 0.5 * (arc.start + arc.end)):
+            found, count = on_the_clock(reference, t)
+            assert (found.index, count) == (k, k)
+
+
+def test_the_conventional_error_of_a_late_ball_is_that_to_the_nominal_at_the_same_time():
+    """Until its own bounce, last sample included, where the nominal has long been flying up."""
+    system = bouncing_ball()
+    nominal = hc.simulate(system, "air", [0.2, 0.0], (0.0, 0.9))
+    reference = hc.extend(system, nominal, before=0.05, after=0.05)
+    run = hc.simulate(system, "air", [0.23, 0.0], (0.0, 0.9))
+    found = tracking_error(reference, run, "conventional")
+    assert len(run.arcs) == 4
+    for k, arc in enumerate(run.arcs):
+        own = found.arcs == k
+        times = found.times[own]
+        np.testing.assert_allclose(
+            found.errors[own], arc(times) - nominal(times),
+            atol=1e-9,
+        )  # fmt: skip

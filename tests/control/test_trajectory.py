@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.control.trajectory.functions import phase_functions
+from hybridctl.control.trajectory.functions import cone_limits, phase_functions
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
-from hybridctl.control.trajectory.transcription import transcribe
+from hybridctl.control.trajectory.transcription import PhaseVariables, _last_rate, transcribe
 from hybridctl.errors import InfeasibleReferenceError, InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
@@ -221,3 +221,37 @@ def test_margins_are_not_negative():
         Margins(friction=1.5)
     with pytest.raises(InputError, match="force"):
         Margins(force=-1.0)
+
+
+def box(**options):
+    """A floating box with one point on a floor, of friction 0.5."""
+    urdf = """<robot name="box"><link name="box"><inertial><mass value="1"/>
+      <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link></robot>"""
+    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    return Robot.from_urdf(urdf, **options), Contact("foot", "box", floor, friction=0.5)
+
+
+@pytest.mark.parametrize(("root", "tangents"), [("sagittal", 1), ("floating", 2)])
+def test_a_contact_that_sticks_stays_inside_its_part_of_the_cone(root, tangents):
+    """|f_t| <= m mu f_n, with m the margin; and the normal force has its least value."""
+    robot, contact = box(root=root)
+    system = contact_system(robot, [contact])
+    phase = Phase(("stick",), (), (0.3, 0.4), 2)
+    task = Task(system, [phase], margins=Margins(friction=0.8, force=2.0))
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        force = np.append(5.0 * rng.random(), rng.normal(size=tangents))
+        rows = cone_limits(task, ca.DM(force), 0, "N", 2.0, "stick")
+        room = [float(value) - limit.lower for value, limit in rows]
+        assert room[0] == pytest.approx(force[0] - 2.0)
+        # the root is rounded off at 1e-6 N
+        assert min(room[1:]) == pytest.approx(0.4 * force[0] - np.linalg.norm(force[1:]), abs=1e-5)
+
+
+def test_the_rate_at_the_end_of_a_phase_is_that_of_its_polynomial():
+    t, duration = np.polynomial.chebyshev.Chebyshev, 0.7
+    coefficients = np.random.default_rng(6).normal(size=(2, 4))
+    none = ca.DM.zeros(1, 1)
+    found = _last_rate(PhaseVariables(none, none, ca.DM(coefficients), ca.DM(duration)))
+    right = [t(row, domain=[0.0, duration]).deriv()(duration) for row in coefficients]
+    np.testing.assert_allclose(np.array(found).ravel(), right, rtol=1e-12)

@@ -13,7 +13,7 @@ from hybridctl.control.lqr.continuous import hybrid_lqr
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.control.tuning.prediction import Prediction
+from hybridctl.control.tuning.prediction import PredictedCost, Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains, LqrWeights
 from hybridctl.errors import FileFormatError, InputError
@@ -209,3 +209,37 @@ def test_structures_give_back_their_parameters():
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_a_record_that_was_cut_off_is_taken_up_again(tmp_path):
+    """What a process that was killed has half written is run again, and spoils nothing after it."""
+    path, gains = tmp_path / "runs.jsonl", STRUCTURE.schedule(START)
+    first = Ensemble(Trial(), range(2), record=Journal(path, {"seed": 1}))(gains)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    more = Ensemble(Trial(), range(3), record=Journal(path, {"seed": 1}))(gains)
+    np.testing.assert_array_equal(more.errors[:2], first.errors)
+    failing = Trial(failing=(0, 1, 2))
+    again = Ensemble(failing, range(3), record=Journal(path, {"seed": 1}))(gains)
+    np.testing.assert_array_equal(again.errors, more.errors)
+    assert not again.failures
+
+
+def test_the_gradient_by_parameters_counts_each_arc_and_phantom_that_shares_a_gain():
+    """Of a cost that is linear in all gains; a phantom without a set of its own adds nothing."""
+    rng, known, other = np.random.default_rng(2), (0, frozenset("a")), (0, frozenset("b"))
+    structure = EntryGains.diagonal((1, 2), (0, 1, 0), {known: 2})
+    weights = rng.normal(size=(3, 1, 2))
+    by_phantom = {known: rng.normal(size=(1, 2)), other: rng.normal(size=(1, 2))}
+
+    def cost(p):
+        schedule = structure.schedule(p)
+        arcs = sum((w * k(0.0)).sum() for w, k in zip(weights, schedule.arcs, strict=True))
+        return arcs + (by_phantom[known] * schedule.phantoms[known](0.0)).sum()
+
+    p = 0.3 * rng.normal(size=6)
+    found = structure.gradient(p, PredictedCost(cost(p), tuple(weights), by_phantom))
+    h = 1e-5  # rounding over h, and h^2
+    for i, e in enumerate(np.eye(6)):
+        rate = (cost(p + h * e) - cost(p - h * e)) / (2 * h)
+        assert found[i] == pytest.approx(rate, abs=1e-8)

@@ -10,6 +10,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.control.trajectory.functions import Limit
 from hybridctl.control.trajectory.transcription import Block, Guess, Programme
 from hybridctl.errors import InfeasibleReferenceError, SimulationError
 
@@ -129,8 +130,13 @@ def violations(programme: Programme, guess: Guess, max_iterations: int) -> list[
     return _reported(soft, used[: len(sizes)] + used[len(sizes) :])
 
 
+def _size(limit: Limit) -> float:
+    """What is no small miss of a limit, in its unit."""
+    return _SIZES.get(limit.unit, 1.0)
+
+
 def _sizes(block: Block) -> Array:
-    column = [[_SIZES.get(limit.unit, 1.0)] for limit in block.limits]
+    column = [[_size(limit)] for limit in block.limits]
     return np.repeat(column, block.values.shape[1], axis=1)
 
 
@@ -145,7 +151,7 @@ def _reported(blocks: list[Block], missed: Array) -> list[Violation]:
             worst = int(row.argmax())
             if row[worst] > _MET:
                 fraction = None if block.at is None else float(block.at[worst])
-                amount = float(row[worst]) * _SIZES.get(limit.unit, 1.0)
+                amount = float(row[worst]) * _size(limit)
                 found.append(
                     (row[worst], Violation(limit.name, limit.unit, amount, block.phase, fraction))
                 )
