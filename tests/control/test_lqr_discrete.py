@@ -2,9 +2,11 @@
 
 from types import SimpleNamespace
 
+import casadi as ca
 import numpy as np
 import pytest
 from hybridctl.robots import paddle
+from scipy.linalg import solve_discrete_are
 
 import hybridctl as hc
 from hybridctl.control.lqr.continuous import hybrid_lqr
@@ -97,3 +99,16 @@ def test_each_value_function_is_the_cost_to_go_of_the_gains_after_it(lin):
             x = np.hstack([interval.state, interval.input]) @ both
         cost = cost + x.T @ (2.0 * Q) @ x
         np.testing.assert_allclose(value, cost, rtol=1e-9, atol=1e-9 * np.abs(cost).max())
+
+
+def test_without_an_event_a_long_way_before_the_end_it_is_the_algebraic_solution():
+    """A mass that a held force pushes, on one arc."""
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    mass = hc.symbolic.Mode("free", state=x, field=[x[1], u], input=u)
+    plant = hc.symbolic.hybrid_system([mass], [])
+    lin = hc.linearize(plant, hc.simulate(plant, "free", [0.0, 0.0], (0.0, 20.0)))
+    result = discrete_lqr(lin, np.linspace(0.0, 20.0, 101), np.eye(2), [[0.5]], np.eye(2))
+    first = result.intervals[0]
+    c = first.cost
+    right = solve_discrete_are(first.state, first.input, c[:2, :2], c[2:, 2:], s=c[:2, 2:])
+    np.testing.assert_allclose(result.values[0], right, rtol=1e-7)

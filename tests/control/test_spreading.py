@@ -10,9 +10,10 @@ import hybridctl as hc
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import sequences
 from hybridctl.control.spreading import ClockTracking, locate, on_the_clock
-from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tracking import TrackingError, tracking_error
 from hybridctl.errors import InputError, ReferenceRangeError
 from hybridctl.hybrid.mode import GuardJacobian
+from hybridctl.hybrid.policy import History
 
 
 @pytest.fixture(scope="module")
@@ -285,3 +286,27 @@ def test_the_conventional_error_of_a_late_ball_is_that_to_the_nominal_at_the_sam
             found.errors[own], arc(times) - nominal(times),
             atol=1e-9,
         )  # fmt: skip
+
+
+def test_a_law_on_the_clock_knows_all_arcs_to_come():
+    """Asked once at the start, it changes with each bounce of the reference."""
+    system = bouncing_ball()
+    nominal = hc.simulate(system, "air", [0.2, 0.0], (0.0, 0.9))
+    reference = hc.extend(system, nominal, before=0.05, after=0.05)
+    gains = [[[1.0 + k, 0.5 * k]] for k in range(4)]
+    policy = ClockTracking(reference, gains)
+    law, off = policy.law(History("air", 0.0, nominal(0.0))), np.array([0.3, -0.2])
+    for k, (arc, gain) in enumerate(zip(nominal.arcs, gains, strict=True)):
+        t = 0.5 * (arc.start + arc.end)
+        assert law(t, arc(t) + off) == pytest.approx(-np.array(gain) @ off)
+        change = policy.next_change(History("air", t, arc(t)))
+        assert change == (arc.end if k < 3 else np.inf)
+
+
+def test_the_rms_of_an_error_is_a_time_average():
+    """Of samples 3 and 4, 5 and 12, 0 and 0, at times that are not even: trapezoids of squares."""
+    errors = np.array([[3.0, 4.0], [5.0, 12.0], [0.0, 0.0]])
+    found = TrackingError("spread", np.array([0.0, 0.1, 0.4]), errors, np.zeros(3, dtype=int))
+    area = 0.1 * 0.5 * (25.0 + 169.0) + 0.3 * 0.5 * 169.0
+    assert found.rms == pytest.approx(np.sqrt(area / 0.4))
+    assert found.peak == 13.0

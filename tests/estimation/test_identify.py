@@ -255,3 +255,26 @@ def test_a_lost_filter_begins_anew_and_says_so():
     (found,) = scores(at, np.array([1.0]), at.names, at.settings, [jumped])
     assert (found.lost, found.rejected) == (1, 3)
     assert found.accepted == len(series.times) - 2 * at.settings.warm_up - 3
+
+
+def test_noise_alone_counts_too():
+    """Neither the flow nor the start depends on its level."""
+    times = np.arange(0.1, 0.4, 0.05)
+    record = Record({"height": Series(times, 1.0 - 4.9 * times**2 + 0.02 * np.sin(37.0 * times))})
+    at = At("", FilterSettings(gate=None, patience=None, tolerance=1e-9), ("noise",))
+    noisy = lambda values: falling([9.7, *values])  # noqa: E731
+    (found,) = scores(noisy, np.array([0.02]), at.names, at.settings, [record])
+    expected = slopes(replace(at, make=noisy), np.array([0.02]), record)
+    assert abs(expected[0]) > 1.0
+    np.testing.assert_allclose(found.gradient, expected, rtol=1e-6)
+
+
+def test_a_lost_filter_whose_start_is_given_does_not_begin_anew():
+    """The start was where it was told to be, once."""
+    times = np.arange(0.01, 0.4, 0.01)
+    heights = 1.0 - 4.905 * times**2 + np.where(times > 0.2, 0.5, 0.0)
+    settings = FilterSettings(gate=0.9999, patience=3, tolerance=1e-9)
+    record = Record({"height": Series(times, heights)})
+    (found,) = scores(falling, np.array([9.81, 1e-3]), ("gravity", "noise"), settings, [record])
+    jumped = int((times > 0.2).sum())
+    assert (found.lost, found.rejected, found.accepted) == (1, jumped, len(times) - jumped)
