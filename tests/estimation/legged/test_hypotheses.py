@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses, foot_motion
-from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.readings import Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix
 from hybridctl.estimation.legged.space import ERRORS
 from hybridctl.estimation.record import Series
@@ -181,3 +181,16 @@ def test_what_does_not_fit_is_refused():
         ContactEvidence(moving=0.04)
     with pytest.raises(InputError, match="ground is compared at touchdowns"):
         replace(SETTINGS, evidence=EVIDENCE, ground=0.0)
+
+
+def test_a_foot_that_is_in_the_air_at_first_may_stand_all_the_same():
+    """Begun with a lifted foot, which is put down where its angles say, it is the same filter."""
+    estimator = replace(SETTINGS, evidence=EVIDENCE).build(ROBOT)
+    readings = standing()
+    both, record = estimator.start(readings), estimator.record(readings)
+    few, u = record.between(-np.inf, both.time + 0.2), record.input(both.time)
+    air = estimator.filter.update(both, signal_name("left sole"), 0.0, u).estimate
+    assert air.mode == ("open", "stick")
+    right, found = (estimator.run_record(few, first) for first in (both, air))
+    assert found.modes == right.modes
+    np.testing.assert_allclose(found.means[-1], right.means[-1], atol=1e-9)
