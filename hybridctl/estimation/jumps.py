@@ -10,6 +10,7 @@ The noise of an event is added to all of them alike, so that they differ by this
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -155,8 +156,10 @@ def _through(
     """By the saltation matrix G and k k^T s / gdot^2, or as the moments of a piecewise-linear map.
 
     k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
-    that fire together, or at the border of a reset, stand beside the state.
+    that fire together, or at the border of a reset, stand beside the state. How far the tolerances
+    of a step leave a derivative uncertain is no matter beside the covariance.
     """
+    event = replace(event, accuracy=None)
     noisy = bool(variances.any())
     if len(event.guards) <= 1 or not noisy:
         jump = jump_derivative(system, event)

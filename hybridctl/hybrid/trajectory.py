@@ -43,8 +43,9 @@ class Event:
     accumulate, where the system came to rest instead of going through all of them; otherwise None.
     `guards` are then all that accumulate, in the order in which they fired: those that the mode
     before the event lacks are held by it. `accuracy`: rtol and atol of the steps that led to it,
-    zero where they are not known. `uniqueness`: whether the law of the reset is "proven" or
-    "disproven" to leave one state after it, or "not established"; None for resets by formulas.
+    zero where they are not known, None where they do not matter. `uniqueness`: whether the law of
+    the reset is "proven" or "disproven" to leave one state after it, or "not established"; None for
+    resets by formulas.
     """
 
     index: int
@@ -60,7 +61,7 @@ class Event:
     impulses: Array
     report: Any = None
     accumulation: float | None = None
-    accuracy: tuple[float, float] = (0.0, 0.0)
+    accuracy: tuple[float, float] | None = (0.0, 0.0)
     uniqueness: str | None = None
 
     def __repr__(self) -> str:

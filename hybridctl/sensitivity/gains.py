@@ -154,7 +154,7 @@ def saltation_matrix(system: HybridSystem, event: Event) -> Array:
 class Side:
     """One side of an event: mode, time, state, input, and the rate of the input there.
 
-    accuracy: rtol and atol to which the state is known, zero for rounding.
+    accuracy: rtol and atol to which the state is known, zero for rounding, None for no matter.
     """
 
     mode: ModeModel
@@ -162,7 +162,7 @@ class Side:
     state: Array
     input: Array
     input_rate: Array
-    accuracy: tuple[float, float] = (0.0, 0.0)
+    accuracy: tuple[float, float] | None = (0.0, 0.0)
 
     @property
     def field(self) -> Array:
@@ -236,6 +236,8 @@ def crossing(
 
 def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
     """Warn if a guard's rate changes by much in the time to which its event is known."""
+    if before.accuracy is None:
+        return
     x, space = before.state, before.mode.space
     rtol, atol = (max(tolerance, LEAST_RTOL) for tolerance in before.accuracy)
     delays = np.abs(terms.time_state)

@@ -194,6 +194,7 @@ def test_guards_that_fire_together_have_no_matrix_where_single_runs_have_none():
     assert len(batch.events[4]) == 2
 
 
+@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # the last bounces
 @pytest.mark.parametrize("on_zeno", ["raise", "rest"])
 def test_events_that_accumulate_end_as_in_single_runs(on_zeno):
     x0 = [[1.0, 0.0], [0.5, 0.0], [50.0, 0.0]]
@@ -239,7 +240,7 @@ def test_members_that_fail_do_not_lose_the_others():
     system = symbolic.hybrid_system([burst], [hits])
     batch = agreeing(system, "burst", [[0.1, 0.0], [1.0, 0.0], [0.2, 2.0]], (0.0, 4.0))
     assert set(batch.errors) == {1, 2}
-    assert type(batch.errors[1]) is IntegrationError
+    assert isinstance(batch.errors[1], IntegrationError)
     assert type(batch.errors[2]) is GuardViolatedError
     with pytest.raises(SimulationError, match="2 of 3 members failed: member 1: "):
         batch.check()

@@ -73,7 +73,7 @@ def test_a_wrong_argument_is_named(changes, error, message):
 
 def test_errors_are_of_one_tree_and_also_builtins():
     every = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
-    assert all(issubclass(e, errors.HybridctlError) for e in every)
+    assert all(issubclass(e, (errors.HybridctlError, errors.HybridctlWarning)) for e in every)
     assert issubclass(errors.InputError, ValueError)
     assert issubclass(errors.SimulationError, RuntimeError)
 

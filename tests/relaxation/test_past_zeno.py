@@ -104,6 +104,7 @@ def test_the_derivative_of_rest_is_that_of_its_differences():
     np.testing.assert_allclose(found, central(flow, 4, 1e-5), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # it is at rest
 def test_derivatives_past_zeno_do_not_converge_and_that_of_rest_is_zero():
     """What bounces for ever passes perturbations on; the limit forgets them."""
     end = accumulation(0.5) + 0.5
