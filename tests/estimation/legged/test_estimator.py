@@ -180,6 +180,41 @@ def test_the_noise_of_creeping_feet_is_that_of_their_random_walk():
         noise_of_creep(SETTINGS, ROBOT, standing())
 
 
+def test_the_noise_of_standing_is_not_that_of_walking():
+    """What comes after the time of standing shakes a hundred times as much."""
+    readings = standing(noise=0.02)
+    given, rng = readings.inertial, np.random.default_rng(1)
+    moves = (given.times > given.times[0] + SETTINGS.standing)[:, None]
+    assert moves.any()
+    shaken = Series(given.times, given.values + 2.0 * moves * rng.normal(size=given.values.shape))
+    right = noise_of_standing(SETTINGS, readings).noise
+    found = noise_of_standing(SETTINGS, replace(readings, inertial=shaken)).noise
+    assert (found.gyroscope, found.accelerometer) == (right.gyroscope, right.accelerometer)
+
+
+def test_the_noise_of_creeping_feet_is_how_far_they_creep_for_the_time():
+    """Two contacts, of 1 and 0.5 s, in which the joints turn steadily."""
+    times = 0.01 * np.arange(1000)
+    angles = ANGLES + times[:, None] * np.array([0.01, -0.02, 0.03, 0.02, 0.01, -0.01])
+    spans = (4.0, 5.0), (6.0, 6.5)
+    down = np.any([(times > a - 1e-6) & (times < b + 1e-6) for a, b in spans], axis=0)
+    force = {"left sole": np.where(down, 150.0, 0.0), "right sole": np.full(1000, 150.0)}
+    loads = {name: Series(times, values) for name, values in force.items()}
+    found = noise_of_creep(
+        SETTINGS, ROBOT, Readings(Series(times, np.ones((1000, 6))), Series(times, angles), loads)
+    ).noise
+    kinematics, moved, spent = SETTINGS.build(ROBOT).base.kinematics, 0.0, 0.0
+    for span in spans:
+        places = []
+        for t in span:
+            left, right = kinematics(angles[round(100 * t)], ("left sole", "right sole"))
+            places.append(right.rotation.T @ (left.position - right.position))
+        moved += np.sum((places[1] - places[0]) ** 2)
+        spent += span[1] - span[0]
+    # the variance of each of the three coordinates and of both feet
+    assert found.foot == pytest.approx(np.sqrt(moved / (6.0 * spent)), rel=1e-9)
+
+
 def test_settings_that_cannot_be_are_refused():
     with pytest.raises(UnknownNameError, match="did you mean 'imu'"):
         replace(SETTINGS, inertial="im").build(ROBOT)
