@@ -324,7 +324,8 @@ def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Resting | None:
     """Rest at the end of an arc, if the system has one that is as near as it has to be.
 
     Jumps and flow take the state there, so it is no farther than they reach. Twice that are
-    allowed, for jumps and flow change a little until then.
+    allowed, for jumps and flow change a little until then. Events that only crowd may do so for the
+    whole horizon.
     """
     edge = run.system.outgoing(arc.mode).rest(end.guards)
     if edge is None or not _settles(run, arc, end):
@@ -332,7 +333,8 @@ def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Resting | None:
     x, u, _ = arc.left_limit()
     key, jump = landing(edge.target, edge.reset(arc.end, x, u))
     speed = np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u))
-    flow = speed * (end.time - end.since + run.at_once)
+    ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
+    flow = speed * (end.time - end.since + ahead)
     near = sizes_of_jumps(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
     return Resting(end, key, jump) if near else None
 
