@@ -10,10 +10,11 @@ from hybridctl.cli import cli
 from hybridctl.errors import ClaimError, InputError
 
 RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
+LONG = {"lqr"}  # minutes each: their tests run them at their quick size
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", sorted(set(plugins.names("experiments")) - RECORDED))
+@pytest.mark.parametrize("name", sorted(set(plugins.names("experiments")) - RECORDED - LONG))
 def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
     done = CliRunner().invoke(
         cli, ["simulate", name, "--out", str(tmp_path / "run")], catch_exceptions=False
