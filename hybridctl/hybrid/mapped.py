@@ -364,10 +364,6 @@ class OtherGuards(Change):
             return ModeModel.guard_jacobian_at(point.mode, point)
         return self.given.jacobian(point.t, point.x, point.u)
 
-    def pace(self, point: MappedPoint) -> Pace:
-        """The outer pace."""
-        return point.inner.mode.pace_at(point.inner)
-
     def guards_differentiable(self, inner: bool) -> bool:
         """Whether they have derivatives."""
         return self.given.jacobian is not None
