@@ -12,7 +12,7 @@ from rich.table import Table
 
 import hybridctl as hc
 from benchmarks.timing import measure
-from hybridctl.report import table
+from hybridctl.app.report import table
 
 GRAVITY, RESTITUTION, START, END = 9.81, 0.8, [10.0, 0.0], 10.0
 SINGLE = 50  # balls that are simulated one by one

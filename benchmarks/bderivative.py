@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.timing import Timing, measure
-from hybridctl.report import table
+from hybridctl.app.report import table
 from hybridctl.sensitivity.bderivative import BDerivative
 
 SURFACES = (2, 3, 4, 5, 6, 7, 10, 14, 20)

@@ -17,12 +17,12 @@ from rich.table import Table
 
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, Timing, measure, row
+from hybridctl.app.report import table
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics.impact import impact, impact_derivatives
-from hybridctl.report import table
 
 
 class Bare:

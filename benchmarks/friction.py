@@ -12,11 +12,11 @@ from rich.table import Table
 
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
+from hybridctl.app.report import table
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import contact_system, time_stepping
 from hybridctl.mechanics.impact import impact, impact_derivatives
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.report import table
 
 NONE, STANDING = np.zeros(0), 2000.0
 

@@ -14,6 +14,7 @@ from hybridctl.experiments.rrr_door.tracking import Config, schedule
 from hybridctl.robots import rrr_door
 from rich.table import Table
 
+from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.detectors import Gate, Threshold
@@ -22,7 +23,6 @@ from hybridctl.control.online import Controller
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.hybrid.policy import History
-from hybridctl.report import table
 
 PERIOD = 1e-3  # s
 

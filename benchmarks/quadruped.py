@@ -11,11 +11,11 @@ from rich.table import Table
 
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
+from hybridctl.app.report import table
 from hybridctl.hybrid.policy import SampledPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import Robot, contact_system
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.report import table
 
 NAME, STICK, OPEN = "solo12", ("stick",) * 4, ("open",) * 4
 STIFFNESS, DAMPING = 13.0, 0.39  # N m/rad and N m s/rad, of PD control of each joint

@@ -8,9 +8,9 @@ from time import process_time
 from hybridctl.robots import public
 from rich.table import Table
 
+from hybridctl.app.report import table
 from hybridctl.errors import HybridctlError
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.report import table
 
 END = 0.5
 TILT = 0.1

@@ -5,7 +5,7 @@ import re
 from docutils import nodes
 
 from hybridctl import __version__
-from hybridctl.page.fragments import formula_html
+from hybridctl.app.page.fragments import formula_html
 
 project = "hybridctl"
 author = "The hybridctl authors"

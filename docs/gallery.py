@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from hybridctl import plugins
+from hybridctl.app import plugins
 
 HERE = Path(__file__).parent
 PAGE = HERE / "gallery.md"

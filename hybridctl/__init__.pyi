@@ -4,9 +4,10 @@ from . import estimation as estimation
 from . import hybrid as hybrid
 from . import logs as logs
 from . import mechanics as mechanics
-from . import plots as plots
 from . import sensitivity as sensitivity
 from . import symbolic as symbolic
+from .app import plots as plots
+from .app.viewer.view import view as view
 from .batch.simulate import simulate_batch as simulate_batch
 from .control.feasibility import feasibility as feasibility
 from .control.gains import GainSchedule as GainSchedule
@@ -44,6 +45,5 @@ from .sensitivity.linearize import linearize as linearize
 from .sensitivity.simultaneous import jump_derivative as jump_derivative
 from .series import Series as Series
 from .spaces import VectorSpace as VectorSpace
-from .viewer.view import view as view
 
 __version__: str

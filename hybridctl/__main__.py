@@ -1,5 +1,5 @@
 """`python -m hybridctl`."""
 
-from hybridctl.cli import main
+from hybridctl.app.cli import main
 
 main()

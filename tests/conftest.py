@@ -36,7 +36,7 @@ def processes():
 @pytest.fixture
 def undrawn(monkeypatch):
     """Runs draw no figures, which take the most time of short ones."""
-    from hybridctl.report import RunFolder
+    from hybridctl.app.report import RunFolder
 
     never = property(lambda folder: False, lambda folder, wanted: None)
     monkeypatch.setattr(RunFolder, "draws", never, raising=False)

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 import hybridctl
-from hybridctl import cli
-from hybridctl.report import progress
+from hybridctl.app import cli
+from hybridctl.app.report import progress
 
 
 def ended(monkeypatch, capsys, *arguments):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridctl import plugins
+from hybridctl.app import plugins
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)

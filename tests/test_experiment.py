@@ -9,8 +9,8 @@ from hybridctl.robots import ball
 from rich.console import Console
 
 import hybridctl as hc
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import RunFolder, table
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import RunFolder, table
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from estimation.legged.machine import URDF
 from scipy.spatial.transform import Rotation
 
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.logs import Log, write_log
 from hybridctl.series import Series

@@ -8,6 +8,8 @@ import pytest
 from hybridctl.experiments.contacts import slope
 
 import hybridctl as hc
+from hybridctl.app.report import load_configuration
+from hybridctl.app.sweep import plan, values_of
 from hybridctl.checks import printable, quoted
 from hybridctl.control.gains import GainSchedule
 from hybridctl.errors import FileFormatError, FileWriteError, HybridctlError, InputError
@@ -16,9 +18,7 @@ from hybridctl.formula import formula
 from hybridctl.logs import read_log
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.shapes import shapes_of
-from hybridctl.report import load_configuration
 from hybridctl.robot_file import load_robot
-from hybridctl.sweep import plan, values_of
 
 LONGEST = 2000  # characters of a message, which fits on a screen
 NINE = range(1, 9)

@@ -9,7 +9,7 @@ from hybridctl.robots import ball
 from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
 from hybridctl.errors import HybridctlError, InputError
 
 CALL = ("--parameters", "restitution", "--set", "restitution=0.65", "--set", "warm_up=3")

@@ -9,10 +9,10 @@ from hybridctl.robots import ball
 from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
-from hybridctl.cli import cli, main
+from hybridctl.app.cli import cli, main
+from hybridctl.app.models import find_model
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Mapping
-from hybridctl.models import find_model
 
 FILE = """
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ import pytest
 from hybridctl.robots import ball, block, cube
 
 import hybridctl as hc
-from hybridctl import plots
+from hybridctl.app import plots
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates

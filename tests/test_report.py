@@ -10,10 +10,10 @@ import pytest
 from hybridctl.experiments.linearization import validate
 from hybridctl.experiments.tuning import tune
 
-from hybridctl import plugins
+from hybridctl.app import plugins
+from hybridctl.app.models import find_model
+from hybridctl.app.report import RunFolder, build_configuration, load_configuration
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.models import find_model
-from hybridctl.report import RunFolder, build_configuration, load_configuration
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from scipy.spatial.transform import Rotation
 
-from hybridctl.cli import cli
-from hybridctl.models import find_model
+from hybridctl.app.cli import cli
+from hybridctl.app.models import find_model
 
 INERTIA = '<inertia ixx="0.01" iyy="0.02" izz="0.03" ixy="0" ixz="0" iyz="0"/>'
 LINK = f'<link name="{{}}"><inertial><mass value="{{}}"/>{INERTIA}</inertial></link>'

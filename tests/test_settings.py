@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hybridctl.robots.filter_models import BallSettings
 
+from hybridctl.app.report import build_configuration
 from hybridctl.errors import InputError
-from hybridctl.report import build_configuration
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings, least_and_most
 
 

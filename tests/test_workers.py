@@ -13,7 +13,7 @@ from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
 from hybridctl import workers
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
 
 pytestmark = pytest.mark.slow
 

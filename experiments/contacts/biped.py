@@ -32,12 +32,12 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.settings import Bounds, Positive, Settings

@@ -35,14 +35,14 @@ from hybridctl.robots import block
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.experiment import Findings, experiment
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import BASELINE, Pose, snapshots
+from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
-from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import BASELINE, Pose, snapshots
-from hybridctl.report import RunFolder, table
 from hybridctl.settings import Bounds, Positive, Settings
 from hybridctl.tables import mode_text
 

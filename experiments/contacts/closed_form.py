@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
-from hybridctl.experiment import Check
+from hybridctl.app.experiment import Check
+from hybridctl.app.plots import energy, forces, modes
+from hybridctl.app.report import event_record, table
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import energy, forces, modes
-from hybridctl.report import event_record, table
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,9 @@ from rich.table import Table
 from scipy.spatial.transform import Rotation
 
 from hybridctl import HybridTrajectory, simulate
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import (
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import (
     BASELINE,
     ORANGE,
     REFERENCE,
@@ -41,7 +38,10 @@ from hybridctl.plots import (
     series,
     snapshots,
 )
-from hybridctl.report import RunFolder, event_record, progress, table
+from hybridctl.app.report import RunFolder, event_record, progress, table
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
 from hybridctl.settings import Bounds, NotNegative, Positive, Settings
 
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"

@@ -28,9 +28,11 @@ from hybridctl.robots.bodies import free_body
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, count, vector
 from hybridctl.errors import InputError, SeveralContactSolutionsError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
@@ -40,8 +42,6 @@ from hybridctl.mechanics.coulomb import (
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.report import RunFolder, progress, table
 
 SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutions"
 

@@ -25,14 +25,14 @@ from hybridctl.experiments.contacts.closed_form import (
 from hybridctl.robots import ball
 from rich.console import Console
 
+from hybridctl.app.experiment import Findings, experiment
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.report import RunFolder, progress
 from hybridctl.checks import Array, number
-from hybridctl.experiment import Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.report import RunFolder, progress
 from hybridctl.settings import Bounds, NotNegative, Positive, Settings
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"

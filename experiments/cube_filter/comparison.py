@@ -44,13 +44,13 @@ from hybridctl.experiments.cube_filter.tosses import (
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import Tick, progress
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
 from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
 from hybridctl.estimation.filters import STRATEGIES
 from hybridctl.estimation.result import FilterResult
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import Tick, progress
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.workers import crew
 

@@ -26,6 +26,8 @@ from rich.table import Table
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
+from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canvas, save_figure
+from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.errors import HybridctlError
 from hybridctl.estimation.filters import STRATEGIES, first_estimate, run_filter
@@ -34,8 +36,6 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import FilterState
 from hybridctl.mechanics import closed_contacts
-from hybridctl.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canvas, save_figure
-from hybridctl.report import table
 
 SEVERAL = "several"
 SLOW = ("unscented", "particle")  # judged on few tosses

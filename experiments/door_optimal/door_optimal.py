@@ -40,12 +40,12 @@ from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, member
 from hybridctl.control.feasibility import EventFeasibility, feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.errors import HybridctlError
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Bounds, Count, Positive, check_settings
 from hybridctl.workers import crew
 

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
 from hybridctl.control.tracking import tracking_error
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 
 _BEFORE, _AFTER = 4.0, 12.0  # of the time between the touches, that is shown around them
 _PERIOD = 1e-4  # s, of samples

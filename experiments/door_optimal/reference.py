@@ -21,6 +21,7 @@ from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
 from hybridctl.experiments.tuning.door import CUT
 from hybridctl.robots import rrr_door
 
+from hybridctl.app.report import event_record
 from hybridctl.checks import Array, member, number
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
@@ -28,7 +29,6 @@ from hybridctl.control.trajectory.spread import optimise_over_spread
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.report import event_record
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 LET_GO = ("corner_1 opens", "corner_2 opens")

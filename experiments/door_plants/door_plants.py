@@ -25,12 +25,12 @@ from hybridctl.experiments.door_plants.sensing import Kind
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.search import tune
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Bounds, Count, Positive, check_settings
 from hybridctl.workers import crew
 

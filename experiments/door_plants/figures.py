@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
 from hybridctl.control.tuning.ensemble import Statistics
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, save_figure
 
 _MARKS = {
     "conventional": (BASELINE, "s"),

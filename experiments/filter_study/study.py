@@ -28,6 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import __version__
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.models import find_model
+from hybridctl.app.plots import CURVES, Line, Panel, series
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import member
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import HybridctlError
@@ -36,11 +40,7 @@ from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.synthetic import synthetic
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.models import find_model
-from hybridctl.plots import CURVES, Line, Panel, series
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Bounds, Positive, Settings
 from hybridctl.workers import crew
 

@@ -28,15 +28,15 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import qmc
 
 from hybridctl import __version__, simulate
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, number
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
 from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.surface import Surface, Top, fitted
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.settings import Count, Positive, Settings
 
 NAMES = ("friction", "restitution", "rounding")

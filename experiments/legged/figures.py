@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hybridctl.experiments.legged.recording import Truth
 
-from hybridctl.checks import Array
-from hybridctl.estimation.legged.system import STICK
-from hybridctl.estimation.result import FilterResult
-from hybridctl.plots import (
+from hybridctl.app.plots import (
     BANDS,
     BASELINE,
     GREEN,
@@ -26,6 +23,9 @@ from hybridctl.plots import (
     save_figure,
     series,
 )
+from hybridctl.checks import Array
+from hybridctl.estimation.legged.system import STICK
+from hybridctl.estimation.result import FilterResult
 
 if TYPE_CHECKING:
     from hybridctl.experiments.legged.score import Outcome

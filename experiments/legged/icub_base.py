@@ -32,6 +32,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import progress, table
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
@@ -46,8 +48,6 @@ from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.space import ERRORS, Error
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import progress, table
 from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"

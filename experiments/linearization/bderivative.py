@@ -27,14 +27,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from rich.console import Console
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import GREEN, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Guard, Mode, Reset, Transition
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.plots import GREEN, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
 from hybridctl.settings import Bounds, Positive, Settings, UnitInterval

@@ -31,11 +31,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, symbolic
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import progress, table
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, InputError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.report import progress, table
 from hybridctl.settings import Bounds, Count, Positive, Settings
 
 Tick = Callable[[float], None]

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.report import RunFolder
 
 if TYPE_CHECKING:
     from hybridctl.experiments.linearization.saltation import Pair, Result

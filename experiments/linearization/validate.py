@@ -27,14 +27,15 @@ from hybridctl.experiments.linearization.validate_cases import Case
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import HybridTrajectory, plugins, simulate
+from hybridctl import HybridTrajectory, simulate
+from hybridctl.app import plugins
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid import DisturbedPolicy
 from hybridctl.hybrid.trajectory import Arc
-from hybridctl.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.variation import InputChange, Variation
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 

@@ -27,12 +27,12 @@ from hybridctl.robots import block, rrr_door
 from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.report import RunFolder, table
 from hybridctl.sensitivity import Linearization
 from hybridctl.settings import Bounds, Count, Positive, Settings
 

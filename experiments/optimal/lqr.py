@@ -26,17 +26,17 @@ from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.report import progress, table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ReferenceSpreading, followed, locate
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.report import progress, table
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump

@@ -25,12 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, simulate, symbolic
-from hybridctl.checks import Array
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid.mode import Edge, Outgoing
-from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import (
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import (
     BANDS,
     CURVES,
     REFERENCE,
@@ -43,7 +40,10 @@ from hybridctl.plots import (
     series,
     snapshots,
 )
-from hybridctl.report import RunFolder, table
+from hybridctl.app.report import RunFolder, table
+from hybridctl.checks import Array
+from hybridctl.hybrid.mode import Edge, Outgoing
+from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
 from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"

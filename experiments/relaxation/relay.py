@@ -24,11 +24,8 @@ from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, relax, simulate, symbolic
-from hybridctl.checks import Array
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.hybrid import filippov
-from hybridctl.hybrid.relaxation.sliding import SLIDING
-from hybridctl.plots import (
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import (
     BANDS,
     CURVES,
     REFERENCE,
@@ -38,7 +35,10 @@ from hybridctl.plots import (
     power_law,
     series,
 )
-from hybridctl.report import RunFolder, table
+from hybridctl.app.report import RunFolder, table
+from hybridctl.checks import Array
+from hybridctl.hybrid import filippov
+from hybridctl.hybrid.relaxation.sliding import SLIDING
 from hybridctl.settings import Positive, Settings
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"

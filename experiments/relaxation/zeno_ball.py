@@ -32,8 +32,17 @@ from hybridctl import (
     relax,
     simulate,
 )
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import (
+    CURVES,
+    REFERENCE,
+    Line,
+    Panel,
+    power_law,
+    series,
+)
+from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.relaxation.discrete import (
     OneStep,
@@ -43,15 +52,6 @@ from hybridctl.hybrid.relaxation.discrete import (
     runge_kutta,
 )
 from hybridctl.hybrid.relaxation.relax import Relaxed
-from hybridctl.plots import (
-    CURVES,
-    REFERENCE,
-    Line,
-    Panel,
-    power_law,
-    series,
-)
-from hybridctl.report import RunFolder, table
 from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"

@@ -10,12 +10,8 @@ from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
 from hybridctl.robots.rrr_door import Parameters
 
-from hybridctl.checks import Array
-from hybridctl.control.reference import Reference
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import (
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import (
     BASELINE,
     REFERENCE,
     TRACKING,
@@ -28,7 +24,11 @@ from hybridctl.plots import (
     series,
     snapshots,
 )
-from hybridctl.report import RunFolder
+from hybridctl.app.report import RunFolder
+from hybridctl.checks import Array
+from hybridctl.control.reference import Reference
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 
 if TYPE_CHECKING:
     from hybridctl.experiments.rrr_door.tracking import Runs

@@ -23,13 +23,13 @@ from hybridctl.robots.rrr_door import Parameters, contacts, robot, system
 from rich.console import Console
 from scipy.optimize import differential_evolution, least_squares
 
+from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import HybridctlError
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.report import table
 
 PUBLISHED_IMPULSES = (1.2572, 0.3410)
 PUBLISHED_TOUCHES = (1.0389, 1.0488)

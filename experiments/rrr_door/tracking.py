@@ -22,6 +22,8 @@ from hybridctl.robots.rrr_door import Parameters, system, urdf
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import RunFolder, event_record, progress, table
 from hybridctl.checks import Array, member, vector
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
@@ -30,13 +32,11 @@ from hybridctl.control.reference import PHASES, Phase, Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
 from hybridctl.errors import InputError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.report import RunFolder, event_record, progress, table
 from hybridctl.settings import Positive, check_settings
 from hybridctl.tables import mode_text
 

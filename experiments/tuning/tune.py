@@ -32,6 +32,9 @@ from rich.table import Table
 from scipy.stats import spearmanr
 
 from hybridctl import __version__
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, number
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
@@ -41,11 +44,8 @@ from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.search import Tuning, Validation, tune
 from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.experiment import Check, Findings, experiment
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.report import RunFolder, progress, table
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.settings import Bounds, Count, Positive, Settings

@@ -33,9 +33,9 @@ from hybridctl.experiments.walking.limits import (
 from hybridctl.experiments.walking.walk import Walk
 from rich.console import Console
 
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import RunFolder, progress
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.experiment import Check, Findings, experiment
-from hybridctl.report import RunFolder, progress
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
 from hybridctl.workers import Crew, crew
 

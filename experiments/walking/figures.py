@@ -12,10 +12,8 @@ from hybridctl.experiments.walking.walk import Walk
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridctl.checks import Array
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import (
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import (
     BASELINE,
     REFERENCE,
     TRACKING,
@@ -26,7 +24,9 @@ from hybridctl.plots import (
     save_figure,
     series,
 )
-from hybridctl.report import RunFolder
+from hybridctl.app.report import RunFolder
+from hybridctl.checks import Array
+from hybridctl.hybrid.trajectory import HybridTrajectory
 
 GROUND = "#555555"
 LEGS = (TRACKING, REFERENCE)

@@ -11,9 +11,9 @@ from hybridctl.experiments.walking.limits import KINDS, Survived
 from hybridctl.experiments.walking.walk import Walk
 from rich.table import Table
 
+from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.report import table
 from hybridctl.sensitivity.orbits import FloquetMultipliers
 
 

@@ -354,11 +354,11 @@ class HybridTrajectory:
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, names: Sequence[str] | None = None
     ) -> Any:
-        """A matplotlib figure of the states over time, see `hybridctl.plots.states`.
+        """A matplotlib figure of the states over time, see `hybridctl.app.plots.states`.
 
         names: labels of the coordinates to draw, all by default.
         """
-        plots = import_module("hybridctl.plots")  # not loaded with simulations
+        plots = import_module("hybridctl.app.plots")  # not loaded with simulations
         return plots.states(self, path, names=names)
 
     def input(self, t: float, side: Side = "right") -> Array:

@@ -10,13 +10,13 @@ from scipy.stats import norm
 
 import hybridctl as hc
 from hybridctl import symbolic
+from hybridctl.app.models import find_model
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
-from hybridctl.models import find_model
 
 OPEN = ("open", "open")
 START = np.array([0.0, 0.3, 0.02, 0.3, 0.0, 0.0])  # m, m, rad and their rates: lands on a corner

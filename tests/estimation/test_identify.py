@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.app.models import find_model
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.filters import first_estimate, kalman
@@ -18,7 +19,6 @@ from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.scores import scores
 from hybridctl.estimation.synthetic import synthetic
-from hybridctl.models import find_model
 
 PLAIN = ("gate=null", "patience=null", "tolerance=1e-9", "warm_up=3")
 BALL = ("friction=0.1", "duration=0.6", "rate=25", *PLAIN)

@@ -11,6 +11,7 @@ from scipy.linalg import expm
 from scipy.stats import multivariate_normal
 
 import hybridctl as hc
+from hybridctl.app.models import find_model
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -24,7 +25,6 @@ from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.state import Beginning, Row
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.estimation.unscented import UnscentedFilter
-from hybridctl.models import find_model
 
 KINDS = [SaltedKalmanFilter, UnscentedFilter]
 

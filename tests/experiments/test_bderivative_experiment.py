@@ -7,8 +7,8 @@ import pytest
 from hybridctl.experiments.linearization import bderivative
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import InputError
-from hybridctl.report import RunFolder, load_configuration
 
 
 @pytest.fixture(scope="module")

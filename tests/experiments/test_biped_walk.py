@@ -19,13 +19,13 @@ from hybridctl.robots import five_link
 from rich.console import Console
 
 import hybridctl as hc
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.detectors import ModeFlags, Threshold
 from hybridctl.control.online import Controller
 from hybridctl.errors import InputError
 from hybridctl.hybrid.plant import SimulatedPlant
 from hybridctl.hybrid.policy import History
-from hybridctl.report import RunFolder, load_configuration
 
 CONFIG = biped_walk.quick(biped_walk.Config())
 STEPS = 3

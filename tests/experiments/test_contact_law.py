@@ -7,10 +7,10 @@ import pytest
 from hybridctl.experiments.contacts import law as contact_law
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import InputError
 from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions
 from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.report import RunFolder, load_configuration
 
 CONFIG = contact_law.Config(frictions=(0.0, 0.5, 2.0), samples=(20, 10, 6, 4, 1))
 BOTH = pytest.mark.parametrize("dimension", [2, 3])

@@ -12,11 +12,11 @@ from hybridctl.robots import cube
 from rich.console import Console
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.coulomb.law import CERTIFIED
 from hybridctl.mechanics.tolerances import STANDSTILL
-from hybridctl.report import RunFolder, load_configuration
 
 GUARD_TOLERANCE = 1e-8  # m, of `simulate`
 RATE = 148.0

@@ -33,10 +33,10 @@ from hybridctl.robots import cube
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.record import Record, Series
-from hybridctl.report import RunFolder
 
 RECORDINGS = Path(__file__).parents[3] / "shared/data/cube_tosses/cube_tosses.npz"
 MODEL = cube.Parameters()

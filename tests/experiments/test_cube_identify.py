@@ -17,11 +17,11 @@ from hybridctl.experiments.identification.cube import (
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.record import Record, Series
-from hybridctl.report import RunFolder
 
 DATA = Path(__file__).parents[3] / "shared/data/cube_tosses/cube_tosses.npz"
 recorded = pytest.mark.skipif(not DATA.is_file(), reason=f"no recorded tosses in {DATA}")

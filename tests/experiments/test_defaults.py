@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hybridctl import plugins
-from hybridctl.cli import cli
+from hybridctl.app import plugins
+from hybridctl.app.cli import cli
 from hybridctl.errors import ClaimError, InputError
 
 RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
@@ -36,7 +36,7 @@ def test_an_experiment_on_recordings_says_where_they_are(name, tmp_path):
 def test_a_claim_that_fails_is_an_error_after_the_page_is_written(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("""
 from dataclasses import dataclass
-from hybridctl.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment
 
 @dataclass(frozen=True)
 class Config:

@@ -17,11 +17,11 @@ from hybridctl.experiments.tuning.door import CUT
 from rich.console import Console
 
 import hybridctl as hc
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.control.extension import RULES, extend_by_rule
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.tuning.ensemble import outcome
 from hybridctl.errors import HybridctlError, InputError
-from hybridctl.report import RunFolder, load_configuration
 
 START = np.log((5.0, 1.0, 5.0, 1.0))
 

@@ -20,10 +20,10 @@ from hybridctl.experiments.door_plants.sensing import sensor
 from hybridctl.robots import rrr_door
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.control.detectors import Reading
 from hybridctl.control.tuning.ensemble import Ensemble, digest
 from hybridctl.errors import InputError
-from hybridctl.report import RunFolder, load_configuration
 
 pytest.importorskip("mujoco", reason="mujoco is not installed")
 

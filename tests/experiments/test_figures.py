@@ -7,10 +7,10 @@ from hybridctl.experiments.tuning.tune import number_log_axis
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from hybridctl import plots
-from hybridctl.models import find_model
-from hybridctl.plots import Line
-from hybridctl.plots.filters import apart
+from hybridctl.app import plots
+from hybridctl.app.models import find_model
+from hybridctl.app.plots import Line
+from hybridctl.app.plots.filters import apart
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from hybridctl.cli import cli
-from hybridctl.commands.filter import ranking
+from hybridctl.app.cli import cli
+from hybridctl.app.commands.filter import ranking
+from hybridctl.app.models import find_model
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.logs import read_log, write_log
-from hybridctl.models import find_model
 
 QUICK = {  # settings with few samples on both sides of an impact
     "ball": ["duration=0.6", "rate=50"],
@@ -106,7 +106,7 @@ def test_filters_that_a_log_does_not_tell_apart_are_named():
 
 
 def test_a_baseline_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
-    from hybridctl.commands import filter as filter_run
+    from hybridctl.app.commands import filter as filter_run
 
     run = filter_run.run_filter
 

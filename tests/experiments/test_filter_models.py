@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hybridctl.robots import ball
 
-from hybridctl import plugins
+from hybridctl.app import plugins
+from hybridctl.app.models import find_model
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterSettings
 from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.synthetic import simulate_truth, synthetic
 from hybridctl.logs import Log
-from hybridctl.models import find_model
 from hybridctl.series import Series
 
 FREE = ["duration=0.2", "rate=50", "spread=0"]  # no impact yet, and always the same start

@@ -11,10 +11,10 @@ from hybridctl.experiments.legged.recording import load
 from hybridctl.experiments.legged.score import Track, errors, filtered, judged
 from rich.console import Console
 
-from hybridctl import plugins
+from hybridctl.app import plugins
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
-from hybridctl.report import RunFolder, load_configuration
 
 FOLDER = Path(__file__).parents[3] / "shared/data/icub_walking"
 recorded = pytest.mark.skipif(

@@ -13,7 +13,8 @@ from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
 from hybridctl.robots.rrr_door import Parameters, system
 from rich.console import Console
 
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
+from hybridctl.app.report import RunFolder, build_configuration, load_configuration
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import (
     HybridctlError,
@@ -23,7 +24,6 @@ from hybridctl.errors import (
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.report import RunFolder, build_configuration, load_configuration
 
 FIGURES = (
     "errors.png",

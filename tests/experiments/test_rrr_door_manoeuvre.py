@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from rich.console import Console
 
-from hybridctl.cli import cli
-from hybridctl.report import RunFolder
+from hybridctl.app.cli import cli
+from hybridctl.app.report import RunFolder
 
 TOUCH = {
     (True, False): [("slip-", "slip-"), ("stick", "stick")],

@@ -8,9 +8,9 @@ from hybridctl.experiments.linearization import saltation
 from hybridctl.experiments.linearization.saltation import simulate_from
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.report import RunFolder, load_configuration
 
 ROUNDING = 1e-12  # of states of about 1 after a flow, an event and a flow
 EXACT, SQUARE = ("flow", "slides"), ("sticks", "bounces")

@@ -9,9 +9,9 @@ from hybridctl.robots import ball
 from hybridctl.robots import block as block_robot
 from rich.console import Console
 
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.report import RunFolder, load_configuration
 
 G = 9.81
 ZENO_HORIZON = 1e-5  # s, of `simulate`

@@ -14,10 +14,10 @@ from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, draw
 from hybridctl.robots.rrr_door import Parameters
 from rich.console import Console
 
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.control.gains import GainSchedule
 from hybridctl.errors import InputError
-from hybridctl.report import RunFolder, load_configuration
 
 QUICK = tune.quick(tune.Config(workers=1))
 CALL = ["tune", "rrr-door", "--quick", "--workers", "1", "--out"]

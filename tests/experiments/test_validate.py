@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from hybridctl.experiments.linearization import validate, validate_cases
 from rich.console import Console
 
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import GrazingError, InputError
-from hybridctl.report import RunFolder, load_configuration
 
 BIPED = validate.Config()
 DOOR = validate.quick(validate.Config())

@@ -4,7 +4,7 @@ from click.testing import CliRunner
 from logs.sample_logs import NEEDS, write
 from rich.console import Console
 
-from hybridctl.cli import cli
+from hybridctl.app.cli import cli
 from hybridctl.errors import FileFormatError
 from hybridctl.logs.info import print_info
 

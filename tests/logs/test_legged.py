@@ -8,10 +8,10 @@ import yaml
 from estimation.legged.machine import URDF
 
 from hybridctl import Series
+from hybridctl.app.report import build_configuration
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
-from hybridctl.report import build_configuration
 
 MODEL = """
 urdf: walker.urdf

@@ -8,12 +8,12 @@ import pytest
 from hybridctl.robots import ball
 from matplotlib.figure import Figure
 
+from hybridctl.app.page.build import write_page
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.page.transcript import Transcript
+from hybridctl.app.plots import Band, Line, Panel, save_figure, series
+from hybridctl.app.report import RunFolder, table
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.page.build import write_page
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.page.transcript import Transcript
-from hybridctl.plots import Band, Line, Panel, save_figure, series
-from hybridctl.report import RunFolder, table
 
 MODEL = ball.Parameters(mass=2.0, slope=0.2, friction=0.5)
 CIRCLE = 0.02 * np.array([(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0), (1.0, 0.0)])

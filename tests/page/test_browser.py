@@ -13,12 +13,12 @@ from PIL import Image
 from rich.console import Console
 
 import hybridctl as hc
-from hybridctl import plugins
-from hybridctl.cli import cli
-from hybridctl.page.build import write_page
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.plots import states
-from hybridctl.report import RunFolder, table
+from hybridctl.app import plugins
+from hybridctl.app.cli import cli
+from hybridctl.app.page.build import write_page
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import states
+from hybridctl.app.report import RunFolder, table
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FOUND = next((path for name in BROWSERS if (path := shutil.which(name))), None)

@@ -4,8 +4,8 @@ import json
 import re
 from html.parser import HTMLParser
 
-from hybridctl.page.build import write_page
-from hybridctl.report import RunFolder
+from hybridctl.app.page.build import write_page
+from hybridctl.app.report import RunFolder
 
 NAMESPACE = "http://www.w3.org/2000/svg"  # a name, which no browser loads
 EMPTY = {"meta", "img", "input", "br", "link"}

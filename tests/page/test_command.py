@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridctl import cli, plugins
-from hybridctl.report import table
+from hybridctl.app import cli, plugins
+from hybridctl.app.report import table
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hybridctl.page.fragments import formula_html, prose_html
+from hybridctl.app.page.fragments import formula_html, prose_html
 
 ROOT = Path(__file__).parent.parent.parent
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\$)\$([^$`|]+)\$(?!\$)", flags=re.DOTALL)

@@ -9,10 +9,10 @@ from hybridctl.robots import cube
 from page.conftest import MODEL, fall, outline
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.report import RunFolder
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.mechanics import ContactDynamics
-from hybridctl.page.motion import Mover, Scene, write_motion
-from hybridctl.report import RunFolder
 
 SINGLE = 2.0**-23  # numbers are stored in single precision
 

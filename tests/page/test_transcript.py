@@ -3,8 +3,8 @@
 import pytest
 from rich.table import Table
 
-from hybridctl.page.transcript import Transcript
-from hybridctl.report import table
+from hybridctl.app.page.transcript import Transcript
+from hybridctl.app.report import table
 
 LONG = "x" * 150
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridctl as hc
+from hybridctl.app.models import find_model
 from hybridctl.errors import EventLimitError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -16,7 +17,6 @@ from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
-from hybridctl.models import find_model
 
 OPEN = ("open",)
 STILL = np.zeros(2)

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from hybridctl.sweep import Unit
+from hybridctl.app.sweep import Unit
 
 
 def units(count, **extra):

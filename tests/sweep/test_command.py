@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridctl import cli, plugins
+from hybridctl.app import cli, plugins
 from hybridctl.errors import InputError
 
 

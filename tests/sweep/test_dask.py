@@ -5,8 +5,8 @@ import logging
 import pytest
 from sweep.jobs import square_but_die_once, units
 
-from hybridctl.report import RunFolder
-from hybridctl.sweep import run
+from hybridctl.app.report import RunFolder
+from hybridctl.app.sweep import run
 from hybridctl.workers import crew
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hybridctl import plugins
+from hybridctl.app import plugins
+from hybridctl.app.sweep import plan, values_of
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.sweep import plan, values_of
 
 
 def base(name="slope"):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sweep.jobs import square, square_but_always_die, square_but_die_once, units
 
-from hybridctl import plugins
+from hybridctl.app import plugins
+from hybridctl.app.report import RunFolder
+from hybridctl.app.sweep import PLAN, numbers, plan, run, work, write_table
 from hybridctl.errors import InputError
-from hybridctl.report import RunFolder
-from hybridctl.sweep import PLAN, numbers, plan, run, work, write_table
 from hybridctl.workers import Crew, Here, Processes, crew
 
 
@@ -104,7 +104,7 @@ def test_an_experiment_that_fails_is_a_row_that_says_why(tmp_path):
 
 
 def test_units_draw_no_figures_and_have_the_numbers_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("hybridctl.plots.save_figure", None)  # calling it would fail
+    monkeypatch.setattr("hybridctl.app.plots.save_figure", None)  # calling it would fail
     module = plugins.load("experiments", "slope")
     (unit,) = plan("slope", module.quick(module.Config()), ["speed=0.5:0.5:1"], None)
     row = work(unit)

@@ -9,11 +9,11 @@ from hybridctl.robots.bodies import free_body
 from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
+from hybridctl.app.viewer.figure import Figure
+from hybridctl.app.viewer.view import timeline_html
 from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
-from hybridctl.viewer.figure import Figure
-from hybridctl.viewer.view import timeline_html
 
 LINK = """<link name="{name}"><inertial><origin xyz="0 0 0.2"/><mass value="1"/>
 <inertia ixx="0.02" iyy="0.02" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>

@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hybridctl.commands import filter_base
-from hybridctl.commands.record import synthetic_log, truth_path, write
-from hybridctl.commands.results import draw_all, write_results
+from hybridctl.app.commands import filter_base
+from hybridctl.app.commands.record import synthetic_log, truth_path, write
+from hybridctl.app.commands.results import draw_all, write_results
+from hybridctl.app.models import ModelSource, find_model
+from hybridctl.app.page.build import finish
+from hybridctl.app.plots import short_mode
+from hybridctl.app.report import RunFolder, assigned, build_configuration, progress, say, table
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
@@ -22,10 +26,6 @@ from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
-from hybridctl.models import ModelSource, find_model
-from hybridctl.page.build import finish
-from hybridctl.plots import short_mode
-from hybridctl.report import RunFolder, assigned, build_configuration, progress, say, table
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import chi2
 
+from hybridctl.app.plots.panels import BASELINE, CURVES, Band, Figure, Line, Panel, grid, series
+from hybridctl.app.plots.runs import mode_bands
 from hybridctl.checks import Array, Indices, instance
 from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.plots.panels import BASELINE, CURVES, Band, Figure, Line, Panel, grid, series
-from hybridctl.plots.runs import mode_bands
 
 Path = str | os.PathLike[str] | None
 SIGMAS = 3.0

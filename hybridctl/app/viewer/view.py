@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.page.motion import contact_forces, event_impulses
+from hybridctl.app.viewer.figure import Figure, world_surfaces
 from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
@@ -23,9 +25,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.shapes import Shape, shapes_of
 from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.page.motion import contact_forces, event_impulses
 from hybridctl.tables import mode_text
-from hybridctl.viewer.figure import Figure, world_surfaces
 
 TRUTH, REFERENCE, ESTIMATE = (90, 90, 97), (230, 159, 0), (0, 114, 178)
 FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)

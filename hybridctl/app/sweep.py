@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from hybridctl.app.models import experiment_module, from_anywhere
+from hybridctl.app.report import RunFolder, build_configuration, plain, say, table
 from hybridctl.checks import count, did_you_mean, quoted
 from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
 from hybridctl.files import atomic
-from hybridctl.models import experiment_module, from_anywhere
-from hybridctl.report import RunFolder, build_configuration, plain, say, table
 from hybridctl.workers import Crew
 
 PLAN = "sweep.json"

@@ -15,16 +15,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.page.fragments import (
+from hybridctl.app.page.fragments import (
     links_html,
     picture_html,
     prose_html,
     settings_html,
     transcript_html,
 )
-from hybridctl.page.motion import MOTION
-from hybridctl.page.transcript import Transcript
-from hybridctl.report import CONFIGURATION, RunFolder, say
+from hybridctl.app.page.motion import MOTION
+from hybridctl.app.page.transcript import Transcript
+from hybridctl.app.report import CONFIGURATION, RunFolder, say
 
 PAGE = "index.html"
 _SCRIPTS = ("arrays.js", "charts.js", "player.js")
@@ -147,4 +147,4 @@ def _scripts() -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("hybridctl.page") / name).read_text(encoding="utf-8")
+    return (files("hybridctl.app.page") / name).read_text(encoding="utf-8")

@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.page.build import finish
+from hybridctl.app.plots import TRACKING, Line, Panel, series
+from hybridctl.app.plots.filters import result_bands
+from hybridctl.app.report import RunFolder, build_configuration, say, table
 from hybridctl.errors import InputError
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.files import read_yaml
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs import examine, read_log
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
-from hybridctl.page.build import finish
-from hybridctl.plots import TRACKING, Line, Panel, series
-from hybridctl.plots.filters import result_bands
-from hybridctl.report import RunFolder, build_configuration, say, table
 
 _OWN = ("settings", "channels")  # keys that a model of another kind does not have
 _SIGMAS = 2.0

@@ -10,13 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.system import ContactSystem, closed_contacts
-from hybridctl.plots.panels import (
+from hybridctl.app.plots.panels import (
     BANDS,
     BASELINE,
     CURVES,
@@ -29,6 +23,12 @@ from hybridctl.plots.panels import (
     grid,
     series,
 )
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None
 Part: TypeAlias = tuple[Arc, Array, Array]  # an arc, times (n,) on it, and values (n, ...)

@@ -27,11 +27,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from hybridctl import plugins
+from hybridctl.app import plugins
+from hybridctl.app.report import load_configuration
 from hybridctl.checks import instance, member, quoted
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.report import load_configuration
 from hybridctl.robot_file import RobotSettings, load_robot
 
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hybridctl import plugins
-from hybridctl.commands.options import as_settings, print_versions
+from hybridctl.app import plugins
+from hybridctl.app.commands.options import as_settings, print_versions
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hybridctl.report import RunFolder
+    from hybridctl.app.report import RunFolder
 
 _OUT = click.option(
     "--out",
@@ -99,7 +99,7 @@ class Asked:
 
         more: `key=value`, which win over the settings.
         """
-        from hybridctl.report import load_configuration
+        from hybridctl.app.report import load_configuration
 
         found = load_configuration(module.Config, self.config, (*self.settings, *more))
         if full:
@@ -123,10 +123,10 @@ class Asked:
 
         Raises `ClaimError`, in the end, where what was found does not hold what is claimed.
         """
-        from hybridctl.experiment import hold_claims
-        from hybridctl.page.build import finish
-        from hybridctl.page.transcript import Transcript
-        from hybridctl.report import RunFolder
+        from hybridctl.app.experiment import hold_claims
+        from hybridctl.app.page.build import finish
+        from hybridctl.app.page.transcript import Transcript
+        from hybridctl.app.report import RunFolder
 
         folder = RunFolder(name, self.out, overwrite=self.overwrite, resumes=resumes)
         console = Transcript()
@@ -176,7 +176,7 @@ def simulate(
     A setting that is true or false can be switched on by its name, as in
     `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does not hold.
     """
-    from hybridctl.models import experiment_module
+    from hybridctl.app.models import experiment_module
 
     module = experiment_module("experiments", experiment)
     if full and not hasattr(module, "full"):
@@ -236,7 +236,7 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door, whose
     variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
-    from hybridctl.models import experiment_module
+    from hybridctl.app.models import experiment_module
 
     module = experiment_module("tunings", experiment)
     own = as_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
@@ -273,8 +273,8 @@ def sweep(
     The numbers do not depend on how many workers there are. A worker that dies costs its unit
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
-    from hybridctl.models import experiment_module
-    from hybridctl.sweep import PLAN, plan, print_outcome, run, write_table
+    from hybridctl.app.models import experiment_module
+    from hybridctl.app.sweep import PLAN, plan, print_outcome, run, write_table
     from hybridctl.workers import crew
 
     base = asked.configured(experiment_module("experiments", experiment), quick)
@@ -307,8 +307,8 @@ def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | Non
 
     LOG is a file of CSV, NPZ, HDF5, a ROS 1 bag or MCAP, or the folder of a ROS 2 bag.
     """
+    from hybridctl.app.page.transcript import Transcript
     from hybridctl.logs.info import print_info, write_mapping
-    from hybridctl.page.transcript import Transcript
 
     print_info(log, Transcript(), mapping, segment)
     if draft is not None:
@@ -341,10 +341,10 @@ def record_log(
 
     MODEL is as in `filter --model`. Rate, duration and noise are settings.
     """
-    from hybridctl.commands import record
-    from hybridctl.models import find_model
-    from hybridctl.page.transcript import Transcript
-    from hybridctl.report import RunFolder
+    from hybridctl.app.commands import record
+    from hybridctl.app.models import find_model
+    from hybridctl.app.page.transcript import Transcript
+    from hybridctl.app.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
     source = find_model(model)
@@ -381,8 +381,8 @@ def filter_log(
 
     Without LOG, a synthetic one is recorded first. `record MODEL --settings` shows the settings.
     """
-    from hybridctl.commands import filter as filtering
-    from hybridctl.page.transcript import Transcript
+    from hybridctl.app.commands import filter as filtering
+    from hybridctl.app.page.transcript import Transcript
 
     request = filtering.Request(model, log, assignments=settings, **options)
     filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
@@ -427,8 +427,8 @@ def identify_parameters(
     Parameters are settings of the model (`record MODEL --settings` shows them) and start at their
     values, which --set changes.
     """
-    from hybridctl.commands import identify
-    from hybridctl.page.transcript import Transcript
+    from hybridctl.app.commands import identify
+    from hybridctl.app.page.transcript import Transcript
 
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
     options["workers"] = 1 if workers is None else workers

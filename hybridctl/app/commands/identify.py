@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from hybridctl.app.commands.filter import load_log
+from hybridctl.app.models import find_model, from_anywhere
+from hybridctl.app.page.build import finish
+from hybridctl.app.report import RunFolder, say, table
 from hybridctl.checks import Array, array, member, quoted
-from hybridctl.commands.filter import load_log
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
@@ -24,9 +27,6 @@ from hybridctl.estimation.identify import (
     profile,
 )
 from hybridctl.estimation.record import Record
-from hybridctl.models import find_model, from_anywhere
-from hybridctl.page.build import finish
-from hybridctl.report import RunFolder, say, table
 from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from hybridctl.app.models import ModelSource
+from hybridctl.app.report import say
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Part
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
 from hybridctl.logs import Log, write_estimates, write_log
-from hybridctl.models import ModelSource
-from hybridctl.report import say
 from hybridctl.series import Series
 from hybridctl.tables import mode_text
 

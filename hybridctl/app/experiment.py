@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl.app.report import RunFolder, table
 from hybridctl.errors import ClaimError
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.report import RunFolder, table
 
 C = TypeVar("C")
 CHECKS = "checks.json"

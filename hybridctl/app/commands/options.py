@@ -23,7 +23,7 @@ def as_settings(kind: type, experiment: str, **given: object) -> list[str]:
 
 def print_versions(context: click.Context) -> None:
     """Print the version and those of the libraries beneath, and end."""
-    from hybridctl.report import versions
+    from hybridctl.app.report import versions
 
     found = versions()
     click.echo(f"hybridctl {found.pop('hybridctl')}")

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Band, Line, Panel, grid, nis, series
+from hybridctl.app.plots.filters import SIGMAS, apart, result_bands
+from hybridctl.app.report import RunFolder
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, PoseSeries, write_estimates
-from hybridctl.plots import BASELINE, REFERENCE, TRACKING, Band, Line, Panel, grid, nis, series
-from hybridctl.plots.filters import SIGMAS, apart, result_bands
-from hybridctl.report import RunFolder
 from hybridctl.tables import mode_text
 
 MAIN = "salted"

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hybridctl.app.plots import TRACKING
+from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
 from hybridctl.files import packed
@@ -15,8 +17,6 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.mechanics.impact import ImpactResult
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.plots import TRACKING
-from hybridctl.report import RunFolder
 from hybridctl.tables import mode_text
 
 MOTION = "motion.json"

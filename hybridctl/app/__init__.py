@@ -1,0 +1,5 @@
+"""What people see of the library: command line, run folders, pages, figures, sweeps."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules={"plots"})
