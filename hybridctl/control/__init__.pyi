@@ -14,7 +14,6 @@ from .extension import extend_by_rule as extend_by_rule
 from .gains import GainCurve as GainCurve
 from .ilqr.cost import QuadraticCost as QuadraticCost
 from .interim import Interim as Interim
-from .lqr.discrete import discrete_lqr as discrete_lqr
 from .lqr.periodic import periodic_lqr as periodic_lqr
 from .online import Command as Command
 from .online import Controller as Controller
@@ -23,4 +22,3 @@ from .tracking import tracking_error as tracking_error
 from .tuning.ensemble import Ensemble as Ensemble
 from .tuning.prediction import Prediction as Prediction
 from .tuning.structure import EntryGains as EntryGains
-from .tuning.structure import LqrWeights as LqrWeights

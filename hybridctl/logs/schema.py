@@ -13,7 +13,7 @@ from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, Part
 from hybridctl.estimation.record import Record
-from hybridctl.series import ROLES, Series
+from hybridctl.series import Series
 
 LARGEST = 1e6  # in SI units; a sensor of a robot that says more is broken
 _NORM = 0.1  # how far from one the length of a measured quaternion may be
@@ -50,11 +50,6 @@ class Log:
 
     def __contains__(self, name: object) -> bool:
         return name in self.channels
-
-    def of_role(self, role: str) -> dict[str, Series]:
-        """The channels of a role: "measurement", "input" or "truth"."""
-        checks.member("role", role, ROLES)
-        return {name: series for name, series in self.channels.items() if series.role == role}
 
     def record(self, model: FilterModel, longest_gap: float = 2.0) -> Record:
         """What a filter of this model reads: values of its sensors, contact signals and input.

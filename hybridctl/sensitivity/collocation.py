@@ -19,7 +19,6 @@ from hybridctl.hybrid.step import Step
 from hybridctl.sensitivity.propagation import LinearStep, radau
 
 Equation = Callable[[float], tuple[Array, Array | None]]
-Quadrature = Callable[[float, Array], Array]
 
 _STAGES = 7
 _RADAU = radau(_STAGES)
@@ -44,12 +43,10 @@ def collocated(
     atol: float,
     first: float = 0.0,
     leap: float = 0.0,
-    quadrature: Quadrature | None = None,
 ) -> Iterator[Step]:
     """Steps from z = start (n, k) at t to `end`, each with its states at Chebyshev points.
 
-    These are (8, n k), the entries of z. quadrature(t, z): a rate (m,), whose integral from the
-    start on is recorded beside them, (8, n k + m).
+    These are (8, n k), the entries of z.
 
     equation(t): A (n, n), and b (n,), added to each column, or (n, k), or None. The steps are as
     short as atol + rtol |z| asks of every entry, at their Chebyshev points. first: a length on
@@ -61,8 +58,6 @@ def collocated(
     shortest = _SPACINGS * math.ulp(max(abs(t), abs(end)))
     h, leaps = leap or max(_FIRST * (end - t), first, shortest), leap > 0.0
     z = start.ravel()
-    if quadrature is not None and t < end:
-        z = np.concatenate((z, np.zeros_like(quadrature(t, start))))
     rate: Array | None = None
     while t < end:
         last = t + h >= end
@@ -71,7 +66,7 @@ def collocated(
             raise IntegrationError(
                 f"the perturbations change faster than steps of {h:.3g} s resolve at t = {t:.9g} s"
             )
-        flat, rate_after = _step(equation, quadrature, z, start.shape, t, step_end)
+        flat, rate_after = _step(equation, z.reshape(start.shape), t, step_end)
         length = step_end - t
         series = np.abs(TO_SERIES @ flat)
         largest = np.abs(flat).max(axis=0)
@@ -89,20 +84,12 @@ def collocated(
         h = length * min(_GROW, max(_SHRINK, change))
 
 
-def _step(
-    equation: Equation,
-    quadrature: Quadrature | None,
-    now: Array,
-    shape: tuple[int, ...],
-    t: float,
-    end: float,
-) -> tuple[Array, Array]:
-    """One step from z and integrals `now`: (8, ...) at the Chebyshev points, rates at its end."""
-    n, k = shape
+def _step(equation: Equation, z: Array, t: float, end: float) -> tuple[Array, Array]:
+    """One step from z (n, k): (8, n k) at the Chebyshev points, the rates (n k,) at its end."""
+    n, k = z.shape
     times = (t + (end - t) * _RADAU.points).tolist()
     found = [equation(time) for time in times]
     step = LinearStep(np.array([matrix for matrix, _ in found]), end - t, _RADAU)
-    z = now[: n * k].reshape(n, k)
     forces = None
     if found[0][1] is not None:
         forces = np.empty((len(found), n, k))
@@ -112,11 +99,6 @@ def _step(
     rates = step.matrices[-1] @ stages[-1]
     if forces is not None:
         rates += forces[-1]
-    rates, flat = rates.ravel(), stages.reshape(len(stages), n * k)
-    if quadrature is not None:
-        spent = np.array([quadrature(*at) for at in zip(times, stages, strict=True)])
-        sums = now[n * k :] + (end - t) * _RADAU.matrix @ spent
-        rates, flat = np.concatenate((rates, spent[-1])), np.hstack((flat, sums))
-    values = _TO_NODES @ np.vstack((now, flat))
-    values[0], values[-1] = now, flat[-1]
-    return np.asarray(values), rates
+    values = _TO_NODES @ np.vstack((z.ravel(), stages.reshape(len(stages), n * k)))
+    values[0], values[-1] = z.ravel(), stages[-1].ravel()
+    return np.asarray(values), rates.ravel()

@@ -92,11 +92,6 @@ class JumpGains:
         """
         return self.reset_jacobian + self.reset_rate[:, None] * self.time_state
 
-    @property
-    def input_at_events(self) -> Array:
-        """The part of the input in the convention of `state_at_events`, (d+, nu)."""
-        return self.reset_input + self.reset_rate[:, None] * self.time_input
-
     def fed_back(self, gain: Array) -> JumpGains:
         """The jump where the input changes by -gain dx besides, with gain (nu, d)."""
         change = self.reset_input @ gain

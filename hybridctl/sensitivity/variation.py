@@ -19,12 +19,11 @@ from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
-from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, Quadrature, collocated
+from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]
-NoiseDensity = Callable[[float, Array, Array, Array], Array]
 
 _AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
@@ -170,12 +169,8 @@ def flow(
     *,
     rtol: float,
     atol: float,
-    quadrature: Quadrature | None = None,
 ) -> Iterator[Step]:
-    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration.
-
-    quadrature: see `collocated`.
-    """
+    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration."""
     return collocated(
         equation,
         start,
@@ -185,7 +180,6 @@ def flow(
         atol=atol,
         first=float(arc.breaks[0] + arc.lengths[0]) - arc.start,
         leap=_leap(mode, arc),
-        quadrature=quadrature,
     )
 
 

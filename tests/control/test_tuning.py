@@ -9,13 +9,12 @@ from scipy.optimize import minimize
 
 import hybridctl as hc
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.lqr.continuous import hybrid_lqr
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.prediction import PredictedCost, Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
-from hybridctl.control.tuning.structure import EntryGains, LqrWeights
+from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.errors import FileFormatError, InputError
 
 STRUCTURE = EntryGains.diagonal((1, 2), (0, 1))
@@ -121,19 +120,6 @@ def test_an_interrupted_tuning_ends_with_the_same_answer(reference_tuning, tmp_p
     np.testing.assert_array_equal(again.best.parameters, reference_tuning.best.parameters)
     assert digest(again.gains) == digest(reference_tuning.gains)
     assert len(again.candidates) == len(reference_tuning.candidates)
-
-
-def test_lqr_weights_are_tuned_on_the_ensemble():
-    system, reference = scene()
-    structure = LqrWeights(hc.linearize(system, reference.nominal), np.eye(2))
-    start = np.log([1.0, 1.0, 1.0])
-    gains = structure.schedule(start)
-    expected = hybrid_lqr(structure.linearization, np.eye(2), [[1.0]], np.eye(2)).gains
-    assert digest(gains) == digest(expected)
-    found = tune(structure, start, ensemble=Ensemble(Trial(), range(3)), evaluations=5, step=2.0)
-    assert found.best.objective < found.candidates[0].objective
-    with pytest.raises(InputError, match="has no gradient"):
-        tune(structure, start, predictions=[prediction()])
 
 
 def test_failures_are_counted_and_cost_the_penalty():

@@ -58,7 +58,7 @@ def test_units_labels_columns_scale_and_frames(archive):
     np.testing.assert_allclose(log["p"].times, np.arange(6) * 0.01, rtol=1e-15)
     np.testing.assert_allclose(log["force"].times, [0.005, 0.025], rtol=1e-15)
     np.testing.assert_array_equal(log["force"].values, [[1000.0], [2000.0]])
-    assert list(log.of_role("input")) == ["force"]
+    assert log["force"].role == "input"
     assert log["place"].columns == ("a", "b", "c", "d")
     assert log["place"].role == "truth"
 

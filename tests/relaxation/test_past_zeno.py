@@ -10,7 +10,6 @@ from relaxation.systems import accumulation, ball, bowl
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.relaxation.past import RESTING
-from hybridctl.sensitivity.rest import rest_derivative
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3, 0.8])
@@ -89,40 +88,15 @@ def test_guards_that_meet_have_no_rest():
         hc.simulate(system, "air", [1.0, 0.0, 0.0], (0.0, 6.0), on_zeno="relax")
 
 
-def test_the_derivative_of_rest_is_that_of_its_differences():
-    """By the state where rest begins; what is off rest at first has no effect."""
-    system = hc.hybrid.past_zeno(pendulum(0.5))
-    run = hc.simulate(system, "free", at_rest((25.0, 35.0)), (0.0, 7.0), on_zeno="rest")
-    found = rest_derivative(system, run)
-    (event,) = [event for event in run.events if event.accumulation is not None]
-    mode = system.mode(event.mode_after)
-
-    def flow(dx):
-        x, span = mode.project(event.state_after + dx), (event.time, 7.0)
-        return hc.simulate(system, event.mode_after, x, span, rtol=1e-11, atol=1e-11).final_state
-
-    np.testing.assert_allclose(found, central(flow, 4, 1e-5), atol=1e-6)
-
-
 @pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # it is at rest
-def test_derivatives_past_zeno_do_not_converge_and_that_of_rest_is_zero():
+def test_derivatives_past_zeno_do_not_converge():
     """What bounces for ever passes perturbations on; the limit forgets them."""
     end = accumulation(0.5) + 0.5
     past = hc.hybrid.past_zeno(ball(0.5))
     run = hc.simulate(past, "air", [1.0, 0.0], (0.0, end), on_zeno="rest")
-    np.testing.assert_allclose(rest_derivative(past, run), np.zeros((2, 2)), atol=1e-12)
     with pytest.raises(InputError, match="has no derivative"):
         hc.linearize(past, run)
     for epsilon in (1e-3, 3e-4, 1e-4):
         relaxed = hc.relax(ball(0.5), epsilon)
         bouncing = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, end), rtol=1e-10, atol=1e-12)
         assert np.abs(hc.linearize(relaxed, bouncing).state_transition).max() > 1.0
-
-
-def test_a_run_without_rest_has_no_derivative_of_it():
-    past = hc.hybrid.past_zeno(ball(0.5))
-    run = hc.simulate(past, "air", [1.0, 0.0], (0.0, 1.0))
-    with pytest.raises(InputError, match="no event of the trajectory ends infinitely many"):
-        rest_derivative(past, run)
-    with pytest.raises(InputError, match="system must be a PastZeno"):
-        rest_derivative(ball(0.5), run)

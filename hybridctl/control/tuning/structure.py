@@ -11,11 +11,8 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, vector
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.lqr.continuous import hybrid_lqr
-from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.tuning.prediction import PhantomKey, PredictedCost
 from hybridctl.errors import InputError
-from hybridctl.sensitivity.linearize import Linearization
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,27 +138,3 @@ class EntryGains:
         index = tuple(np.array(self.entries).T)
         by_entry = np.concatenate([g[index] for g in by_set])
         return by_entry * np.exp(parameters) if self.positive else by_entry
-
-
-@dataclass(frozen=True, eq=False)
-class LqrWeights:
-    """The gains of the hybrid LQR, as functions of its weights.
-
-    The parameters are the logarithms of the diagonals of Q (ndx,) and R (nu,), the same on all
-    arcs. final_weight: Q_final (ndx, ndx). simultaneous: as of `hybrid_lqr`. The gains have no
-    gradient here, so these weights are for an ensemble to choose.
-    """
-
-    linearization: Linearization
-    final_weight: ArrayLike
-    simultaneous: Treatment = "worst"
-
-    def schedule(self, parameters: Array) -> GainSchedule:
-        """The gains."""
-        arc = self.linearization.trajectory.arcs[0]
-        ndx, nu = arc.space.ndx, arc.inputs.shape[2]
-        weights = np.exp(vector("parameters", parameters, ndx + nu))
-        q, r = np.diag(weights[:ndx]), np.diag(weights[ndx:])
-        return hybrid_lqr(
-            self.linearization, q, r, self.final_weight, simultaneous=self.simultaneous
-        ).gains

@@ -6,10 +6,8 @@ jumps at guards for nothing, forwards or backwards. It is a metric on classes of
 a plastic reset glues all states before impacts that end alike, which then have no distance.
 
 A path with a given sequence of jumps is a convex programme, for affine guards and resets: a sum of
-Euclidean norms over the points of the jumps, on the part of each guard that is fallen through. In
-the plane, one jump is Snell's law, an equation in one unknown; and two jumps through one guard are
-a ray at the critical angle, along the guard on the side where it is shorter, and back. Resets that
-stretch a guard into itself collapse the distance along it.
+Euclidean norms over the points of the jumps, on the part of each guard that is fallen through.
+Resets that stretch a guard into itself collapse the distance along it.
 """
 
 from __future__ import annotations
@@ -32,8 +30,6 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 _IDLE = 2  # further jumps without a shorter path, after which no more are tried
-_NEWTON = 100
-_SETTLED = 1e-15  # of the size of the unknown, or of 1
 _AFFINE = 1e-10  # of the largest entry, or of 1: by how much an affine map may differ from its fit
 _ROUNDING = 1e-15  # of the largest entry, or of 1
 
@@ -209,15 +205,8 @@ class GluedSpace:
         backwards = [jump.backwards for jump in jumps]
         if not jumps:
             return Path(float(np.linalg.norm(y - x)), (), ())
-        flat = all(gate.basis.shape[1] == 1 for gate in gates)
-        if flat and len(jumps) == 1:
-            unknowns = [_snell(gates[0], backwards[0], x, y)]
-        elif flat and len(jumps) == 2 and _returns(jumps):
-            unknowns = _critical(gates[0], backwards, x, y)
-        else:
-            unknowns = _programme(gates, backwards, x, y)
         points, length, at = [], 0.0, x
-        for gate, back, s in zip(gates, backwards, unknowns, strict=True):
+        for gate, back, s in zip(gates, backwards, _programme(gates, backwards, x, y), strict=True):
             here, there = gate.points(s)
             arrival, departure = (there, here) if back else (here, there)
             points.append((arrival, departure))
@@ -225,104 +214,11 @@ class GluedSpace:
         return Path(length + float(np.linalg.norm(y - at)), jumps, tuple(points))
 
 
-def _returns(jumps: Sequence[Jump]) -> bool:
-    """Whether the second jump takes back the first, from another point."""
-    return jumps[0].gate == jumps[1].gate and jumps[0].backwards != jumps[1].backwards
-
-
 def _apart(offset: Array, directions: Array, point: Array) -> float:
     """The distance of a point from the affine space offset + directions s."""
-    if directions.shape[1] == 1:
-        return _Leg.to(offset, directions[:, 0], point).height
     away = point - offset
     nearest = directions @ np.linalg.lstsq(directions, away, rcond=None)[0]
     return float(np.linalg.norm(away - nearest))
-
-
-class _Leg(NamedTuple):
-    """A leg from a fixed point to a line: its length is hypot(speed (s - nearest), height)."""
-
-    speed: float
-    nearest: float
-    height: float
-
-    @staticmethod
-    def to(offset: Array, direction: Array, point: Array) -> _Leg:
-        speed = float(np.linalg.norm(direction))
-        apart = point - offset
-        nearest = float(direction @ apart) / speed**2 if speed > 0.0 else 0.0
-        return _Leg(speed, nearest, float(np.linalg.norm(apart - nearest * direction)))
-
-    def length(self, s: float) -> float:
-        """The length to the point s."""
-        return math.hypot(self.speed * (s - self.nearest), self.height)
-
-    def slope(self, s: float) -> float:
-        """Its derivative."""
-        length = self.length(s)
-        return self.speed**2 * (s - self.nearest) / length if length > 0.0 else 0.0
-
-    def where(self, slope: float) -> float:
-        """Where the derivative has this value, or infinity towards which it tends to less."""
-        if abs(slope) >= self.speed:
-            return math.copysign(math.inf, slope)
-        along = self.height * slope / math.sqrt(self.speed**2 - slope**2)
-        return self.nearest + along / self.speed
-
-
-def _limits(gate: Gate) -> tuple[float, float]:
-    """The interval of s that is fallen through."""
-    slope = float(gate.slope[0])
-    if slope == 0.0:
-        return -math.inf, math.inf
-    end = gate.level / slope
-    return (-math.inf, end) if slope > 0.0 else (end, math.inf)
-
-
-def _snell(gate: Gate, backwards: bool, x: Array, y: Array) -> Array:
-    """Where the shortest path with one jump passes a guard in the plane."""
-    arrival, departure = gate.sides(backwards)
-    legs = [_Leg.to(o, d[:, 0], p) for (o, d), p in ((arrival, x), (departure, y))]
-    nearest = [leg.nearest for leg in legs if leg.speed > 0.0]
-    low, high = min(nearest), max(nearest)
-    for _ in range(_NEWTON):
-        s = 0.5 * (low + high)
-        if high - low <= _SETTLED * max(1.0, abs(s)):
-            break
-        low, high = (s, high) if sum(leg.slope(s) for leg in legs) < 0.0 else (low, s)
-    least, most = _limits(gate)
-    return np.array([min(max(0.5 * (low + high), least), most)])
-
-
-def _critical(gate: Gate, backwards: Sequence[bool], x: Array, y: Array) -> list[Array]:
-    """Through a guard in the plane and back: rays that meet it at the critical angle.
-
-    The middle leg is along the guard or its image; its length has the slopes that the rays balance.
-    Where they leave none of it there is no jump, and the straight path is shorter.
-    """
-    first, second = (gate.sides(b) for b in backwards)
-    legs = _Leg.to(first[0][0], first[0][1][:, 0], x), _Leg.to(second[1][0], second[1][1][:, 0], y)
-    (start, along), (end, towards) = first[1], second[0]
-    limits, found = _limits(gate), []
-    for sign in (1.0, -1.0):
-        unit = sign * (along if np.any(along) else towards)[:, 0]
-        size = float(np.linalg.norm(unit))
-        unit = unit / size if size > 0.0 else unit
-        at = (
-            legs[0].where(float(unit @ along[:, 0])),
-            legs[1].where(-float(unit @ towards[:, 0])),
-        )
-        s = [_inside(value, leg, limits) for value, leg in zip(at, legs, strict=True)]
-        middle = np.linalg.norm(end + towards[:, 0] * s[1] - start - along[:, 0] * s[0])
-        rays = (leg.length(value) for leg, value in zip(legs, s, strict=True))
-        found.append((sum(rays) + float(middle), s))
-    return [np.array([v]) for v in min(found)[1]]
-
-
-def _inside(s: float, leg: _Leg, limits: tuple[float, float]) -> float:
-    """s within the limits; the nearest point of the leg where it is unbounded."""
-    s = min(max(s, limits[0]), limits[1])
-    return s if math.isfinite(s) else min(max(leg.nearest, limits[0]), limits[1])
 
 
 def _programme(gates: Sequence[Gate], backwards: Sequence[bool], x: Array, y: Array) -> list[Array]:
