@@ -106,7 +106,8 @@ def simulate_batch(
     run = new_run(system, policy, end, **settings, first_step=None, progress=None)
     modes, states = _starts(system, mode, x0)
     alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
-    together = method == "DOP853" and (policy is None or isinstance(policy, HeldInput))
+    held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
+    together = method == "DOP853" and held
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
     if not (together and any(map(flies, begun))):
         apply = map if executor is None else executor.map

@@ -152,7 +152,8 @@ class _SameLaw:
 
 
 def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
-    """A policy from what `simulate` accepts: None (zero input), u(t, x), or a `Policy`."""
+    """The policy that acts where None (zero input), u(t, x) or a `Policy` is given for a system."""
+    policy = system.acting(policy)
     if policy is None:
         return _Zero(system)
     if isinstance(policy, Policy):

@@ -57,6 +57,7 @@ def simulate(
     min_dwell: float = 1e-9,
     terminal: Callable[[Event], bool] | None = None,
     progress: Callable[[float], None] | None = None,
+    wrench: object = None,
 ) -> HybridTrajectory:
     """Simulate a hybrid system from state x0 in `mode` over t_span = (start, end), in s.
 
@@ -91,6 +92,8 @@ def simulate(
     terminal: whether an event of guards ends the run, such as one that means a fall. Its last arc
     is then the state after this event.
     progress: called with the time reached after each step.
+    wrench: a `mechanics.Wrench`, or several, that push a robot with contacts for a while, beside
+    the policy. The run then belongs to `system.pushed(wrench)`, where its size is an input.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
     its mode, `ConstraintViolatedError` if it is off what the mode holds), `IntegrationError`,
@@ -99,6 +102,8 @@ def simulate(
     """
     instance("system", system, HybridSystem)
     start, end = interval("t_span", t_span)
+    if wrench is not None:
+        system = system.pushed(wrench)
     if member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
         system, on_zeno = past_zeno(system), "rest"
     if mode is None:

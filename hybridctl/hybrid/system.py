@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import did_you_mean, quoted
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedReset
 from hybridctl.hybrid.mode import (
     Edge,
@@ -25,6 +26,9 @@ from hybridctl.hybrid.mode import (
     guarded,
 )
 from hybridctl.tables import html_table
+
+if TYPE_CHECKING:
+    from hybridctl.hybrid.policy import Policy
 
 T = TypeVar("T")
 
@@ -95,6 +99,17 @@ class HybridSystem:
         Those of robots with contacts do. Raises `InputError` for others.
         """
         raise InputError("mode must be given: this system does not tell it from a state")
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """The system while a wrench acts, where it has bodies: those of robots with contacts do.
+
+        Raises `InputError` for others.
+        """
+        raise InputError("wrench must be None: this system has no bodies to push")
+
+    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+        """What acts on the system where this policy is given for it."""
+        return policy
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_modes": {}, "_given": {}, "_outgoing": {}}

@@ -8,6 +8,7 @@ from hybridctl.mechanics.found_contacts import contacts_from
 from hybridctl.mechanics.kick import Kick
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.passive import Rotor
+from hybridctl.mechanics.push import Wrench
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
@@ -24,6 +25,7 @@ __all__ = [
     "Rotor",
     "Sphere",
     "Terrain",
+    "Wrench",
     "closed_contacts",
     "contact_system",
     "contacts_from",

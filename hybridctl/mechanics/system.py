@@ -29,8 +29,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import UnknownNameError
-from hybridctl.hybrid.mode import ModeKey, Outgoing
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
+from hybridctl.hybrid.policy import Policy, as_policy
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.mechanics.contact_mode import ContactMode
 from hybridctl.mechanics.contact_states import (
     CLOSED,
@@ -52,6 +54,7 @@ from hybridctl.mechanics.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.kick import Kick, consistent_modes, kicked
 from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches
 from hybridctl.mechanics.resets import ContactEdges
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
@@ -140,7 +143,8 @@ class ContactSystem(HybridSystem):
         Raises `GuardViolatedError` for a state inside a surface or just before an impact, and
         `NoContactSolutionError` or `SeveralContactSolutionsError` where the law has not one answer.
         """
-        return consistent_modes(self.dynamics, self._state(x), self._input(u))
+        state = self._state(x)
+        return consistent_modes(self.dynamics, state, self._input(u, state))
 
     def kick(
         self,
@@ -163,14 +167,19 @@ class ContactSystem(HybridSystem):
         """
         self.robot.body(body)
         blow, place = vector("impulse", impulse, 3), vector("at", at, 3)
-        return kicked(self.dynamics, self._state(x), body, blow, place, self._input(u))
+        state = self._state(x)
+        return kicked(self.dynamics, state, body, blow, place, self._input(u, state))
+
+    def pushed(self, wrench: object) -> PushedSystem:
+        """This system while a `Wrench`, or several, push it."""
+        return PushedSystem(self, listed_wrenches(wrench))
 
     def _state(self, x: ArrayLike) -> Array:
         state = vector("x", x, self.space.nx)
         self.space.check("x", state)
         return state
 
-    def _input(self, u: ArrayLike | None) -> Array:
+    def _input(self, u: ArrayLike | None, x: Array) -> Array:
         return np.zeros(self.robot.nu) if u is None else vector("u", u, self.robot.nu)
 
     def _contact_mode(self, key: ModeKey) -> ContactMode:
@@ -208,6 +217,49 @@ class ContactSystem(HybridSystem):
                 + ", ".join(f"{contact.name} {modes}" for contact, modes in each)
             )
         return key
+
+
+class PushedSystem(ContactSystem):
+    """A robot with contacts, `own`, and the `wrenches` that act on it.
+
+    It has one more input for each wrench: its size. Policies are given for the motors alone. So
+
+        simulate(system, mode, x0, t_span, policy, wrench=push)
+        simulate(system.pushed(push), mode, x0, t_span, policy)
+
+    are the same, and `linearize(run.system, run, policy=policy)` has the feedback and the wrench.
+    """
+
+    def __init__(self, own: ContactSystem, wrenches: tuple[Wrench, ...]) -> None:
+        self.own, self.wrenches = own, wrenches
+        self._push = Push(own.robot, wrenches)
+        super().__init__(driven(own.dynamics))
+        self._mapped = MappedSystem(ContactSystem(self.dynamics), self._change)
+
+    def mode(self, key: ModeKey) -> ModeModel:
+        """The mode of that key, with its guards."""
+        return self._mapped.mode(key)
+
+    def outgoing(self, key: ModeKey) -> Outgoing:
+        """The guards of a mode and the edges behind them."""
+        return self._mapped.outgoing(key)
+
+    def input_labels(self, key: ModeKey) -> tuple[str, ...]:
+        """Names of the forces of the motors, and of the wrenches."""
+        return (*self.own.input_labels(key), *(wrench.label for wrench in self.wrenches))
+
+    def acting(self, policy: Policy | InputLaw | None) -> Policy:
+        """The policy with the wrenches beside it."""
+        if isinstance(policy, Pushing):
+            return policy
+        return Pushing(as_policy(policy, self.own), self.wrenches)
+
+    def _input(self, u: ArrayLike | None, x: Array) -> Array:
+        size = self.own.robot.nu + len(self.wrenches)
+        return self._push.input(np.zeros(size) if u is None else vector("u", u, size), x)
+
+    def _change(self, key: ModeKey) -> Push:
+        return self._push
 
 
 def contact_system(

@@ -64,10 +64,10 @@ class Feedback:
         return self._law(History(arc.mode, arc.start, state, events))
 
     def _law(self, history: History) -> DifferentiableLaw:
-        if isinstance(self.policy, HeldInput):
-            value, ndx = self.policy.value, self.system.mode(history.mode).space.ndx
-            return DifferentiableLaw.held(value, np.zeros_like(value), ndx)
         law = as_policy(self.policy, self.system).law(history)
+        if isinstance(self.policy, HeldInput) and isinstance(law, HeldInput):
+            value, ndx = law.value, self.system.mode(history.mode).space.ndx
+            return DifferentiableLaw.held(value, np.zeros_like(value), ndx)
         if isinstance(law, DifferentiableLaw):
             return law
         what = getattr(law, "__qualname__", type(law).__name__)

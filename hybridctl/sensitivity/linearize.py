@@ -296,6 +296,13 @@ def linearize(
     """
     instance("system", system, HybridSystem)
     instance("trajectory", trajectory, HybridTrajectory)
+    for arc in trajectory.arcs:
+        has, nu = arc.inputs.shape[2], system.mode(arc.mode).nu
+        if has != nu:
+            raise InputError(
+                f"system must be the one of the trajectory, run.system, whose mode {arc.mode!r} "
+                f"has {has} inputs, got one with {nu}"
+            )
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     feedback = None if policy is None else Feedback(system, trajectory, policy)
     jumps: list[JumpGains | PiecewiseLinearJump] = []
