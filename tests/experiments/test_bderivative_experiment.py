@@ -13,7 +13,7 @@ from hybridctl.errors import InputError
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    folder = RunFolder("bderivative", tmp_path_factory.mktemp("bderivative"))
+    folder = RunFolder("bderivative", tmp_path_factory.mktemp("bderivative"), draws=False)
     config = bderivative.quick(bderivative.Config())
     return folder, bderivative.run(config, folder, Console(quiet=True))
 
@@ -61,8 +61,6 @@ def test_the_folder_is_complete(result):
     assert json.loads((folder / "config.json").read_text())["experiment"] == "bderivative"
     checks = json.loads((folder / "checks.json").read_text())["checks"]
     assert all(check["holds"] for check in checks)
-    assert {path.stem for path in (folder / "figures").iterdir()} == {"balls", "errors"}
-    assert all(path.stat().st_size > 5000 for path in (folder / "figures").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ CASCADES = ("linear", "by feet", "rigid")
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    folder = RunFolder("biped", tmp_path_factory.mktemp("biped"))
+    folder = RunFolder("biped", tmp_path_factory.mktemp("biped"), draws=False)
     config = biped.quick(biped.Config())
     return folder, biped.run(config, folder, Console(quiet=True))
 
@@ -74,7 +74,6 @@ def test_the_folder_is_complete(result):
     folder, summary = result
     stored = json.loads((folder / "summary.json").read_text())
     assert stored.keys() == summary.keys() == {*CASCADES, "rigid, short"}
-    assert (folder / "figures/flow.png").stat().st_size > 20000
 
 
 @pytest.mark.parametrize(

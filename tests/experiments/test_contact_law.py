@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("dimension", [2, 3])
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    folder = RunFolder("contact-law", tmp_path_factory.mktemp("contact-law"))
+    folder = RunFolder("contact-law", tmp_path_factory.mktemp("contact-law"), draws=False)
     return folder, contact_law.run(CONFIG, folder, Console(quiet=True))
 
 
@@ -146,7 +146,6 @@ def test_the_same_seed_gives_the_same_cases():
 def test_the_folder_is_complete(result):
     folder, summary = result
     assert json.loads((folder / "summary.json").read_text()) == summary
-    assert (folder / "figures/solutions.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ MODEL = cube.Parameters(half_width=0.05, mass=0.4, inertia=0.0009)
 
 def execute(config, path):
     text = io.StringIO()
-    folder = RunFolder("cube-drop", path)
+    folder = RunFolder("cube-drop", path, draws=False)
     summary = cube_drop.run(config, folder, Console(file=text, width=80))
     return folder, summary, text.getvalue()
 
@@ -165,9 +165,6 @@ def test_the_report_is_complete(drop):
     assert stored["poses"].keys() == {"times", "events", "stepping"}
     assert np.shape(stored["poses"]["events"]) == (cube_drop.INSTANTS, 7)
     assert len(stored["events"]) == stored["modes"]["events"]
-    drawn = {path.stem: path.stat().st_size for path in (folder / "figures").iterdir()}
-    assert drawn.keys() == {"poses", "snapshots", "energy", "modes", "forces"}
-    assert min(drawn.values()) > 5000
     assert "lies flat" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -207,7 +204,6 @@ def test_simulated_and_recorded_poses_are_side_by_side(recording, tmp_path):
     # local errors, as the steps of the integrator lie elsewhere.
     apart = summary["differences"]["events - recorded"]
     assert 1e-3 * apart["mean_position_mm"] <= 10.0 * (config.atol + config.rtol)
-    assert (folder / "figures/snapshots.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every experiment at its defaults: it runs, and what it claims holds."""
+"""Every experiment at its defaults: it runs, what it claims holds, and it draws its figures."""
 
 import json
 
@@ -11,6 +11,30 @@ from hybridctl.errors import ClaimError, InputError
 
 RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
 LONG = {"lqr"}  # minutes each: their tests run them at their quick size
+CONTACTS = ("modes", "forces", "energy")
+FIGURES = {
+    "bderivative": {"balls", "errors"},
+    "biped": {"flow"},
+    "block": {"landing_snapshots", *(f"{n}_{k}" for n in ("landing", "rocking") for k in CONTACTS)},
+    "contact-law": {"solutions"},
+    "cube-drop": {"poses", "snapshots", *CONTACTS},
+    "ilqr": {"ball", "convergence", "block", "door"},
+    "relay": {"errors"},
+    "rrr-door": {
+        "animation",
+        "errors",
+        "errors_at_impact",
+        "forces_reference",
+        "forces_tracking",
+        "inputs",
+        "reference_task_space",
+        "snapshots",
+        "states",
+    },
+    "saltation": {"drop", "flow", "pairs", "errors"},
+    "slope": {"motion", *(f"{n}_{k}" for n in ("stops", "bounces") for k in CONTACTS)},
+    "zeno-ball": {"scheme", "flow", "ball"},
+}
 pytestmark = pytest.mark.slow
 
 
@@ -23,6 +47,9 @@ def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
     checks = json.loads((tmp_path / "run/checks.json").read_text())["checks"]
     assert checks
     assert all(check["holds"] for check in checks)
+    drawn = {path.stem: path.stat().st_size for path in (tmp_path / "run/figures").iterdir()}
+    assert drawn.keys() >= FIGURES.get(name, set())
+    assert min(drawn.values()) > 5000
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))

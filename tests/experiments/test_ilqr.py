@@ -12,7 +12,7 @@ from hybridctl.errors import InputError
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = RunFolder("ilqr", tmp_path_factory.mktemp("ilqr"))
+    folder = RunFolder("ilqr", tmp_path_factory.mktemp("ilqr"), draws=False)
     return folder, ilqr.run(ilqr.quick(ilqr.Config()), folder, Console(quiet=True))
 
 
@@ -50,8 +50,6 @@ def test_everything_is_written(results):
     assert all(check["holds"] for check in checks)
     for name in ("config.json", "summary.json", "block.npz", "door.npz"):
         assert (folder / name).stat().st_size > 0
-    for name in ("ball", "convergence", "block", "door"):
-        assert (folder / f"figures/{name}.png").stat().st_size > 10_000
 
 
 def test_a_door_that_is_not_hit_is_refused():

@@ -18,7 +18,7 @@ EXACT, SQUARE = ("flow", "slides"), ("sticks", "bounces")
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = RunFolder("saltation", tmp_path_factory.mktemp("saltation"))
+    folder = RunFolder("saltation", tmp_path_factory.mktemp("saltation"), draws=False)
     return folder, saltation.run(saltation.quick(saltation.Config()), folder, Console(quiet=True))
 
 
@@ -107,9 +107,6 @@ def test_the_folder_is_complete(results):
     for name, example in saltation.examples(saltation.Config()).items():
         again = HybridTrajectory.load(folder / f"{name}.npz", example.system)
         assert again.events[0].time == summary[name]["event_time"]
-    drawn = {path.stem for path in (folder / "figures").iterdir()}
-    assert drawn == {"drop", "flow", "pairs", "errors"}
-    assert all((folder / f"figures/{name}.png").stat().st_size > 5000 for name in drawn)
 
 
 @pytest.mark.parametrize(

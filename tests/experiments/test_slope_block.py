@@ -17,12 +17,11 @@ G = 9.81
 ZENO_HORIZON = 1e-5  # s, of `simulate`
 GUARD_TOLERANCE = 1e-8  # m, of `simulate`
 STABILIZATION = 20.0  # 1/s, of `ContactDynamics`
-CONTACT_FIGURES = ("modes", "forces", "energy")
 
 
 def results(name, tmp_path_factory):
     module = {"slope": slope, "block": block}[name]
-    folder = RunFolder(name, tmp_path_factory.mktemp(name))
+    folder = RunFolder(name, tmp_path_factory.mktemp(name), draws=False)
     return folder, module.run(module.quick(module.Config()), folder, Console(quiet=True))
 
 
@@ -130,29 +129,14 @@ def test_rocking_loses_what_housner_says(blocks):
 
 
 def test_the_folders_are_complete(balls, blocks):
-    for (folder, summary), runs, figures in (
-        (
-            balls,
-            {"bounces": ball.system(ball.Parameters(friction=0.1))},
-            ["motion", *(f"{n}_{k}" for n in ("stops", "bounces") for k in CONTACT_FIGURES)],
-        ),
-        (
-            blocks,
-            {"rocking": block_robot.system()},
-            [
-                "landing_snapshots",
-                *(f"{n}_{k}" for n in ("landing", "rocking") for k in CONTACT_FIGURES),
-            ],
-        ),
+    for (folder, summary), name, system in (
+        (balls, "bounces", ball.system(ball.Parameters(friction=0.1))),
+        (blocks, "rocking", block_robot.system()),
     ):
         stored = json.loads((folder / "summary.json").read_text())
         assert stored.keys() == summary.keys()
-        for name, system in runs.items():
-            again = HybridTrajectory.load(folder / f"{name}.npz", system)
-            assert len(again.events) == len(summary[name]["events"])
-        drawn = {path.stem for path in (folder / "figures").iterdir()}
-        assert drawn == set(figures)
-        assert all((folder / f"figures/{name}.png").stat().st_size > 5000 for name in figures)
+        again = HybridTrajectory.load(folder / f"{name}.npz", system)
+        assert len(again.events) == len(summary[name]["events"])
 
 
 @pytest.mark.parametrize(

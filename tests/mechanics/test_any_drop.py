@@ -126,7 +126,7 @@ def check_run(run, robot, contacts):
         assert np.diff(energy).max() <= IN_ENERGY * max(1.0, energy[0])
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(case=blocks())
 def test_a_block_falls_slides_rocks_and_rests(case):
     robot, contacts, x0 = case
@@ -140,7 +140,7 @@ def test_a_block_falls_slides_rocks_and_rests(case):
         check_run(run, robot, contacts)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(case=balls())
 def test_a_ball_bounces_slides_and_rests(case):
     """Normal and tangential motion of a point are not coupled: nothing is ever in the way."""
@@ -150,7 +150,7 @@ def test_a_ball_bounces_slides_and_rests(case):
     check_run(run, robot, contacts)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(case=cubes())
 def test_a_cube_tumbles(case):
     """In space, where friction is too low for a corner to jam.

@@ -10,10 +10,9 @@ from hybridctl.app.report import RunFolder
 
 
 def result(module, tmp_path):
-    folder = RunFolder(module.__name__.split(".")[-1], tmp_path)
+    folder = RunFolder(module.__name__.split(".")[-1], tmp_path, draws=False)
     summary = module.run(module.quick(module.Config()), folder, Console(quiet=True))
     assert json.loads((folder / "summary.json").read_text()).keys() == summary.keys()
-    assert all(path.stat().st_size > 5000 for path in (folder / "figures").glob("*.png"))
     return summary
 
 

@@ -95,7 +95,8 @@ def run(
     with console.status("writing"):
         for judgement in judgements:
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
-        draw_all(folder, case.model, judgements, case.truth)
+        if folder.draws:
+            draw_all(folder, case.model, judgements, case.truth)
     finish(folder, console, "a salted Kalman filter on a log", look=look)
     return summary
 

@@ -91,7 +91,8 @@ def run(
     print_tables(console, summary, judgement)
     with console.status("writing"):
         found.write(folder.path, origin_ns=log.origin_ns, mcap=mcap)
-        draw(folder, found)
+        if folder.draws:
+            draw(folder, found)
     finish(folder, console, "the base of a legged robot along a log", look=look)
     return summary
 
