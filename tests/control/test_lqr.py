@@ -279,3 +279,23 @@ def test_knots_are_joined_by_the_cubics_of_their_slopes():
     curve = GainCurve(knots, values[:, None, None], slopes[:, None, None])
     for t in (0.0, 0.1, 0.4, 0.77, 1.0):
         assert curve(t)[0, 0] == pytest.approx(cubic(t), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "weight", [pytest.param(1e-14, marks=pytest.mark.slow), 1e-30, 1e-200, 1e-310]
+)
+def test_a_weight_whose_feedback_is_too_fast_to_be_followed_is_refused_by_name(weight):
+    """The cheaper the push, the faster the loop: at the end within about sqrt(R / Q) seconds."""
+    _, _, lin = bouncing()
+    with pytest.raises(InputError, match=r"input_weight must be larger .* acts within"):
+        hybrid_lqr(lin, Q, weight * np.eye(1), FINAL)
+
+
+def test_gains_of_a_cheap_input_are_those_of_its_limit():
+    """R -> 0: V tends to sqrt(q R) of the velocity, and the push closes in at its rate."""
+    _, _, lin = bouncing(end=0.4)
+    r = 1e-7
+    result = hybrid_lqr(lin, np.diag([0.0, 1.0]), r * np.eye(1), np.zeros((2, 2)))
+    # v' = -0.3 v + u: V^2 / R + 0.6 V = 1, long before the end
+    exact = r * (np.sqrt(0.09 + 1.0 / r) - 0.3)
+    assert result.values[0](0.1)[1, 1] == pytest.approx(exact, abs=1e-11)  # atol is 1e-12

@@ -123,9 +123,10 @@ def hybrid_lqr(
     weight on states; interpolated gains are within 1e-8 of the largest entry of their arc.
 
     The weight on inputs in phantom modes is that of the arc before the event, and their input
-    that of just before it. Raises `InputError` for bad weights and for a linearization that has
-    feedback already, `SimulationError` where guard or reset see the input and no value function
-    is consistent with its gain.
+    that of just before it. Raises `InputError` for bad weights, for a linearization that has
+    feedback already, and for an R so small that the feedback acts too fast to be followed along
+    its arc; `SimulationError` where guard or reset see the input and no value function is
+    consistent with its gain.
     """
     riccati = riccati_equation(lin, state_weight, input_weight, final_weight, rtol, atol)
     final = semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
@@ -22,6 +22,7 @@ from numpy.polynomial.chebyshev import chebval
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
+from hybridctl.errors import InputError
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
@@ -34,6 +35,7 @@ _INSTANT = (
 )
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
 _MOST_KNOTS = 64  # in one panel
+_MOST_PANELS = 2_000  # between two breaks of an arc
 _GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
 _BETWEEN = (0.25, 0.5, 0.75)  # knots: where cubics are compared
 
@@ -142,14 +144,37 @@ class Riccati:
     def _panels(
         self, k: int, instant: Instant | None, a: float, b: float, value: Array
     ) -> list[_Panel]:
-        """Panels from a to b for V at b: one, or those of both halves where it is too long."""
-        panel = self._panel(k, instant, a, b, value)
+        """Panels from a to b for V at b, halved until each resolves what is in it."""
+        arc, panels, ahead = self.lin.trajectory.arcs[k], list[_Panel](), [(a, b)]
+        while ahead:
+            a, b = ahead.pop()
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # told below
+                    panel = self._panel(k, instant, a, b, value)
+            except np.linalg.LinAlgError:
+                self._refuse(k, b, value)
+            if b - a > _SHORTEST * (arc.end - arc.start) and not self._resolves(panel):
+                middle = 0.5 * (a + b)
+                ahead += [(a, middle), (middle, b)]
+                continue
+            panels.append(panel)
+            if len(panels) > _MOST_PANELS or not np.isfinite(panel.gains).all():
+                self._refuse(k, b, value)
+            value = panel.values[0]
+        return panels[::-1]
+
+    def _refuse(self, k: int, t: float, value: Array) -> NoReturn:
+        """Tell the time in which the feedback for V at time t of arc k acts."""
         arc = self.lin.trajectory.arcs[k]
-        if b - a <= _SHORTEST * (arc.end - arc.start) or self._resolves(panel):
-            return [panel]
-        middle = 0.5 * (a + b)
-        later = self._panels(k, instant, middle, b, value)
-        return self._panels(k, instant, a, middle, later[0].values[0]) + later
+        c = self.lin.coefficients(arc, t)
+        with np.errstate(over="ignore", invalid="ignore"):
+            closed = np.abs(c.state - c.input @ self.gain(k, t, value)).max()
+        rate = np.nan_to_num(closed, nan=np.inf)
+        raise InputError(
+            f"input_weight must be larger beside state_weight and final_weight: the feedback at "
+            f"t = {t:g} acts within {1.0 / rate:.1e} s, too short to be followed along an arc of "
+            f"{arc.end - arc.start:g} s"
+        )
 
     def _panel(self, k: int, instant: Instant | None, a: float, b: float, value: Array) -> _Panel:
         """From a to b in one, for V at b."""
