@@ -227,9 +227,9 @@ class RobotFile:
             open=key,
             sensors=self._sensors(space),
             process_noise=Noise(
-                self._through(robot, noise.force, noise.torque), through_input=True, name="noise"
+                self._through(robot, noise.force, noise.torque), True, "noise", settings.compliance
             ),
-            reset_noise=Noise(kick, through_input=True, name="impulse") if kick.any() else None,
+            reset_noise=Noise(kick, True, "impulse", settings.compliance) if kick.any() else None,
             guard_noise=surface_noise(contacts, noise.surface),
             start=start,
             scenario=None if start is None else partial(_drawn, start),

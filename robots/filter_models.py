@@ -79,8 +79,8 @@ def ball_model(settings: BallSettings) -> FilterModel:
         system=ball.system(p),
         open=("open",),
         sensors=(Sensor(camera, (part,)),),
-        process_noise=Noise(force, through_input=True, name="force_noise"),
-        reset_noise=_impulses(impulse),
+        process_noise=Noise(force, True, "force_noise", settings.compliance),
+        reset_noise=_impulses(impulse, settings.compliance),
         guard_noise=surface_noise(ball.contacts(p), settings.guard_noise),
         speeds=np.full(2, 10.0),
         states=("x", "z", "vx", "vz"),
@@ -134,8 +134,8 @@ def block_model(settings: BlockSettings) -> FilterModel:
         system=block.system(p, actuated=True),
         open=("open", "open"),
         sensors=(Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
-        process_noise=Noise(np.diag(push**2), through_input=True, name="force_noise"),
-        reset_noise=_impulses(np.diag(kick**2)),
+        process_noise=Noise(np.diag(push**2), True, "force_noise", settings.compliance),
+        reset_noise=_impulses(np.diag(kick**2), settings.compliance),
         guard_noise=surface_noise(block.contacts(p), settings.guard_noise),
         speeds=np.array([10.0, 10.0, 20.0]),
         states=("x", "z", "pitch", "vx", "vz", "spin"),
@@ -206,8 +206,8 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         system=cube.system(p, actuated=True),
         open=("open",) * 8,
         sensors=(Sensor(camera, parts),),
-        process_noise=Noise(np.diag(push**2), through_input=True, name="force_noise"),
-        reset_noise=_impulses(np.diag(kick**2)),
+        process_noise=Noise(np.diag(push**2), True, "force_noise", settings.compliance),
+        reset_noise=_impulses(np.diag(kick**2), settings.compliance),
         guard_noise=surface_noise(cube.contacts(p), settings.guard_noise),
         speeds=np.repeat([10.0, 50.0], 3),
         states=("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
@@ -230,10 +230,10 @@ def _in_the_world(x: Array, p: Array) -> tuple[Array, Array]:
     return np.concatenate([x[:3], x[7:]]), np.sqrt(np.maximum(variances, 0.0))
 
 
-def _impulses(covariance: Array) -> Noise | None:
+def _impulses(covariance: Array, compliance: float) -> Noise | None:
     if np.diag(covariance).max() <= _LEAST_IMPULSE**2:
         return None
-    return Noise(covariance, through_input=True, name="reset_noise")
+    return Noise(covariance, True, "reset_noise", compliance)
 
 
 def _named(kind: type[P], settings: FilterSettings) -> P:

@@ -152,6 +152,7 @@ def _noise() -> CubeSettings:
         torque_noise=5e-4,
         reset_noise=0.017,
         reset_torque=9e-4,
+        compliance=0.0,
         gate=0.9999,
         patience=3,
         warm_up=3,

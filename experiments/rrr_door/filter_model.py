@@ -79,10 +79,10 @@ def door_model(settings: DoorSettings) -> FilterModel:
         open=OPEN,
         sensors=(Sensor(encoders, (angles,)),),
         process_noise=Noise(
-            settings.torque_noise**2 * np.eye(3), through_input=True, name="torque_noise"
+            settings.torque_noise**2 * np.eye(3), True, "torque_noise", settings.compliance
         ),
         reset_noise=(
-            Noise(impulse, through_input=True, name="reset_noise") if impulse.any() else None
+            Noise(impulse, True, "reset_noise", settings.compliance) if impulse.any() else None
         ),
         guard_noise=surface_noise(contacts(), settings.guard_noise),
         speeds=np.full(4, 5.0),

@@ -109,8 +109,8 @@ def right_jacobian(space: Space, dx: Array) -> Array:
 def corrected(mode: ModeModel, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
     """Mean and covariance after a correction dx (ndx,), with the mean on the mode's constraints.
 
-    What contacts hold has no variance, so that a correction keeps it to first order; what is left
-    of second order would open them again.
+    A correction that has moved what they hold, by noise of contacts that give way or to second
+    order, would open them again.
     """
     after, p = retracted(mode.space, x, p, dx)
     return constrained(mode, after), p

@@ -196,9 +196,10 @@ class FilterSettings(Settings):
     """Settings of filters on all models; noise of sensors, impacts and flow is each model's own.
 
     gate: probability with which a right value passes, None takes all. rewind, hypotheses,
-    patience: of the filter, see `SaltedKalmanFilter`. warm_up: rows that make the first estimate.
-    longest_gap: longest time without any value, s. tolerance: of the integrator, None for that of
-    the filter. particles, smoothing, seed: of the particle filter.
+    patience: of the filter, see `SaltedKalmanFilter`. compliance: by how much of the noise of
+    forces and impulses closed contacts give way, 0 for rigid ones, see `Noise`. warm_up: rows that
+    make the first estimate. longest_gap: longest time without any value, s. tolerance: of the
+    integrator, None for that of the filter. particles, smoothing, seed: of the particle filter.
 
     Of synthetic logs: duration in s, rate in Hz, noise (multiplies that of all sensors, 1 for what
     the filter believes), spread (multiplies that of the start), the shares of rows that are
@@ -209,6 +210,7 @@ class FilterSettings(Settings):
     rewind: NotNegative = 0.05
     hypotheses: Count = HYPOTHESES
     patience: int | None = 8
+    compliance: NotNegative = 1.0
     warm_up: Annotated[int, Bounds(at_least=2)] = 4
     longest_gap: Positive = 2.0
     tolerance: float | None = None

@@ -185,7 +185,7 @@ class Model:
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
-        found = self.process_noise.constant(mode)
+        found = None if self.process_noise.yields(mode) else self.process_noise.constant(mode)
         return None if found is None else Diffusion(*found)
 
     @cached_property
@@ -251,6 +251,9 @@ class _Reversed(WithoutGuards):
     def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
         d = super().field_jacobian(point)
         return FieldJacobian(-d.state, -d.input)
+
+    def free_input(self, point: MappedPoint) -> Array:
+        return -super().free_input(point)
 
     def pace(self, point: MappedPoint) -> Pace:
         """None: what decays forwards grows backwards."""

@@ -9,6 +9,15 @@ Where contacts hold the state, noise in the tangent space would tear at them. `t
 is in the space of the input instead, a force (density in N^2 s) or an impulse (covariance in
 N^2 s^2), and :math:`B = D_u f` of the mode, which knows what is held, takes it to the state:
 :math:`Q = B W B^T`. Declare all joints of the model actuated for that.
+
+No contact is rigid: what it holds gives way a little, and a contact that is taken to be closed by
+mistake holds nothing. With the noise's `compliance` :math:`\kappa` that is
+
+.. math:: Q = B_\kappa W B_\kappa^T, \qquad B_\kappa = B + \kappa (B_0 - B),
+
+:math:`B_0` that of the mode if it held nothing. A closed contact then moves within white noise of
+its velocity, with one what the same forces would do to it in the air, and corrections reach what it
+holds; the mean stays on the mode's constraints. With zero, contacts have no variance.
 """
 
 from __future__ import annotations
@@ -35,7 +44,8 @@ class Noise:
     """A covariance or density: constant, by mode key, or a function of (mode key, t, x, u).
 
     through_input: it is in the space of the input (nu, nu), otherwise in the tangent space (ndx,
-    ndx). Constant ones are checked at once; what a function returns is checked for its shape.
+    ndx). compliance: by how much of noise through the input what a mode holds gives way, see this
+    module. Constant ones are checked at once; what a function returns is checked for its shape.
     Raises `InputError` for a matrix that is not symmetric and positive semidefinite, and
     `UnknownNameError` for a mode that has none.
     """
@@ -43,9 +53,11 @@ class Noise:
     value: ArrayLike | Mapping[ModeKey, ArrayLike] | NoiseFunction
     through_input: bool = False
     name: str = "noise"
+    compliance: float = 1.0
     _fixed: dict[ModeKey, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        number("compliance", self.compliance, at_least=0.0)
         if callable(self.value):
             return
         given = self.value if isinstance(self.value, Mapping) else {None: self.value}
@@ -68,7 +80,16 @@ class Noise:
         else:
             w = self._of(mode.key)
         w = self._checked(mode, w)
-        return np.asarray(input_map @ w @ input_map.T) if self.through_input else w
+        if not self.through_input:
+            return w
+        if self.yields(mode):
+            free = mode.free_input_at(mode.calc(t, x, u))
+            input_map = input_map + self.compliance * (free - input_map)
+        return np.asarray(input_map @ w @ input_map.T)
+
+    def yields(self, mode: ModeModel) -> bool:
+        """Whether it moves what a mode holds."""
+        return self.through_input and self.compliance > 0.0 and mode.held is not None
 
     def _checked(self, mode: ModeModel, w: Array) -> Array:
         size = mode.nu if self.through_input else mode.space.ndx

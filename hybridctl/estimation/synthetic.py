@@ -272,7 +272,9 @@ def _simulated(
 
 def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
     """The state after an event, with noise under which it stays in its mode."""
-    covariance = reset_covariance(model.system, model.reset_noise, event)
+    assert model.reset_noise is not None
+    rigid = replace(model.reset_noise, compliance=0.0)
+    covariance = reset_covariance(model.system, rigid, event)
     if covariance is None:
         return event.state_after
     t, u = event.time, event.input_after

@@ -109,6 +109,10 @@ class Change:
         """Derivatives of the outer field."""
         return point.inner.mode.field_jacobian_at(point.inner)
 
+    def free_input(self, point: MappedPoint) -> Array:
+        """What an input does to the outer state if nothing is held."""
+        return point.inner.mode.free_input_at(point.inner)
+
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives of the outer guards."""
         return point.inner.mode.guard_jacobian_at(point.inner)
@@ -197,6 +201,10 @@ class MappedMode(ModeModel):
     def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
         """Derivatives of the field."""
         return self.change.field_jacobian(point)
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        """What an input does if nothing is held."""
+        return self.change.free_input(point)
 
     def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives of the guards."""

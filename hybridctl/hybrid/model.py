@@ -272,6 +272,10 @@ class ModeModel(ABC):
         """Derivatives of the guards alone."""
         raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
 
+    def free_input_at(self, point: Any) -> Array:
+        """D_u f (ndx, nu) if the mode held nothing; here that of the field, as it is."""
+        return self.field_jacobian_at(point).input
+
     def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
         """Derivatives of guard i alone: by time a number, by state (ndx,), by input (nu,)."""
         d = self.guard_jacobian_at(point)

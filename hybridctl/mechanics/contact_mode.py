@@ -116,6 +116,12 @@ class ContactMode(ModeModel):
         both[nv:] = point.derivatives.acceleration_z
         return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
 
+    def free_input_at(self, point: ContactPoint) -> Array:
+        """(0, M^-1 S), (2 nv, nu): what forces do where contacts give way."""
+        robot = self.dynamics.robot
+        moved = np.linalg.solve(robot.mass_matrix(point.q), robot.actuation)
+        return np.vstack((np.zeros_like(moved), moved))
+
     def guard_jacobian_at(self, point: ContactPoint) -> GuardJacobian:
         """Derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
         if self.phase.closed:

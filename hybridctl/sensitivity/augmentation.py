@@ -175,6 +175,10 @@ class _Augmented(Change):
         none = np.zeros((self.n, d.input.shape[1]))
         return FieldJacobian(np.vstack((d_x, below)), np.vstack((d.input, none)))
 
+    def free_input(self, point: MappedPoint) -> Array:
+        inner = super().free_input(point)
+        return np.vstack((inner, np.zeros((self.n, inner.shape[1]))))
+
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         d, at = super().guard_jacobian(point), point.inner
         by_p = self.by.guards(self.key, at.t, at.x, at.u)
@@ -290,6 +294,10 @@ class HeldInputs(Change):
         """Derivatives by the inputs that are left."""
         d = super().field_jacobian(point)
         return d._replace(input=d.input[:, : len(point.u)])
+
+    def free_input(self, point: MappedPoint) -> Array:
+        """What the inputs that are left do."""
+        return super().free_input(point)[:, : len(point.u)]
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives by the inputs that are left."""

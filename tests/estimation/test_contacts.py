@@ -9,7 +9,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.judgement import mode_agreement, nis_band
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.noise import Noise, reset_covariance
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Series
 
@@ -20,7 +20,7 @@ def test_blocks_that_land_and_stop_are_followed_through_rank_deficient_modes():
     p0 = np.diag([0.01, 0.01, 0.01, 0.05, 0.05, 0.05]) ** 2
     kf = SaltedKalmanFilter(
         system,
-        Noise(1e-6 * np.eye(3), through_input=True),
+        Noise(1e-6 * np.eye(3), through_input=True, compliance=0.0),
         coordinates("pose", [0, 1, 2], 1e-6 * np.eye(3)),
     )
     times = np.arange(1, 50) / 100.0
@@ -105,3 +105,55 @@ def test_a_certain_mean_below_the_ground_lands_on_it():
     landed = reconcile(kf.model, below, lambda t, x: np.zeros(2)).estimate
     assert landed.mode == ("closed",)
     np.testing.assert_allclose(landed.mean, [0.0, 0.0, 0.3, 0.0], atol=1e-11)
+
+
+@pytest.mark.parametrize("compliance", [0.0, 0.5, 1.0])
+def test_a_closed_contact_moves_within_noise_of_its_velocity(compliance):
+    """A ball on the level: forces of density W move it along, and across as far as it gives way."""
+    system, density, mass, length = ball.system(ball.Parameters(slope=0.0)), 0.04, 1.0, 0.3
+    noise = Noise(density * np.eye(2), through_input=True, compliance=compliance)
+    kf = SaltedKalmanFilter(system, noise, coordinates("position", [0, 1], np.eye(2)))
+    start = Estimate(("closed",), 0.0, np.zeros(4), np.zeros((4, 4)))
+    p = kf.predict(start, length).estimate.covariance
+    white = density / mass**2 * np.array([[length**3 / 3, length**2 / 2], [length**2 / 2, length]])
+    along, across = p[np.ix_([0, 2], [0, 2])], p[np.ix_([1, 3], [1, 3])]
+    np.testing.assert_allclose(along, white, rtol=1e-12)
+    np.testing.assert_allclose(across, compliance**2 * white, rtol=1e-12, atol=1e-16)
+
+
+def test_what_gives_way_moves_as_in_the_air():
+    system, u = block.system(actuated=True), np.array([0.3, -0.2, 0.1])
+    x = np.array([0.1, 0.05, 0.0, 0.2, 0.0, 0.0])
+    free = system.mode(("open",) * 2).jacobian(0.0, x, u).input
+    for key in (("stick", "stick"), ("slip+", "slip+"), ("open", "stick"), ("open", "open")):
+        mode = system.mode(key)
+        np.testing.assert_allclose(mode.free_input_at(mode.calc(0.0, x, u)), free, rtol=1e-12)
+
+
+@pytest.mark.parametrize("compliance", [0.0, 0.5, 1.0])
+def test_an_impulse_moves_what_it_closes_as_far_as_that_gives_way(compliance):
+    p = ball.Parameters(slope=0.0, restitution=0.0)
+    kick = Noise(0.09 * np.eye(2), through_input=True, compliance=compliance)
+    measured = coordinates("position", [0, 1], np.eye(2))
+    kf = SaltedKalmanFilter(ball.system(p), np.zeros((4, 4)), measured, kick)
+    start = Estimate(("open",), 0.0, np.array([0.0, 0.1, 0.4, 0.0]), np.zeros((4, 4)))
+    event = hc.simulate(kf.model.system, ("open",), start.mean, (0.0, 0.2)).events[0]
+    added = reset_covariance(kf.model.system, kick, event)
+    np.testing.assert_allclose(added, np.diag([0.0, 0.0, 0.09, 0.09 * compliance**2]), atol=1e-15)
+
+
+def test_a_correction_reaches_what_a_contact_holds_and_the_mean_stays_on_it():
+    """A soft floor: the ball is seen 3 mm below, which a rigid contact calls impossible."""
+    system = ball.system(ball.Parameters(slope=0.0))
+    seen = coordinates("position", [0, 1], 1e-6 * np.eye(2))
+    sizes = []
+    for compliance in (0.0, 1.0):
+        noise = Noise(np.eye(2), through_input=True, compliance=compliance)
+        kf = SaltedKalmanFilter(system, noise, seen)
+        start = Estimate(("closed",), 0.0, np.zeros(4), np.zeros((4, 4)))
+        after = kf.update(kf.predict(start, 0.02), "position", [0.0, -3e-3])
+        assert after.estimate.mode == ("closed",)
+        np.testing.assert_allclose(after.estimate.mean[[1, 3]], 0.0, atol=1e-12)
+        sizes.append(after.innovation.nis)
+    assert sizes[0] == pytest.approx(9.0)
+    assert sizes[1] == pytest.approx(9e-6 / (1e-6 + 0.02**3 / 3.0))

@@ -89,7 +89,7 @@ def test_far_from_the_first_order_it_is_nearer_to_the_ensemble_than_the_salted_f
 def test_a_corner_may_land_before_the_other_or_with_it():
     """Blocks that land flat, tilted one way or the other, have had the same guards in the end."""
     system = block.system(actuated=True)
-    push = Noise(1e-6 * np.eye(3), through_input=True)
+    push = Noise(1e-6 * np.eye(3), through_input=True, compliance=0.0)
     measured = linear("q", np.eye(3, 6), 1e-6 * np.eye(3))
     start = Estimate(
         ("open", "open"), 0.0, np.array([0.0, 0.06, 0.0, 0.5, -0.5, 0.0]),

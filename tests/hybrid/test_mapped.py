@@ -296,6 +296,9 @@ def test_its_derivatives_are_those_of_its_values(kind, wrap):
         driven = lambda du, f=value: f(w.t, w.x, w.u + du)  # noqa: E731
         by_input = central(driven, mode.nu, H).reshape(d.input.shape)
         assert_close(d.input, by_input, name)
+    free = inner.free_input_at(inner.calc(T, x, u))[:, : mode.nu]
+    found = mode.free_input_at(mode.calc(w.t, w.x, w.u))
+    np.testing.assert_array_equal(found, np.vstack((w.sign * free, np.zeros((w.p, mode.nu)))))
     for i, row in enumerate(zip(*slopes.guards, strict=True)):
         for part, whole in zip(mode.guard_row_at(i, mode.calc(w.t, w.x, w.u)), row, strict=True):
             np.testing.assert_array_equal(part, whole)

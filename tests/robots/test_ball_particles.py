@@ -178,9 +178,9 @@ def test_noise_of_flow_resets_and_guards_is_that_of_the_generic_path(modes, fric
     )  # fmt: skip
     right = SaltedKalmanFilter(
         ball.system(p),
-        Noise(force, through_input=True),
+        Noise(force, through_input=True, compliance=0.0),
         coordinates("position", [0, 1], np.eye(2)),
-        Noise(impulse, through_input=True),
+        Noise(impulse, through_input=True, compliance=0.0),
         {"slope closes": guard},
     ).predict(Estimate(modes, 0.0, x, np.zeros((4, 4))), duration)
     assert len(right.events) == (modes == OPEN and duration > 0.5)
@@ -224,7 +224,7 @@ def test_the_filter_is_the_same_with_it_and_without():
         found.append(
             ParticleFilter(
                 ball.system(p),
-                Noise(force, through_input=True),
+                Noise(force, through_input=True, compliance=0.0),
                 coordinates("position", [0, 1], 1e-3 * np.eye(2)),
                 particles=particles,
                 propagate=hook,
