@@ -1,6 +1,5 @@
 """What one sample costs a filter: prediction and correction, beside the particle filter.
 
-The particle filter takes particles one by one, and where the model knows how all at once.
 Synthetic logs at 148 Hz, the rate of the recorded cubes. Each body starts in the air and hits, so
 samples with impacts and in contact are among those averaged. All in one run.
 """
@@ -28,9 +27,8 @@ COLUMNS = [
     "salted ms",
     "times real time",
     "unscented",
-    f"{PARTICLES} one by one",
-    f"{PARTICLES} at once",
-    f"{MANY} at once",
+    f"{PARTICLES} particles",
+    f"{MANY} particles",
     "max/min",
 ]
 
@@ -58,7 +56,6 @@ def table_of_filters(effort: dict[str, float]) -> Table:
                 f"{salted.best / 1e3:.2f}",
                 f"{1e6 / RATE / salted.best:.2f}",
                 *(f"{cost / salted.best:.1f}" for cost in others(log)),
-                *([] if log.model.propagate else ["-", "-"]),
                 f"{salted.spread:.2f}",
             )
         )
@@ -85,13 +82,9 @@ def per_sample(name: str, log: Log, effort: dict[str, float]) -> Timing:
 
 
 def others(log: Log) -> list[float]:
-    """Microseconds per sample: unscented, particles one by one, and few and many at once."""
-    alone = log._replace(model=replace(log.model, propagate=None))
+    """Microseconds per sample: unscented, few particles and many."""
     many = log._replace(settings=replace(log.settings, particles=MANY))
-    costs = [once("unscented", log), once("particle", alone)]
-    if log.model.propagate is not None:
-        costs += [once("particle", log), once("particle", many)]
-    return costs
+    return [once("unscented", log), once("particle", log), once("particle", many)]
 
 
 def once(name: str, log: Log) -> float:

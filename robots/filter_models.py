@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 from hybridctl.robots import ball, block, cube
-from hybridctl.robots.ball_particles import BallParticles
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
@@ -87,7 +86,6 @@ def ball_model(settings: BallSettings) -> FilterModel:
         scenario=lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
         shown_names=("x [m]", "z [m]", "vx [m/s]", "vz [m/s]"),
         pose=lambda x: np.array([x[0], 0.0, x[1], 0.0, 0.0, 0.0, 1.0]),
-        propagate=BallParticles(p, force, impulse, settings.guard_noise**2),
     )
 
 

@@ -79,8 +79,7 @@ Natural = Annotated[int, Bounds(at_least=0)]
 class Config(Settings):
     """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
 
-    particle_runs: the first of the runs, in which the particle filter takes part too; where a model
-    takes all particles at once, it does so in all of them.
+    particle_runs: the first of the runs, in which the particle filter takes part too.
     workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
@@ -199,9 +198,7 @@ def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]
     """The filters of run number k: at larger noise the salted one alone."""
     if scale != 1.0:
         return FILTERS[:1]
-    if k < config.particle_runs or _model(model, scale).propagate is not None:
-        return FILTERS
-    return FILTERS[:-1]
+    return FILTERS if k < config.particle_runs else FILTERS[:-1]
 
 
 def outcomes(

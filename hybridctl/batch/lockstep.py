@@ -24,14 +24,13 @@ from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.run import (
     LONGER,
-    Passed,
+    BriefEvent,
     Point,
     Run,
     accumulating,
     check_start,
     cross,
     flow_on,
-    sizes_of_jumps,
 )
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
@@ -56,7 +55,7 @@ class Arrived(NamedTuple):
     mode: ModeKey
     state: Array
     matrix: Array | None
-    events: list[Passed]
+    events: list[BriefEvent]
     error: HybridctlError | None = None
 
 
@@ -120,7 +119,7 @@ class Lockstep:
     ) -> None:
         self._run, self._start, self._tolerances = run, start, matrices
         n = len(modes)
-        self._events: list[list[Passed]] = [[] for _ in range(n)]
+        self._events: list[list[BriefEvent]] = [[] for _ in range(n)]
         self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
         self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
         self._lengths: dict[ModeKey, Array] = {}
@@ -187,9 +186,11 @@ class Lockstep:
 
     def _arrive(self, key: ModeKey, wave: _Wave) -> None:
         space = self._run.system.mode(key).space
-        for k, i in enumerate(wave.rows.tolist()):
-            matrix = None if wave.matrices is None else wave.matrices[k]
-            state = space.normalize(wave.states[k])
+        states = wave.states
+        if space.nx != space.ndx:
+            states = np.array([space.normalize(x) for x in states]).reshape(states.shape)
+        matrices = [None] * len(states) if wave.matrices is None else wave.matrices
+        for i, state, matrix in zip(wave.rows.tolist(), states, matrices, strict=True):
             self.arrived[i] = Arrived(key, state, matrix, self._events[i])
 
     def _jump(self, key: ModeKey, guard: int, wave: _Wave) -> Flags:
@@ -209,9 +210,9 @@ class Lockstep:
             matrices = jump.saltation(wave.times, found) @ matrices
         after = _Wave(wave.rows, wave.times, states, matrices).part(np.flatnonzero(ordinary))
         name = run.system.outgoing(key).guards.names[guard]
-        sizes = sizes_of_jumps(wave.states, states)[ordinary].tolist()
-        for i, t, size in zip(after.rows.tolist(), after.times.tolist(), sizes, strict=True):
-            self._events[i].append(Passed(t, (name,), key, jump.target, size=size))
+        members = after.rows.tolist(), after.times.tolist(), wave.states[ordinary], after.states
+        for i, t, x, landed in zip(*members, strict=True):
+            self._events[i].append(BriefEvent(t, (name,), key, jump.target, x, landed))
         self._count(after.rows, after.times)
         if len(after.rows):
             self._wait(jump.target, after)
@@ -275,7 +276,7 @@ class Lockstep:
             jump = jump_derivative(run.system, event)
             matrices = jump_matrix(jump, event, len(self._events[i])) @ matrices
         key = point.mode.key
-        self._events[i].append(Passed.of(event))
+        self._events[i].append(BriefEvent.of(event))
         times = np.array([event.time])
         self._count(one.rows, times)
         self._wait(key, _Wave(one.rows, times, point.state[None], matrices))

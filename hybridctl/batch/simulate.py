@@ -18,7 +18,7 @@ from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.run import Passed
+from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.simulate import new_run, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.linearize import linearize
@@ -37,7 +37,7 @@ class Batch:
     states: Array
     modes: tuple[ModeKey | None, ...]
     matrices: Array | None
-    events: tuple[tuple[Passed, ...], ...]
+    events: tuple[tuple[BriefEvent, ...], ...]
     errors: dict[int, HybridctlError]
 
     def check(self) -> None:
@@ -123,14 +123,14 @@ def _starts(
     system: HybridSystem, mode: ModeKey | list[ModeKey], x0: ArrayLike | Sequence[ArrayLike]
 ) -> tuple[list[ModeKey], list[Array]]:
     """Modes and states of the members, checked."""
-    if isinstance(x0, np.ndarray) and not isinstance(mode, list):
-        states = list(array("x0", x0, (None, system.mode(mode).space.nx)))
-        modes = [mode] * len(states)
+    rows = sequence("x0", x0)
+    modes = mode if isinstance(mode, list) else [mode] * len(rows)
+    if len(modes) != len(rows):
+        raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
+    sizes = {system.mode(key).space.nx for key in dict.fromkeys(modes)}
+    if isinstance(x0, np.ndarray) and len(sizes) == 1:
+        states = list(array("x0", x0, (None, *sizes)))
     else:
-        rows = sequence("x0", x0)
-        modes = mode if isinstance(mode, list) else [mode] * len(rows)
-        if len(modes) != len(rows):
-            raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
         pairs = enumerate(zip(modes, rows, strict=True))
         states = [vector(f"x0[{i}]", row, system.mode(key).space.nx) for i, (key, row) in pairs]
     for i, (key, state) in enumerate(zip(modes, states, strict=True)):
@@ -152,7 +152,7 @@ def _alone(
         run = simulate(system, mode, x0, t_span, policy, **settings)
     except HybridctlError as error:
         return error
-    events = [Passed.of(event) for event in run.events]
+    events = [BriefEvent.of(event) for event in run.events]
     matrix, failure = None, None
     if sensitivities:
         try:

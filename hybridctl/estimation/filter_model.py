@@ -22,7 +22,6 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import HYPOTHESES
 from hybridctl.estimation.measurement import GATE, Measurement, check_gate
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.particle import Propagate
 from hybridctl.estimation.state import Beginning
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
@@ -113,7 +112,7 @@ class FilterModel:
     names of the coordinates (nx), by default those of the system. shown(x, P): the values and
     deviations (k,) that figures show, under the names `shown_names`. pose(x): position and
     quaternion of the body (7,), or None. mapping: of recordings that are known by the names of
-    their fields. propagate: of all particles at once.
+    their fields.
     """
 
     system: HybridSystem
@@ -132,7 +131,6 @@ class FilterModel:
     shown: Callable[[Array, Array], tuple[Array, Array]] | None = None
     pose: Callable[[Array], Array] | None = None
     mapping: Mapping[str, Any] | None = None
-    propagate: Propagate | None = None
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -33,10 +33,7 @@ FILTERS = (*STRATEGIES, "unscented", "particle")
 def make_filter(
     name: str, model: FilterModel, settings: FilterSettings
 ) -> SaltedKalmanFilter | ParticleFilter:
-    """One of `FILTERS`: salted, a baseline that takes events otherwise, unscented, or particles.
-
-    The particle filter takes all particles at once where the model knows how.
-    """
+    """One of `FILTERS`: salted, a baseline that takes events otherwise, unscented, or particles."""
     member("filter", name, FILTERS)
     if name != "particle":
         kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter
@@ -56,7 +53,6 @@ def make_filter(
         particles=settings.particles,
         seed=settings.seed,
         smoothing=settings.smoothing,
-        propagate=model.propagate,
     )
 
 

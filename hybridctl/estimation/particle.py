@@ -1,7 +1,7 @@
 r"""The hybrid bootstrap particle filter: many states through the exact event loop, weighted.
 
-Each particle is simulated to the time of the next sample, by a `propagate` that takes all at once
-where the system has one. Weights are multiplied with the likelihood of what was measured; where few
+All particles are simulated to the time of the next sample, together where their modes have compiled
+steps (`simulate_batch`). Weights are multiplied with the likelihood of what was measured; where few
 particles carry them (effective number :math:`1 / \sum w_i^2`), they are drawn anew by systematic
 resampling and, if asked for, spread by a kernel that keeps mean and covariance of each mode,
 
@@ -30,21 +30,18 @@ from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
-from hybridctl.estimation.points import carried, center, integrated, silent
+from hybridctl.estimation.points import carried_together, center, integrated, silent
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Piece
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
 _MISTAKEN = 1e-3  # likelihood of a contact signal in a particle whose mode it contradicts
-
-Modes = Sequence[ModeKey]
-Propagated = tuple[Modes, Array] | tuple[Modes, Array, Mapping[int, Sequence[Event]]]
-Propagate = Callable[[Modes, Array, float, float, Array, np.random.Generator], Propagated]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +52,7 @@ class ParticleSet:
     modes: tuple[ModeKey, ...]
     states: tuple[Array, ...]
     log_weights: Array
-    events: tuple[tuple[Event, ...], ...]
+    events: tuple[tuple[BriefEvent, ...], ...]
 
     @property
     def weights(self) -> Array:
@@ -76,7 +73,7 @@ class ParticleSet:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
-    def typical_events(self) -> tuple[Event, ...]:
+    def typical_events(self) -> tuple[BriefEvent, ...]:
         """Those of a particle with the median number of them, and the last at the median time."""
         counts = np.array([len(events) for events in self.events])
         same = np.flatnonzero(counts == counts[self._median(counts)])
@@ -113,12 +110,9 @@ class ParticleFilter:
     drawn at the end of a prediction: for particles with the same events from the covariance that
     one of them gathers on its way to first order (exact on linear flows).
 
-    particles: how many. seed: of everything drawn in a run. propagate(modes, states, start, end,
-    input, rng): all particles from one time to another, with input (nu,) held, as new modes and
-    states (n, nx), and where it knows them the events of each particle by its number; it makes all
-    the noise itself. Needs modes of the same size. resample: the part of `particles` below which
-    the effective number must fall. smoothing b, in [0, 1): of the kernel after resampling, 0 for
-    none.
+    particles: how many. seed: of everything drawn in a run. resample: the part of `particles` below
+    which the effective number must fall. smoothing b, in [0, 1): of the kernel after resampling, 0
+    for none.
 
     An estimate is of the mode with the largest weight: mean and covariance of its particles.
     An event counts once half of the weight has had it. A contact signal takes weight from
@@ -141,7 +135,6 @@ class ParticleFilter:
         atol: float = 1e-6,
         particles: int = 1000,
         seed: int = 0,
-        propagate: Propagate | None = None,
         resample: float = 0.5,
         smoothing: float = 0.1,
     ) -> None:
@@ -162,7 +155,6 @@ class ParticleFilter:
         self.signals = self.rules.signals
         self.particles = count("particles", particles)
         self.seed = count("seed", seed, at_least=0)
-        self.propagate = propagate
         self.resample = number("resample", resample, at_least=0.0, at_most=1.0)
         self.smoothing = number("smoothing", smoothing, at_least=0.0)
         if self.smoothing >= 1.0:
@@ -181,7 +173,7 @@ class ParticleFilter:
         """
         estimate = admitted(self.model, initial)
         rng = np.random.default_rng(self.seed)
-        now, counted = self._drawn(estimate, rng), list[Event]()
+        now, counted = self._drawn(estimate, rng), list[BriefEvent]()
 
         def advance(state: FilterState, record: Record, sample: Sample) -> FilterState:
             nonlocal now, counted
@@ -198,9 +190,14 @@ class ParticleFilter:
             typical = now.typical_events
             n = len(typical)
             undone = counted[n].time if n < len(counted) else None
-            new, counted = typical[len(counted) :], [*counted[:n], *typical[len(counted) :]]
+            new = typical[len(counted) :]
+            counted = [*counted[:n], *new]
             made = Hypothesis(
-                after, predicted=before, events=new, innovation=innovation, undone=undone
+                after,
+                predicted=before,
+                events=tuple(_in_full(event) for event in new),
+                innovation=innovation,
+                undone=undone,
             )
             state = state._replace(
                 time=sample.time,
@@ -239,46 +236,18 @@ class ParticleFilter:
             return now
         if u is None:
             u = np.zeros(self.model.system.mode(now.modes[0]).nu)
-        move = self._one_by_one if self.propagate is None else self._at_once
-        return move(now, end, u, rng)
-
-    def _at_once(
-        self, now: ParticleSet, end: float, u: Array, rng: np.random.Generator
-    ) -> ParticleSet:
-        assert self.propagate is not None
-        given = now.modes, np.array(now.states), now.time, end, u, rng
-        modes, states, *known = self.propagate(*given)
-        if len(modes) != self.particles or len(states) != self.particles:
-            raise InputError(
-                f"propagate must return {self.particles} modes and states, got {len(modes)} and "
-                f"{len(states)}"
-            )
-        events = list(now.events)
-        for found in known:
-            for k, new in found.items():
-                events[k] = (*events[k], *new)
-        return replace(
-            now, time=end, modes=tuple(modes), states=tuple(states), events=tuple(events)
-        )
-
-    def _one_by_one(
-        self, now: ParticleSet, end: float, u: Array, rng: np.random.Generator
-    ) -> ParticleSet:
-        def law(t: float, x: Array) -> Array:
-            return u
-
+        law = HeldInput(u)
         quiet = silent(self.model)
-        starts = list(zip(now.modes, now.states, strict=True))
-        paths = [carried(quiet, mode, x, now.time, end, law) for mode, x in starts]
+        paths = carried_together(quiet, now.modes, now.states, now.time, end, law)
         groups: dict[tuple[ModeKey, ...], list[int]] = {}
         for k, path in enumerate(paths):
             groups.setdefault((now.modes[k], *path.kind), []).append(k)
         states = [path.state for path in paths]
         for rows in groups.values():
-            mode, x = starts[rows[0]]
-            p = self._gathered(mode, x, now.time, end, law)
+            first = rows[0]
+            p = self._gathered(now.modes[first], now.states[first], now.time, end, law)
             noise = _normal(rng, p, len(rows))
-            after = self.model.system.mode(paths[rows[0]].mode)
+            after = self.model.system.mode(paths[first].mode)
             moved = integrated(after, np.array([states[k] for k in rows]), noise)
             for k, state in zip(rows, moved, strict=True):
                 states[k] = state
@@ -395,6 +364,14 @@ class ParticleFilter:
         mean, ways = center(held.space, states, w, states[w.argmax()])
         mean = constrained(held, mean)
         return Estimate(mode, now.time, mean, nearest_semidefinite(ways.T @ (w[:, None] * ways)))
+
+
+def _in_full(event: BriefEvent) -> Event:
+    """The event as other filters have it, without its input and impulses."""
+    none = np.zeros(0)
+    modes = event.mode_before, event.mode_after
+    states = event.state_before, event.state_after
+    return Event(0, event.time, *modes, event.guards, *states, none, none, none, none)
 
 
 def _reweighted(now: ParticleSet, log_likelihoods: Array) -> tuple[ParticleSet, float]:

@@ -10,19 +10,21 @@ To first order that is what the saltation matrix does to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridctl.batch.simulate import simulate_batch
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space
@@ -38,18 +40,17 @@ class Kind(NamedTuple):
     mode: ModeKey
 
 
-@dataclass(frozen=True, eq=False)
-class Path:
+class Path(NamedTuple):
     """Where a state came to, and the events on its way."""
 
     mode: ModeKey
     state: Array
-    events: tuple[Event, ...]
+    events: tuple[BriefEvent, ...]
 
     @property
     def kind(self) -> Kind:
-        """Of its events."""
-        return Kind(_fired(self.events), self.mode)
+        """The kind of its events."""
+        return Kind(fired(self.events) if self.events else (), self.mode)
 
 
 def silent(model: Model) -> Model:
@@ -72,13 +73,36 @@ def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law
     if (model.guards(mode, start, x, law(start, x)) >= -model.tolerances(mode)).all():
         try:
             run = _simulated(model, mode, x, start, end, law)
-            return Path(run.final_mode, run.final_state, run.guard_events)
+            return Path(run.final_mode, run.final_state, _brief(run.guard_events))
         except SimulationError:
             pass
     n = model.system.mode(mode).space.ndx
     reconciled = reconcile(model, Estimate(mode, start, x, np.zeros((n, n))), law)
     found = predict(model, reconciled.estimate, end, law)
-    return Path(found.estimate.mode, found.estimate.mean, (*reconciled.events, *found.events))
+    events = _brief((*reconciled.events, *found.events))
+    return Path(found.estimate.mode, found.estimate.mean, events)
+
+
+def carried_together(
+    model: Model,
+    modes: Sequence[ModeKey],
+    states: Sequence[Array],
+    start: float,
+    end: float,
+    law: HeldInput,
+) -> list[Path]:
+    """Many states from one time to another under a held input, each as by `carried`."""
+    together = np.array(states) if len({len(x) for x in states}) == 1 else states
+    batch = simulate_batch(
+        model.system, list(modes), together, (start, end), law, **_settings(model)
+    )
+    sizes = {mode: model.system.mode(mode).space.nx for mode in {*batch.modes} - {None}}
+    return [
+        carried(model, modes[k], states[k], start, end, law)
+        if mode is None
+        else Path(mode, batch.states[k, : sizes[mode]], events)
+        for k, (mode, events) in enumerate(zip(batch.modes, batch.events, strict=True))
+    ]
 
 
 def followed(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
@@ -88,7 +112,7 @@ def followed(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) ->
     """
     if path.kind == kind:
         return path.state
-    bring = _early if len(_fired(path.events)) > len(kind.guards) else _late
+    bring = _early if len(fired(path.events)) > len(kind.guards) else _late
     try:
         return bring(model, path, kind, end, law)
     except (SimulationError, GuardViolatedError):
@@ -130,24 +154,25 @@ def center(space: Space, states: Array, weights: Array, guess: Array) -> tuple[A
     return x, differences(space, x, states)
 
 
-def _fired(events: Iterable[Event]) -> tuple[str, ...]:
+def fired(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
+    """The guards of events, in any order."""
     return tuple(sorted(name for event in events for name in event.guards))
 
 
 def _early(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
     for k, event in enumerate(path.events):
         soon = end - event.time <= model.rewind
-        if soon and Kind(_fired(path.events[:k]), event.mode_before) == kind:
+        if soon and Kind(fired(path.events[:k]), event.mode_before) == kind:
             return model.extended(kind.mode, event.state_before, event.time, end, law)(end)
     return None
 
 
 def _late(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
     run = _simulated(model, path.mode, path.state, end, end + model.rewind, law)
-    events: Sequence[Event] = path.events
+    events: Sequence[Event | BriefEvent] = path.events
     for event in run.guard_events:
         events = (*events, event)
-        if Kind(_fired(events), event.mode_after) == kind:
+        if Kind(fired(events), event.mode_after) == kind:
             back = event.time - end
             _, arc = model.backwards(kind.mode, event.state_after, event.time, back, law)
             return arc(back)
@@ -157,15 +182,18 @@ def _late(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Ar
 def _simulated(
     model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
 ) -> HybridTrajectory:
-    return simulate(
-        model.system,
-        mode,
-        x,
-        (start, end),
-        law,
-        rtol=model.rtol,
-        atol=model.atol,
-        max_events=model.max_events,
-        on_zeno="rest",
-        zeno_horizon=model.zeno_horizon,
-    )
+    return simulate(model.system, mode, x, (start, end), law, **_settings(model))
+
+
+def _settings(model: Model) -> dict[str, Any]:
+    return {
+        "rtol": model.rtol,
+        "atol": model.atol,
+        "max_events": model.max_events,
+        "on_zeno": "rest",
+        "zeno_horizon": model.zeno_horizon,
+    }
+
+
+def _brief(events: Iterable[Event]) -> tuple[BriefEvent, ...]:
+    return tuple(map(BriefEvent.of, events))

@@ -30,6 +30,7 @@ from hybridctl.estimation.points import (
     Path,
     carried,
     center,
+    fired,
     followed,
     integrated,
     silent,
@@ -50,7 +51,7 @@ def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) 
     middle = _nominal(model, estimate, estimate.mean, end, law)
     quiet = silent(model)
     paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
-    chosen = Path(middle.estimate.mode, middle.estimate.mean, middle.events).kind
+    chosen = Kind(fired(middle.events), middle.estimate.mode)
     kind = _elected(paths, chosen)
     if kind != chosen:
         winner = next(k for k, path in enumerate(paths) if path.kind == kind)

@@ -128,26 +128,21 @@ def consistent_start(system: HybridSystem, policy: Policy, t: float, x: Array) -
     )
 
 
-class Passed(NamedTuple):
-    """What is kept of an event where nothing else is.
-
-    Its time in s, the guards that fired, the modes before and after it, and the predicted time at
-    which such events accumulate, where it ended them: see `Event`. size: the norm of the change of
-    the state, see `sizes_of_jumps`.
-    """
+class BriefEvent(NamedTuple):
+    """An event of one among many runs: the first that an `Event` says, by the same names."""
 
     time: float
     guards: tuple[str, ...]
     mode_before: ModeKey
     mode_after: ModeKey
+    state_before: Array
+    state_after: Array
     accumulation: float | None = None
-    size: float = 0.0
 
     @classmethod
-    def of(cls, e: Event) -> Passed:
-        """What is kept of an event."""
-        size = float(sizes_of_jumps(e.state_before, e.state_after))
-        return cls(e.time, e.guards, e.mode_before, e.mode_after, e.accumulation, size)
+    def of(cls, event: Event) -> BriefEvent:
+        """The event in brief."""
+        return cls(*(getattr(event, name) for name in cls._fields))
 
 
 class Resting(NamedTuple):
@@ -288,7 +283,7 @@ def _goes_on(run: Run, mode: ModeModel, t: float, x: Array, u: Array) -> bool:
 
 
 def accumulating(
-    run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | Passed]
+    run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
 ) -> Resting | None:
     """Rest where events that accumulate end, if the system can come to rest there.
 
@@ -301,7 +296,7 @@ def accumulating(
         if e.accumulation is not None or len(recent) > _RECENT:
             break
         if e.guards:
-            size = (e if isinstance(e, Passed) else Passed.of(e)).size
+            size = float(sizes_of_jumps(e.state_before, e.state_after))
             recent.append(Fired(e.time, e.guards, size))
     recent.reverse()
     for end in endings(recent, max(run.zeno_horizon, run.at_once)) if run.rests else ():
