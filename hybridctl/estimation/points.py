@@ -163,6 +163,8 @@ def _early(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> A
     for k, event in enumerate(path.events):
         soon = end - event.time <= model.rewind
         if soon and Kind(fired(path.events[:k]), event.mode_before) == kind:
+            if event.time >= end:
+                return event.state_before
             return model.extended(kind.mode, event.state_before, event.time, end, law)(end)
     return None
 
@@ -174,6 +176,8 @@ def _late(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Ar
         events = (*events, event)
         if Kind(fired(events), event.mode_after) == kind:
             back = event.time - end
+            if not back > 0.0:
+                return event.state_after
             _, arc = model.backwards(kind.mode, event.state_after, event.time, back, law)
             return arc(back)
     return None

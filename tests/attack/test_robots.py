@@ -19,7 +19,10 @@ STANDING = [name for name, model in public.MODELS.items() if model.stands]
 ARMS = [name for name, model in public.MODELS.items() if not model.stands]
 TILTS = {"level": (0.0, 0.0), "rolled": (0.1, 0.0), "tilted": (0.1, 0.1)}
 # Feet that land one after the other, and slide: seconds to half a minute.
-LONG = {*product(("solo12", "anymal", "go1", "talos", "icub"), ("rolled", "tilted"))}
+LONG = {
+    ("icub", "level"),
+    *product(("solo12", "anymal", "go1", "talos", "icub"), ("rolled", "tilted")),
+}
 
 
 @cache

@@ -34,7 +34,7 @@ def starts(count):
     return [np.array([0.0, 0.3, 0.2 * a, *v]) for a, *v in rng.normal(size=(count, 4))]
 
 
-COUNTS = [16]
+COUNTS = [8]
 
 
 @pytest.mark.parametrize("count", COUNTS)

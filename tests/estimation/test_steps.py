@@ -7,11 +7,12 @@ from estimation.systems import affine
 from hybridctl.robots import ball, block
 
 from hybridctl import symbolic
+from hybridctl.estimation.covariance import step_transition
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import Prediction, extend, predict, step_transition
+from hybridctl.estimation.predict import Prediction, extend, predict
 from hybridctl.hybrid.laws import HeldInput
 
 H = 0.02

@@ -15,6 +15,8 @@ from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_st
 
 ALL = [(CASES[name][0], modes_of(CASES[name][0](), closed)) for name, closed in FLAT]
 ROUGH_ALL = [(ROUGH[name][0], modes) for name, modes in ROUGH_FLAT]
+# as many sets of contacts that touch
+SETS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 4, 5))]
 
 
 @pytest.mark.parametrize(("make", "modes"), ALL + ROUGH_ALL)
@@ -77,7 +79,7 @@ def test_contacts_that_begin_to_slide(modes, friction, u):
 
 
 @pytest.mark.parametrize("make", [case[0] for case in [*CASES.values(), *ROUGH.values()]])
-@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])  # as many sets of contacts that touch
+@pytest.mark.parametrize("seed", SETS)
 def test_impacts(make, seed):
     """The derivative on the active set against differences of the whole impact law."""
     dynamics = make()

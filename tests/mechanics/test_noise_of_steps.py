@@ -8,8 +8,8 @@ import pytest
 from hybridctl.robots import block, cube, rrr_door
 
 import hybridctl as hc
+from hybridctl.estimation.covariance import transition
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import transition
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import Diffusion
 

@@ -16,6 +16,7 @@ def result(module, tmp_path):
     return summary
 
 
+@pytest.mark.slow
 def test_zeno_ball(tmp_path):
     """Nine steps scatter more than the 25 of the whole run, whose slope is 0.79."""
     summary = result(zeno_ball, tmp_path)
