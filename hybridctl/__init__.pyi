@@ -7,6 +7,7 @@ from . import mechanics as mechanics
 from . import sensitivity as sensitivity
 from . import symbolic as symbolic
 from .app import plots as plots
+from .app.sweep import sweep as sweep
 from .app.viewer.view import view as view
 from .batch.simulate import simulate_batch as simulate_batch
 from .control.feasibility import feasibility as feasibility

@@ -274,7 +274,8 @@ def sweep(
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
     from hybridctl.app.models import experiment_module
-    from hybridctl.app.sweep import PLAN, plan, print_outcome, run, write_table
+    from hybridctl.app.sweep import PLAN, plan, run, write
+    from hybridctl.app.sweep_result import Sweep
     from hybridctl.workers import crew
 
     base = asked.configured(experiment_module("experiments", experiment), quick)
@@ -286,7 +287,7 @@ def sweep(
         folder.write_configuration(base, seed=None)
         with crew(1 if workers is None else workers, dask) as found:
             rows = run(units, folder, found, click.echo)
-        print_outcome(console, rows, write_table(folder, rows))
+        write(Sweep(tuple(rows), tuple(units[0].varied)), folder, console)
 
     name = f"sweep-{Path(experiment).stem}"
     asked.run(name, find, f"{len(units)} runs of {experiment}", None, PLAN)

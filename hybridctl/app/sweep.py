@@ -7,10 +7,13 @@ import dataclasses
 import hashlib
 import json
 import math
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,20 +24,23 @@ import numpy as np
 from rich.console import Console
 
 from hybridctl.app.models import experiment_module, from_anywhere
+from hybridctl.app.page.build import write_page
+from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.report import RunFolder, build_configuration, plain, say, table
-from hybridctl.checks import count, did_you_mean, quoted
+from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep
+from hybridctl.checks import count, did_you_mean, quoted, sequence
+from hybridctl.checks import function as check_function
 from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
 from hybridctl.files import atomic
-from hybridctl.workers import Crew
+from hybridctl.workers import Crew, crew
 
 PLAN = "sweep.json"
-DONE, FAILED, LOST = "done", "failed", "lost"
 MOST_UNITS = 1_000_000
+_PRINTED = 200  # rows of a table that is printed
 _ENTRIES = 16  # of a list that become columns
 _TIMES = frozenset({"simulation_seconds", "seconds_per_step"})  # how long a run took, not a result
 
 Settings = dict[str, Any]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Unit:
     @property
     def key(self) -> str:
         """A name for the file of its results: the same for the same settings."""
-        content = json.dumps([self.experiment, self.settings], sort_keys=True)
+        content = json.dumps([self.experiment, plain(self.settings)], sort_keys=True, default=repr)
         return hashlib.sha256(content.encode()).hexdigest()[:20]
 
     @property
@@ -168,9 +174,103 @@ def work(unit: Unit) -> Row:
     return {"status": DONE, "message": "", "values": dict(numbers(plain(summary)))}
 
 
+def sweep(
+    function: Callable[..., Any],
+    grid: Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]],
+    *,
+    workers: int | Executor = 1,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Sweep:
+    """Call a function for every combination of a grid; its numbers make one table.
+
+    function: of the names of the grid as keywords. It returns a number, or numbers in a mapping,
+    which may be nested and get dotted names. Where it raises an error of hybridctl, such as a
+    simulation that cannot go on, the run has "failed"; other errors end the sweep.
+    grid: the values of each name, of which all combinations are taken, the last name changing
+    fastest; or a list of the combinations.
+    workers: this process (1), as many others (0 for one on each processor), or any executor of
+    `concurrent.futures`, such as that of a Dask client, `client.get_executor()`. Other processes
+    import the function: it has to be in a module, and a script that starts them needs
+    `if __name__ == "__main__":`. The rows do not depend on who made them.
+    out: a folder for the table, results as they come, and a page with a plot; a sweep that was
+    stopped goes on there. overwrite: replaces another run in it. tell: called with a line on each
+    run that ends, such as `print`.
+
+    Raises `InputError` for a grid without values, and for a function that other processes cannot
+    import.
+    """
+    check_function("function", function)
+    points = _points(grid)
+    if isinstance(workers, int) and workers != 1 and not _importable(function):
+        raise InputError(
+            f"function must be in a module that other processes can import, got {function!r} of "
+            f"{function.__module__!r}; with workers=1 any function will do"
+        )
+    name = getattr(function, "__qualname__", type(function).__name__)
+    units = [Unit(name, point, point) for point in points]
+    folder = None if out is None else RunFolder(name, out, overwrite=overwrite, resumes=PLAN)
+    with _crew(workers, len(points)) as found:
+        rows = run(units, folder, found, tell or _silent, job=partial(_called, function))
+    result = Sweep(tuple(rows), tuple(units[0].varied))
+    if folder is not None:
+        console = Transcript(quiet=True)
+        write(result, folder, console)
+        write_page(folder, console.entries, summary=repr(result), claim=function.__doc__ or "")
+    return result
+
+
+def _crew(workers: int | Executor, runs: int) -> AbstractContextManager[Crew]:
+    return nullcontext(Crew(workers, runs)) if isinstance(workers, Executor) else crew(workers)
+
+
+def _points(grid: Any) -> list[Settings]:
+    """The combinations of a grid."""
+    if isinstance(grid, Mapping):
+        axes = {name: list(values) for name, values in grid.items()}
+        _check_number(math.prod(map(len, axes.values())))
+        points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    else:
+        points = sequence("grid", grid)
+        for point in points:
+            if not isinstance(point, Mapping):
+                raise InputError(f"entries of grid must be mappings, got {quoted(point)}")
+    if not points or not points[0]:
+        raise InputError(f"grid must have names with at least one value each, got {quoted(grid)}")
+    if any(point.keys() != points[0].keys() for point in points):
+        raise InputError(f"entries of grid must have the same names, got {quoted(grid)}")
+    return points
+
+
+def _importable(function: Any) -> bool:
+    """Whether another process finds the function by its name."""
+    while isinstance(function, partial):
+        function = function.func
+    module, name = sys.modules.get(function.__module__), getattr(function, "__qualname__", "")
+    return getattr(module, name, None) is function and hasattr(module, "__file__")
+
+
+def _called(function: Callable[..., Any], unit: Unit) -> Row:
+    """The numbers that a function returns for the settings of a unit, or why it has none."""
+    try:
+        found = plain(function(**unit.settings))
+    except HybridctlError as error:
+        return {"status": FAILED, "message": str(error), "values": {}}
+    return {
+        "status": DONE,
+        "message": "",
+        "values": dict(numbers(found, "" if isinstance(found, dict) else "result")),
+    }
+
+
+def _silent(line: str) -> None:
+    pass
+
+
 def run(
     units: Sequence[Unit],
-    folder: RunFolder,
+    folder: RunFolder | None,
     workers: Crew,
     tell: Callable[[str], None],
     *,
@@ -181,15 +281,13 @@ def run(
     Each result is written as it comes, so that an interrupted sweep goes on where it was. A unit
     whose worker is lost has the status "lost" and no result; the others are not touched by it.
     """
-    _check_plan(units, folder)
-    files = {unit.key: folder / f"units/{unit.key}.json" for unit in units}
-    rows = {key: _read(path) for key, path in files.items() if path.is_file()}
+    rows: dict[str, Row] = {} if folder is None else _known(units, folder)
     if rows:
         tell(f"{len(rows)} of {len(units)} units have results already")
     for unit, future in workers.finished(job, [u for u in units if u.key not in rows]):
         row = _outcome(future)
         rows[unit.key] = row
-        if row["status"] != LOST:
+        if folder is not None and row["status"] != LOST:
             folder.write_json(f"units/{unit.key}.json", row)
         note = f": {row['message']}" if row["message"] else ""
         tell(f"[{len(rows)}/{len(units)}] {unit.label}: {row['status']}{note}")
@@ -235,16 +333,20 @@ def write_table(folder: RunFolder, rows: Sequence[Row]) -> list[Path]:
     return [folder / "table.csv", folder / "table.parquet"]
 
 
-def print_outcome(console: Console, rows: Sequence[Row], tables: Sequence[Path]) -> None:
-    """How the units ended, and where their table is."""
-    ended = Counter(row["status"] for row in rows)
+def write(found: Sweep, folder: RunFolder, console: Console) -> None:
+    """Print how the units ended and what they found, and leave tables and a figure of it."""
+    ended = Counter(row["status"] for row in found.rows)
     console.print(table("Units", ["status", "number"], sorted(ended.items())))
-    for path in tables:
-        say(console, f"{len(rows)} rows in {path}")
+    if len(found.rows) <= _PRINTED:
+        console.print(found.table())
+    for path in write_table(folder, found.rows):
+        say(console, f"{len(found.rows)} rows and {len(found.results)} results in {path}")
+    if found.varying and found.axes:
+        found.plot(folder / "figures/sweep.png")
 
 
-def _check_plan(units: Sequence[Unit], folder: RunFolder) -> None:
-    """Write the plan, or see that the folder holds results of the same."""
+def _known(units: Sequence[Unit], folder: RunFolder) -> dict[str, Row]:
+    """The results that are there already, once the plan is written, or is the same."""
     keys = [unit.key for unit in units]
     path = folder / PLAN
     if not path.exists():
@@ -256,6 +358,8 @@ def _check_plan(units: Sequence[Unit], folder: RunFolder) -> None:
             f"{folder.path} holds a sweep over other settings: use those again to resume it, or "
             "another folder"
         )
+    files = {key: folder / f"units/{key}.json" for key in keys}
+    return {key: _read(path) for key, path in files.items() if path.is_file()}
 
 
 def _outcome(future: Future[Row]) -> Row:

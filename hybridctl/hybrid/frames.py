@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
 
 def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:
     """Arcs, each at times (n,), one below the other; see `HybridTrajectory.to_dataframe`."""
+    pd = pandas()
+    frames = [_of_arc(pd, system, arc, times) for arc, times in parts if len(times)]
+    return pd.concat(frames) if frames else pd.DataFrame()
+
+
+def pandas() -> Any:
+    """The package, which is optional; `InputError` where it is not installed."""
     try:
-        import pandas as pd
+        return import_module("pandas")
     except ImportError as error:
         raise InputError(
             'to_dataframe needs the package pandas; install it with pip install "hybridctl[pandas]"'
         ) from error
-    frames = [_of_arc(pd, system, arc, times) for arc, times in parts if len(times)]
-    return pd.concat(frames) if frames else pd.DataFrame()
 
 
 def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:

@@ -32,3 +32,8 @@ def square_but_always_die(unit):
     if unit.settings["k"] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return square(unit)
+
+
+def cost(gain=1.0, seed=0, kind="soft"):
+    """Results by name, nested, one that does not vary, and one that is another's copy."""
+    return {"peak": gain + seed, "inner": {"half": gain / 2.0}, "mass": 1.0, "copy": gain + seed}

@@ -54,7 +54,7 @@ function Chart(holder, figure) {
 
   function toolbar() {
     const bar = element("div", { class: "bar" });
-    const reset = element("button", { type: "button", onclick: () => zoom(whole) }, "whole run");
+    const reset = element("button", { type: "button", onclick: () => zoom(whole) }, "all");
     bar.append(reset);
     for (const t of borders()) {
       const near = 0.015 * (whole[1] - whole[0]);
@@ -93,6 +93,8 @@ function Chart(holder, figure) {
       y: unpack(line.y).values,
       shown: true,
     }));
+    const names = plainLabel(spec.ylabel).split("\n");
+    const left = MARGIN.left + 12 * (names.length - 1);
     const drawing = element("div");
     const legend = element("div", { class: "legend" });
     grid.append(element("div", { class: "panel" }, drawing, legend));
@@ -108,7 +110,7 @@ function Chart(holder, figure) {
     this.draw = ([low, high]) => {
       const width = Math.max(drawing.clientWidth, 160);
       const height = columns === 1 ? 230 : 180;
-      const box = { x0: MARGIN.left, x1: width - MARGIN.right, y0: height - MARGIN.bottom, y1: MARGIN.top };
+      const box = { x0: left, x1: width - MARGIN.right, y0: height - MARGIN.bottom, y1: MARGIN.top };
       const [bottom, top] = ordinates(low, high);
       const scale = spec.log ? Math.log10 : (v) => v;
       const [s0, s1] = [scale(bottom), scale(top)];
@@ -188,7 +190,9 @@ function Chart(holder, figure) {
       }
       const beside = `translate(11 ${(box.y0 + box.y1) / 2}) rotate(-90)`;
       const label = { class: "label", "text-anchor": "middle" };
-      parts.push(shape("text", { ...label, transform: beside }, plainLabel(spec.ylabel)));
+      names.forEach((text, k) => {
+        parts.push(shape("text", { ...label, transform: `${beside} translate(0 ${12 * k})` }, text));
+      });
       const below = { x: (box.x0 + box.x1) / 2, y: box.y0 + 29 };
       if (last) parts.push(shape("text", { ...label, ...below }, plainLabel(figure.xlabel)));
       return parts;

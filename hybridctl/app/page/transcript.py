@@ -20,9 +20,9 @@ class Transcript(Console):
     unless COLUMNS says otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-        super().__init__(width=_UNBOUNDED if piped else None)
+        super().__init__(width=_UNBOUNDED if piped else None, quiet=quiet)
         self.entries: list[Table | str] = []
 
     def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:

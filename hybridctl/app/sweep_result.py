@@ -1,0 +1,181 @@
+"""What a sweep has found: rows as a table and as lines over what varies."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from hybridctl.app.report import table
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError
+from hybridctl.hybrid.frames import pandas
+from hybridctl.tables import html_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DONE, FAILED, LOST = "done", "failed", "lost"
+_SAME = 1e-9  # of the largest value of a result: what differs less does not vary
+_ROUNDING = 1e-12  # a result that is nowhere larger is zero
+_DRAWN, _TOLD, _LINES = 6, 6, 8  # results in a figure and in a table, lines in a panel
+_ON_A_LINE = 20  # letters of a name
+_SEED = "seed"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The runs of a sweep.
+
+    rows: of each run what varied, its "status" ("done", "failed" or, where its worker died,
+    "lost"), a "message" that says why, and its results by name. varied: the names of what varied.
+    """
+
+    rows: tuple[Row, ...]
+    varied: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        ended = Counter(row["status"] for row in self.rows)
+        how = ", ".join(f"{number} {status}" for status, number in sorted(ended.items()))
+        return f"Sweep({len(self.rows)} runs over {', '.join(self.varied)}: {how})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._columns(self._first(None, _TOLD)), self._cells(None))
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of results, in the order in which runs gave them."""
+        other = {*self.varied, "status", "message"}
+        return tuple(dict.fromkeys(n for row in self.rows for n in row if n not in other))
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The names of results that vary, each but once where several are equal."""
+        found: dict[str, Array] = {}
+        for name in self.results:
+            values = self.values(name)
+            known = values[np.isfinite(values)]
+            scale = np.abs(known).max(initial=0.0)
+            if not scale > _ROUNDING or np.ptp(known) <= _SAME * scale:
+                continue
+            near = {"rtol": _SAME, "atol": _SAME * scale, "equal_nan": True}
+            if not any(np.allclose(values, other, **near) for other in found.values()):
+                found[name] = values
+        return tuple(found)
+
+    def values(self, name: str) -> Array:
+        """A result, or what varied, of all runs (n,); NaN where a run has none.
+
+        Raises `UnknownNameError` for a name that is none, `InputError` for what is no number.
+        """
+        member("name", name, (*self.varied, *self.results))
+        try:
+            return np.array([row.get(name, np.nan) for row in self.rows], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"name must be that of numbers, got {name!r}") from error
+
+    def to_dataframe(self) -> Any:
+        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        return pandas().DataFrame(list(self.rows))
+
+    def table(self, names: Sequence[str] | None = None) -> Table:
+        """The rows with results by `names`, by default the first that vary, for the console."""
+        shown = self._first(names, _TOLD)
+        heads = [_wrapped(name) for name in self._columns(shown)]
+        return table("Runs", heads, list(self._cells(names)))
+
+    def plot(
+        self, path: str | os.PathLike[str] | None = None, names: Sequence[str] | None = None
+    ) -> Figure:
+        """Results over what varies most, a line for each combination of the rest.
+
+        Of runs that differ in the seed alone it shows every one and their mean. names: of the
+        results, by default the first that vary. Returns a matplotlib figure, which `path` saves.
+
+        Raises `InputError` where nothing that varies is a number, or no result does.
+        """
+        from hybridctl.app import plots
+
+        shown = self._first(names, _DRAWN)
+        if not self.axes:
+            raise InputError("a sweep must vary a number to be drawn over it")
+        axis = self.axes[0]
+        if not shown:
+            raise InputError("names must be given: no result of the sweep varies")
+        groups = list(self._groups(axis))
+        panels = [plots.Panel(_wrapped(n), list(self._lines(axis, n, groups))) for n in shown]
+        title = f"{len(self.rows)} runs over {', '.join(self.varied)}"
+        if len(groups) > _LINES:
+            title += f"; the first {_LINES} of {len(groups)} combinations"
+        return plots.series(path, plots.grid(panels), title=title, xlabel=axis)
+
+    def _first(self, names: Sequence[str] | None, most: int) -> tuple[str, ...]:
+        return self.varying[:most] if names is None else tuple(names)
+
+    def _columns(self, shown: Sequence[str]) -> tuple[str, ...]:
+        return (*self.varied, "status", *shown)
+
+    def _cells(self, names: Sequence[str] | None) -> Iterator[list[str]]:
+        for row in self.rows:
+            columns = self._columns(self._first(names, _TOLD))
+            yield [_cell(row.get(name, "")) for name in columns]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What varied that is a number, that with most values first."""
+        sizes = {}
+        for name in self.varied:
+            values = [row[name] for row in self.rows]
+            if all(isinstance(value, int | float) for value in values):
+                sizes[name] = len(set(values)) if name != _SEED else 0
+        return tuple(sorted(sizes, key=lambda name: -sizes[name]))
+
+    def _groups(self, axis: str) -> Iterator[tuple[str, list[Row]]]:
+        """Runs that differ along the axis and by seed alone, and what they have in common."""
+        others = [name for name in self.varied if name not in (axis, _SEED)]
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            key = ", ".join(f"{name}={_cell(row[name])}" for name in others)
+            groups.setdefault(key, []).append(row)
+        yield from groups.items()
+
+    def _lines(self, axis: str, name: str, groups: Sequence[tuple[str, list[Row]]]) -> Any:
+        from hybridctl.app.plots import CURVES, Line
+
+        for k, (label, rows) in enumerate(groups[:_LINES]):
+            color, style = CURVES[k % len(CURVES)], ("-o", "--o")[k // len(CURVES) % 2]
+            x = np.array([row[axis] for row in rows], dtype=np.float64)
+            y = np.array([row.get(name, np.nan) for row in rows], dtype=np.float64)
+            at = np.unique(x)
+            means = np.array([_mean(y[x == value]) for value in at])
+            if len(at) < len(x):
+                yield Line(x, y, None, color, ".", 1.0)
+            yield Line(at, means, label or None, color, style)
+
+
+def _mean(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else np.nan
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _wrapped(name: str) -> str:
+    """A dotted name on as many lines as it needs."""
+    lines = [""]
+    for part in name.split("."):
+        joined = f"{lines[-1]}.{part}" if lines[-1] else part
+        if lines[-1] and len(joined) > _ON_A_LINE:
+            lines.append(part)
+        else:
+            lines[-1] = joined
+    return "\n".join(lines)
