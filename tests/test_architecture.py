@@ -24,7 +24,7 @@ LAYERS = [
     {"interop", "logs", "robot_file"},
     {"app", "app.plots", "app.plugins", "app.report"},
     {"app.experiment"},
-    {"app.models", "app.page"},
+    {"app.models", "app.page", "app.sweep_result"},
     {"app.commands", "app.viewer"},
     {"experiments", "robots"},
     {"app.sweep"},

@@ -18,7 +18,7 @@ from hybridctl.hybrid.frames import pandas
 from hybridctl.tables import html_table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hybridctl.app.plots.panels import Figure
 
 DONE, FAILED, LOST = "done", "failed", "lost"
 _SAME = 1e-9  # of the largest value of a result: what differs less does not vary
