@@ -30,7 +30,7 @@ import casadi as ca
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, vector
+from hybridctl.checks import Array, array, member, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
@@ -108,14 +108,33 @@ def gaps(q: ArrayLike, parameters: Parameters | None = None) -> Array:
     return np.array(value, dtype=np.float64).ravel()
 
 
-def soft(parameters: Parameters | None = None, *, damping: Damping = "linear") -> HybridSystem:
+@dataclass(frozen=True, eq=False)
+class Throw:
+    """A hand catches the biped in the air where its x is `caught[0]`, and throws it from `start`.
+
+    x+ = start + gain (x - caught): gain (6, 6) says how far off a biped is thrown that is caught
+    off `caught` (6,).
+    """
+
+    start: ArrayLike
+    caught: ArrayLike
+    gain: ArrayLike
+
+
+def soft(
+    parameters: Parameters | None = None,
+    *,
+    damping: Damping = "linear",
+    throw: Throw | None = None,
+) -> HybridSystem:
     r"""The biped on springs and dampers that act on a foot while it is in the ground.
 
     .. math:: M \ddot q = f - \sum_{j\ closed} (\kappa a_j + \beta\, Da_j \dot q)\, Da_j^T,
 
     [Bder] (16). `damping`: "none" for the conservative (15), "linear" for (16), "by_feet" for
     beta / 2 while exactly one foot is in the ground and beta with both ([Bder] 3.2.4). A damper
-    acts until its gap is zero again, so just before that it pulls.
+    acts until its gap is zero again, so just before that it pulls. throw: by a hand, at
+    guard "catch" in the air.
     """
     p = parameters or Parameters()
     member("damping", damping, get_args(Damping))
@@ -131,6 +150,11 @@ def soft(parameters: Parameters | None = None, *, damping: Damping = "linear") -
         for j, foot in enumerate(FEET):
             event, guard = ("opens", -body.gap[j]) if j in closed else ("closes", body.gap[j])
             transitions.append(Transition(key, f"{foot} {event}", guard, _flipped(key, j)))
+    if throw is not None:
+        caught = vector("caught", throw.caught, 6)
+        off = ca.DM(array("gain", throw.gain, (6, 6))) @ (body.state - ca.DM(caught))
+        anew = ca.DM(vector("start", throw.start, 6)) + off
+        transitions.append(Transition(AIR, "catch", caught[0] - body.state[0], AIR, anew))
     return hybrid_system(modes, transitions)
 
 

@@ -13,10 +13,10 @@ the return map P of a section with normal n,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,12 @@ def monodromy(
     trajectory does not end in the mode and, to `tolerance` relative to 1 + |x|, in the state in
     which it starts, and where it is only piecewise linear.
     """
+    check_closed(lin, symmetry, tolerance)
+    return carried(symmetry, lin.state_transition)
+
+
+def check_closed(lin: Linearization, symmetry: Symmetry | None, tolerance: float) -> None:
+    """Raise `InputError` where a trajectory does not end as it starts, see `monodromy`."""
     first, last = lin.trajectory.arcs[0], lin.trajectory.arcs[-1]
     if symmetry is not None:
         symmetry.check(first.space)
@@ -97,7 +103,6 @@ def monodromy(
             f"trajectory must be periodic, but its final state differs from its initial one by "
             f"{off:.3g}, more than {allowed:.3g}"
         )
-    return carried(symmetry, lin.state_transition)
 
 
 def floquet_multipliers(
@@ -113,15 +118,8 @@ def floquet_multipliers(
     """
     matrix = monodromy(lin, symmetry=symmetry, tolerance=tolerance)
     period = lin.trajectory.end - lin.trajectory.start
-    known = _free_directions(matrix, symmetry)
-    f = velocity(lin, lin.trajectory.arcs[0], lin.trajectory.start)
-    if _carries(matrix, f):
-        known["flow"] = f
-    directions = np.array(list(known.values()), dtype=np.float64).reshape(len(known), len(f))
-    held = _held(lin)
-    across = (
-        null_space(np.vstack([held, directions])) if len(held) + len(directions) else np.eye(len(f))
-    )
+    known, held, across = trivial_directions(lin, [matrix], symmetry)
+    directions = np.array(list(known.values())).reshape(len(known), len(matrix))
     values = np.concatenate(
         [
             [d @ matrix @ d / (d @ d) for d in directions],
@@ -135,19 +133,40 @@ def floquet_multipliers(
     return FloquetMultipliers(values[ranks], period, trivial)
 
 
-def _free_directions(matrix: Array, symmetry: Symmetry | None) -> dict[str, Array]:
-    """The free directions of a symmetry by name, which the monodromy matrix maps to themselves."""
-    found: dict[str, Array] = {}
-    if symmetry is None:
-        return found
-    for name, direction in zip(symmetry.free, symmetry.directions.T, strict=True):
-        if not _carries(matrix, direction):
-            raise InputError(
-                f"symmetry: motions must not depend on the free direction {name!r}, but a period "
-                f"maps it to {(matrix @ direction).tolist()}"
-            )
-        found[name] = direction
-    return found
+class TrivialDirections(NamedTuple):
+    """What is known of the return of deviations.
+
+    known: directions (ndx,) that a period maps to themselves, by name. held (k, ndx): the
+    derivatives of what the mode at the start holds. across (ndx, m): an orthonormal basis of the
+    deviations that hold it, across the known ones.
+    """
+
+    known: dict[str, Array]
+    held: Array
+    across: Array
+
+
+def trivial_directions(
+    lin: Linearization, matrices: Sequence[Array], symmetry: Symmetry | None
+) -> TrivialDirections:
+    """What all these matrices of a period leave alone; see `floquet_multipliers`."""
+    known: dict[str, Array] = {}
+    if symmetry is not None:
+        for name, direction in zip(symmetry.free, symmetry.directions.T, strict=True):
+            for matrix in matrices:
+                if not _carries(matrix, direction):
+                    raise InputError(
+                        f"symmetry: motions must not depend on the free direction {name!r}, but a "
+                        f"period maps it to {(matrix @ direction).tolist()}"
+                    )
+            known[name] = direction
+    f = velocity(lin, lin.trajectory.arcs[0], lin.trajectory.start)
+    if all(_carries(matrix, f) for matrix in matrices):
+        known["flow"] = f
+    held = _held(lin)
+    rows = np.vstack([held, *known.values()])
+    across = np.asarray(null_space(rows)) if len(rows) else np.eye(len(f))
+    return TrivialDirections(known, held, across)
 
 
 def _held(lin: Linearization) -> Array:
@@ -209,14 +228,6 @@ def _carries(matrix: Array, f: Array) -> bool:
     """Whether the monodromy matrix maps the field to itself, as in autonomous systems only."""
     size = float(np.abs(f).max())
     return size > 0.0 and float(np.abs(matrix @ f - f).max()) <= _FLOW * size
-
-
-def product(lin: Linearization, first: int, last: int) -> Array:
-    """From the start of arc `first` to that of arc `last`, (ndx+, ndx)."""
-    total: Array = np.eye(lin.trajectory.arcs[first].space.ndx)
-    for k in range(first, last):
-        total = lin.linear_jump(k).state @ lin.arcs[k].end @ total
-    return total
 
 
 def projection(f: Array, normal: Array) -> Array:

@@ -207,12 +207,12 @@ def _search(modes: PhantomModes, branch: _Branch, width: int, accuracy: float) -
         if (rivals[tied] < j).any():
             continue
         cone = np.vstack([branch.cone, later[~tied]])
-        inside = _inside(cone, branch.inside)
-        if inside is not None:
+        centre = inside(cone, branch.inside)
+        if centre is not None:
             jump = modes.jump(fired, j)
             after = _with_input(jump, columns, width)
             bound = _with_input(_absolute(jump), size, width)
-            following = _Branch((*order, j), after, bound, cone, inside)
+            following = _Branch((*order, j), after, bound, cone, centre)
             yield from _search(modes, following, width, accuracy)
 
 
@@ -245,19 +245,23 @@ def _unit(rows: Array) -> Array:
     return rows / np.where(size > 0.0, size, 1.0)
 
 
-def _inside(cone: Array, guess: Array) -> Array | None:
+def inside(cone: Array, guess: Array | None = None) -> Array | None:
     """The centre of the largest ball in a cone and the unit cube, None if there is none.
 
     `guess` is returned if it lies inside.
     """
-    rows = _unit(cone)
+    rows, width = _unit(cone), cone.shape[1]
+    guess = np.zeros(width) if guess is None else guess
     if (rows @ guess >= _THIN).all():
         return guess
-    width = rows.shape[1]
-    found = linprog(
-        np.append(np.zeros(width), -1.0),
-        A_ub=np.hstack([-rows, np.ones((len(rows), 1))]),
-        b_ub=np.zeros(len(rows)),
-        bounds=[(-1.0, 1.0)] * width + [(0.0, 1.0)],
-    )
-    return np.asarray(found.x[:width]) if found.x[width] >= _THIN else None
+    for method in ("highs", "highs-ipm"):  # the first may give up on rows that are nearly parallel
+        found = linprog(
+            np.append(np.zeros(width), -1.0),
+            A_ub=np.hstack([-rows, np.ones((len(rows), 1))]),
+            b_ub=np.zeros(len(rows)),
+            bounds=[(-1.0, 1.0)] * width + [(0.0, 1.0)],
+            method=method,
+        )
+        if found.x is not None:
+            return np.asarray(found.x[:width]) if found.x[width] >= _THIN else None
+    return None

@@ -1,4 +1,4 @@
-"""Periodic orbits as fixed points of a return map, by Newton's method with its exact Jacobian."""
+"""Periodic orbits as fixed points of a return map, by Newton's method with its exact derivative."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.sensitivity.conewise import ConewiseMap, conewise
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import (
     FloquetMultipliers,
     floquet_multipliers,
-    product,
     projection,
     velocity,
 )
@@ -36,6 +36,7 @@ _SAMPLES = 8
 _ON = 1e-9
 _HALVINGS = 8
 _LEAVING = 1e-6
+_WINDOW, _SHARP = 1e-8, 1e-13  # s: guards that fire within it are one event
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +55,13 @@ class Section:
 class PeriodicOrbit:
     """An orbit from its section back to it.
 
-    linearization: of one period. return_jacobian (ndx, ndx): of the return map, which is zero
-    along the flow. residuals: the largest entry of P(x) - x before each step of Newton's method.
-    symmetry: up to which it closes.
+    linearization: of one period. return_map: the first-order map (ndx, ndx) of the return, which
+    is zero along the flow, and has kinks where guards fire together. residuals: the largest entry
+    of P(x) - x before each step of Newton's method. symmetry: up to which it closes.
     """
 
     linearization: Linearization
-    return_jacobian: Array
+    return_map: ConewiseMap
     residuals: tuple[float, ...]
     symmetry: Symmetry | None = None
 
@@ -84,6 +85,11 @@ class PeriodicOrbit:
         """Its duration, s."""
         return self.trajectory.end - self.trajectory.start
 
+    @property
+    def return_jacobian(self) -> Array:
+        """DP (ndx, ndx). Raises `InputError` where the return map has kinks, see `stability`."""
+        return self.return_map.matrix
+
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
         """Those of the orbit."""
@@ -106,7 +112,7 @@ def periodic_orbit(
     rtol: float = 1e-11,
     atol: float = 1e-11,
 ) -> PeriodicOrbit:
-    r"""The periodic orbit near x0: a fixed point of a return map P, by Newton's method.
+    r"""The periodic orbit near x0: a fixed point of a return map P, by semismooth Newton steps.
 
     section: a guard, where P leads from x to the state after the event of it; a `Section`; or
     a period in s, for systems that depend on time: P is then the flow over it. crossings: which
@@ -117,13 +123,17 @@ def periodic_orbit(
     .. math:: (I - DP)\, \delta x = P(x) - x, \qquad DP = \Big(I - \frac{f n^T}{n^T f}\Big) \Phi,
 
     with :math:`D_x R + \dot R\, D_x \delta t` of the event in place of the projection for a guard.
+    Where guards fire together P is linear on cones only, and of the steps that its pieces ask for
+    that one is taken which lies in its piece's cone, or nearest to it.
     DP has the flow in its kernel, so the equation is regular unless orbits come in families, of
     which the nearest is taken. Steps that do not lessen the residual are halved. The orbit is
-    found where the residual is below tolerance (1 + |x|).
+    found where the residual is below tolerance (1 + |x|). Guards that fire within 1e-8 s of each
+    other are one event, which moves the end by as little; where that keeps steps from being taken,
+    they are told apart until the orbit is found.
 
     Raises `InputError` for bad arguments, too few crossings from x0, another mode after the
-    return, or simultaneous events; `SimulationError` with all residuals where it does not
-    converge; and what `simulate` and `linearize` raise.
+    return, or others that fire with the guard of the section; `SimulationError` with all residuals
+    where it does not converge; and what `simulate` and `linearize` raise.
     """
     returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
                        number("start", start), input, symmetry, rtol, atol)  # fmt: skip
@@ -138,15 +148,16 @@ def periodic_orbit(
     for _ in range(max_steps):
         off = closing_error(symmetry, space, x, current.trajectory.final_state)
         residuals.append(float(np.abs(off).max()))
-        derivative = returns.jacobian(current)
+        derivative = returns.derivative(current)
         if residuals[-1] <= tolerance * (1.0 + float(np.abs(x).max())):
+            if returns.window != _WINDOW:
+                current = replace(returns, window=_WINDOW).at(x)
+                derivative = returns.derivative(current)
             return PeriodicOrbit(current, derivative, tuple(residuals), symmetry)
-        closing = np.eye(len(off)) - derivative
-        if symmetry is not None:
-            closing -= symmetry.along(closing)
-        solution = np.linalg.lstsq(closing, off, rcond=1e-10)[0]
-        step = np.asarray(solution, dtype=np.float64)
-        found = returns.descend(x, step, residuals[-1])
+        found = returns.descend(x, _newton_step(derivative, off, symmetry), residuals[-1])
+        if found is None and returns.window == _WINDOW:
+            returns = replace(returns, window=_SHARP)
+            found = x, returns.at(x)
         if found is None:
             break
         x, current = found
@@ -154,6 +165,18 @@ def periodic_orbit(
         f"Newton's method found no periodic orbit in mode {mode!r} near x0 = "
         f"{np.asarray(x0).tolist()}: residuals {[float(f'{r:.3g}') for r in residuals]}"
     )
+
+
+def _newton_step(derivative: ConewiseMap, off: Array, symmetry: Symmetry | None) -> Array:
+    """The step (ndx,) of least norm that closes an orbit off by `off`, of the piece it lies in."""
+    steps = []
+    for piece in derivative.pieces:
+        closing = np.eye(len(off)) - piece.matrix
+        if symmetry is not None:
+            closing -= symmetry.along(closing)
+        step = np.linalg.lstsq(closing, off, rcond=1e-10)[0]
+        steps.append((float((piece.cone @ step).min(initial=0.0)), step))
+    return np.asarray(max(steps, key=lambda found: found[0])[1], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -170,6 +193,7 @@ class _Returns:
     symmetry: Symmetry | None
     rtol: float
     atol: float
+    window: float = _WINDOW
 
     def __post_init__(self) -> None:
         if isinstance(self.section, str | Section):
@@ -211,6 +235,7 @@ class _Returns:
             span,
             law,
             terminal=self._returns(),
+            event_window=self.window,
             **options,  # type: ignore[arg-type]
         )
         if isinstance(section, str):
@@ -245,18 +270,20 @@ class _Returns:
                 return trial, lin
         return None
 
-    def jacobian(self, lin: Linearization) -> Array:
+    def derivative(self, lin: Linearization) -> ConewiseMap:
         """DP (ndx, ndx): deviations at the section, which trajectories reach at their own times."""
         if isinstance(self.section, str):
             last = len(lin.jumps) - 1
             jump = lin.linear_jump(last).state_at_events
-            return carried(self.symmetry, jump @ lin.arcs[last].end @ product(lin, 0, last))
-        whole = carried(self.symmetry, lin.state_transition)
+            return conewise(lin, last).then(carried(self.symmetry, jump))
+        whole = conewise(lin)
+        if self.symmetry is not None:
+            whole = whole.then(self.symmetry.matrix)
         if isinstance(self.section, Section):
             arc = lin.trajectory.arcs[-1]
             f = carried(self.symmetry, velocity(lin, arc, arc.end))
             normal = vector("section.normal", self.section.normal, len(f))
-            return projection(f, normal) @ whole
+            return whole.then(projection(f, normal))
         return whole
 
     def _through(self, run: HybridTrajectory, guard: str) -> HybridTrajectory:

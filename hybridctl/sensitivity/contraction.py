@@ -1,0 +1,245 @@
+r"""Piecewise quadratic forms that a conewise linear map shrinks, or stretches.
+
+With the pieces of the first L steps that a direction takes as cells c, cones :math:`E_c x \ge 0`,
+and A the piece with which the directions of c go on, into the cells c', a form
+:math:`V(x) = x^T V_c x` proves that the map P grows by at most :math:`\gamma` a step if
+
+.. math::
+    V_c - E_c^T U_c E_c \succeq I, \qquad
+    \gamma^2 V_c - A^T V_{c'} A - F^T W F \succeq 0, \qquad F = (E_c, E_{c'} A),
+
+with symmetric matrices U, W without negative entries, as :math:`V(Px) \le \gamma^2 V(x)` then. And
+it proves that motions grow by :math:`\gamma` a step at least if :math:`A^T V_{c'} A - \gamma^2 V_c
+- F^T W F \succ 0` and V is positive somewhere: V cannot vanish on the way on. Both are semidefinite
+programmes, whose answers are checked by the eigenvalues of these matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import clarabel
+import numpy as np
+from scipy import sparse
+
+from hybridctl.checks import Array
+from hybridctl.sensitivity.conewise import ConewiseMap
+from hybridctl.sensitivity.pieces import inside
+
+_SLACK = 1e-6  # relative: by how much more than asked for a form that is found may grow
+_CLEAR = 1e-6  # of the size of V: least growth that counts
+_SOLVED = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The pieces of some steps, in order, that directions in a cone (r, n) take.
+
+    matrices: those of the directions after 0, 1, ... steps, (len(pieces) + 1, n, n).
+    """
+
+    pieces: tuple[int, ...]
+    cone: Array
+    matrices: tuple[Array, ...]
+
+
+def routes(map: ConewiseMap, most: int) -> Iterator[list[Route]]:
+    """All routes of 1, 2, ... steps whose cone has an interior, until they are more than `most`."""
+    n = map.pieces[0].matrix.shape[1]
+    found = [Route((), np.zeros((0, n)), (np.eye(n),))]
+    while len(found := [longer for route in found for longer in _longer(map, route)]) <= most:
+        yield found
+
+
+def _longer(map: ConewiseMap, route: Route) -> list[Route]:
+    here, longer = route.matrices[-1], []
+    for k, piece in enumerate(map.pieces):
+        cone = np.vstack([route.cone, piece.cone @ here])
+        if len(piece.cone) == 0 or inside(cone) is not None:
+            matrices = (*route.matrices, piece.matrix @ here)
+            longer.append(Route((*route.pieces, k), cone, matrices))
+    return longer
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseForm:
+    """V(x) = x^T forms[c] x on the cones (r, n) of cells c, as `ConewiseMap` has them.
+
+    rate: V of the next deviation is at most rate^2 times V, or at least where it shows growth.
+    """
+
+    cones: tuple[Array, ...]
+    forms: Array
+    rate: float
+
+    def __call__(self, x: Array) -> float:
+        """V(x) for one deviation x (n,)."""
+        return float(x @ self.forms[_cell(self.cones, x)] @ x)
+
+
+def _cell(cones: Sequence[Array], x: Array) -> int:
+    """The cell in which a direction is, or to which it is nearest."""
+    return int(np.argmax([(cone @ x).min(initial=np.inf) for cone in cones]))
+
+
+class FormSearch:
+    """The programmes for forms on the cells of the directions that take the routes `cells`.
+
+    moves: the routes of one step more, which lead from cell to cell.
+    """
+
+    def __init__(self, cells: Sequence[Route], moves: Sequence[Route]) -> None:
+        self.cones = tuple(_rows(cell.cone) for cell in cells)
+        self._n = len(cells[0].matrices[0])
+        self._basis = _symmetric(self._n)
+        index = {cell.pieces: c for c, cell in enumerate(cells)}
+        self._moves = [
+            (index[m.pieces[:-1]], index[m.pieces[1:]], m.matrices[1], _products(_rows(m.cone)))
+            for m in moves
+            if m.pieces[1:] in index
+        ]
+
+    def shrinking(self, rate: float) -> PiecewiseForm | None:
+        """A positive form that grows by at most `rate` a step, if one is found."""
+        tight, checked = self._shrinking(rate * (1.0 - _SLACK), 1.0), self._shrinking(rate, 0.5)
+        z = tight.solve(tight.cost(self._traces(), weights=3.0))
+        return None if z is None or not checked.holds(z) else self._form(z, rate)
+
+    def growing(self, rate: float, along: Array) -> PiecewiseForm | None:
+        """A form that grows by at least `rate` a step and is positive at `along` (n,), if any."""
+        programme, eye = _Programme(len(self.cones) * len(self._basis)), np.eye(self._n)
+        margin = programme.variable()
+        seen = self._seen(_cell(self.cones, along), along[:, None])
+        programme.require(np.zeros((1, 1)), [seen, (margin, -np.eye(1)[None])])
+        for c in range(len(self.cones)):
+            for sign in (1.0, -1.0):
+                programme.require(eye, [self._seen(c, sign * eye, sign)])
+        for c, after, matrix, products in self._moves:
+            terms = [self._seen(c, eye, -(rate**2)), self._seen(after, matrix)]
+            programme.require(0.0 * eye, [*terms, (margin, -eye[None])], products)
+        z = programme.solve(programme.cost({margin: -1.0}))
+        if z is None or z[margin] < _CLEAR:
+            return None
+        z[margin] *= 0.5
+        return self._form(z, rate) if programme.holds(z) else None
+
+    def _shrinking(self, rate: float, floor: float) -> _Programme:
+        programme, eye = _Programme(len(self.cones) * len(self._basis)), np.eye(self._n)
+        for c, cone in enumerate(self.cones):
+            programme.require(-floor * eye, [self._seen(c, eye)], _products(cone))
+        for c, after, matrix, products in self._moves:
+            terms = [self._seen(c, eye), self._seen(after, matrix / rate, -1.0)]
+            programme.require(0.0 * eye, terms, products)
+        return programme
+
+    def _seen(self, c: int, matrix: Array, factor: float = 1.0) -> tuple[int, Array]:
+        """factor M' V_c M, as the first unknown and what stands with each."""
+        return c * len(self._basis), factor * (matrix.T @ self._basis @ matrix)
+
+    def _traces(self) -> dict[int, float]:
+        traces = np.tile(np.trace(self._basis, axis1=1, axis2=2), len(self.cones))
+        return dict(enumerate(traces.tolist()))
+
+    def _form(self, z: Array, rate: float) -> PiecewiseForm:
+        d = len(self._basis)
+        forms = np.tensordot(z[: len(self.cones) * d].reshape(-1, d), self._basis, 1)
+        return PiecewiseForm(self.cones, forms, rate)
+
+
+class _Programme:
+    """A linear cost under semidefinite inequalities, with weights that must not be negative."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._inequalities: list[tuple[Array, list[tuple[int, Array]]]] = []
+        self._weights: list[int] = []
+
+    def variable(self, count: int = 1) -> int:
+        """The index of the first of new unknowns."""
+        self.size += count
+        return self.size - count
+
+    def require(
+        self, constant: Array, terms: list[tuple[int, Array]], products: Array | None = None
+    ) -> None:
+        """constant + sum of terms (each matrices (k, n, n) for k unknowns) - products' sum >= 0."""
+        if products is not None and len(products):
+            first = self.variable(len(products))
+            self._weights.extend(range(first, self.size))
+            terms = [*terms, (first, -products)]
+        self._inequalities.append((constant, terms))
+
+    def cost(self, entries: Mapping[int, float], weights: float = 0.0) -> Array:
+        """The cost (size,) with these entries, and that of each weight."""
+        cost = np.zeros(self.size)
+        cost[self._weights] = weights
+        cost[list(entries)] = list(entries.values())
+        return cost
+
+    def holds(self, z: Array) -> bool:
+        """Whether all inequalities hold at z, without negative weights."""
+        z = z.copy()
+        z[self._weights] = np.maximum(z[self._weights], 0.0)
+        for constant, terms in self._inequalities:
+            value = constant.copy()
+            for first, matrices in terms:
+                value += np.tensordot(z[first : first + len(matrices)], matrices, 1)
+            if np.linalg.eigvalsh(value)[0] < 0.0:
+                return False
+        return True
+
+    def solve(self, cost: Array) -> Array | None:
+        """The unknowns, None where the solver finds none."""
+        rows, right, cones = [], [], []
+        for constant, terms in self._inequalities:
+            block = np.zeros((len(_packed(constant)), self.size))
+            for first, matrices in terms:
+                block[:, first : first + len(matrices)] -= _packed(matrices).T
+            rows.append(block)
+            right.append(_packed(constant))
+            cones.append(clarabel.PSDTriangleConeT(len(constant)))
+        rows.append(-np.eye(self.size)[self._weights])
+        right.append(np.zeros(len(self._weights)))
+        cones.append(clarabel.NonnegativeConeT(len(self._weights)))
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        settings.max_threads = 1
+        solver = clarabel.DefaultSolver(
+            sparse.csc_matrix((self.size, self.size)),
+            cost,
+            sparse.csc_matrix(np.vstack(rows)),
+            np.concatenate(right),
+            cones,
+            settings,
+        )
+        solution = solver.solve()
+        return np.array(solution.x) if solution.status in _SOLVED else None
+
+
+def _symmetric(n: int) -> Array:
+    """An orthonormal basis (n (n + 1) / 2, n, n) of the symmetric matrices."""
+    rows, columns = np.tril_indices(n)
+    basis = np.zeros((len(rows), n, n))
+    basis[np.arange(len(rows)), rows, columns] = np.where(rows == columns, 1.0, np.sqrt(0.5))
+    return np.maximum(basis, basis.transpose(0, 2, 1))
+
+
+def _packed(matrices: Array) -> Array:
+    """The coordinates (..., n (n + 1) / 2) of symmetric matrices (..., n, n) in that basis."""
+    rows, columns = np.tril_indices(matrices.shape[-1])
+    return matrices[..., rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0))
+
+
+def _rows(cone: Array) -> Array:
+    """The rows of a cone with the length 1."""
+    sizes = np.linalg.norm(cone, axis=1, keepdims=True)
+    return cone / np.where(sizes > 0.0, sizes, 1.0)
+
+
+def _products(cone: Array) -> Array:
+    """The symmetric matrices (m, n, n) of products of two rows of a cone, not negative in it."""
+    pairs = [np.outer(a, b) for a, b in combinations(cone, 2)]
+    stacked = np.array(pairs).reshape(len(pairs), cone.shape[1], cone.shape[1])
+    return stacked + stacked.transpose(0, 2, 1)
