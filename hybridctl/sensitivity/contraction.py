@@ -223,23 +223,23 @@ def _symmetric(n: int) -> Array:
     rows, columns = np.tril_indices(n)
     basis = np.zeros((len(rows), n, n))
     basis[np.arange(len(rows)), rows, columns] = np.where(rows == columns, 1.0, np.sqrt(0.5))
-    return np.maximum(basis, basis.transpose(0, 2, 1))
+    return np.asarray(np.maximum(basis, basis.transpose(0, 2, 1)))
 
 
 def _packed(matrices: Array) -> Array:
     """The coordinates (..., n (n + 1) / 2) of symmetric matrices (..., n, n) in that basis."""
     rows, columns = np.tril_indices(matrices.shape[-1])
-    return matrices[..., rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0))
+    return np.asarray(matrices[..., rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0)))
 
 
 def _rows(cone: Array) -> Array:
     """The rows of a cone with the length 1."""
     sizes = np.linalg.norm(cone, axis=1, keepdims=True)
-    return cone / np.where(sizes > 0.0, sizes, 1.0)
+    return np.asarray(cone / np.where(sizes > 0.0, sizes, 1.0))
 
 
 def _products(cone: Array) -> Array:
     """The symmetric matrices (m, n, n) of products of two rows of a cone, not negative in it."""
     pairs = [np.outer(a, b) for a, b in combinations(cone, 2)]
     stacked = np.array(pairs).reshape(len(pairs), cone.shape[1], cone.shape[1])
-    return stacked + stacked.transpose(0, 2, 1)
+    return np.asarray(stacked + stacked.transpose(0, 2, 1))

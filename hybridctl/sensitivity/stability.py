@@ -101,7 +101,7 @@ class Stability:
         for _ in range(count("periods", periods)):
             x = self.return_map(x)
             lengths.append(np.linalg.norm(x, axis=1))
-        return np.array(lengths).T
+        return np.asarray(np.array(lengths).T)
 
 
 def stability(
@@ -115,11 +115,10 @@ def stability(
 
     Raises `InputError` where a linearization is not that of one period.
     """
-    instance("orbit", orbit, (PeriodicOrbit, Linearization))
     if isinstance(orbit, PeriodicOrbit):
         lin, symmetry = orbit.linearization, orbit.symmetry
     else:
-        lin = orbit
+        instance("orbit", lin := orbit, Linearization)
         check_closed(lin, symmetry, 1e-6)
     whole = conewise(lin)
     if symmetry is not None:
@@ -260,7 +259,9 @@ class _Search:
         """A form that proves growth, if motions are seen to grow by `seen` per period."""
         for steps in range(1, self.depth + 1):
             search = self._forms(steps)
-            for part in (0.9, 0.5, 0.1) if search is not None else ():
+            if search is None:
+                break
+            for part in (0.9, 0.5, 0.1):
                 found = search.growing(seen**part, self._followed[0])
                 if found is not None:
                     return found
