@@ -54,7 +54,7 @@ HOME = {
     },
     "matplotlib": {"app/plots/panels.py"},
     "mujoco": {"interop/mujoco.py"},
-    "pinocchio": {"mechanics/robot.py"},
+    "pinocchio": {"mechanics/robot.py", "mechanics/sweeps.py"},
 }
 HEAVY = {"casadi", "matplotlib", "mujoco", "numpy", "pinocchio", "scipy"}
 FILES = sorted(

@@ -26,7 +26,6 @@ from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.equations import (
     AccelerationDerivatives,
     ContactAcceleration,
-    Friction,
     Rows,
     Solution,
     balanced,
@@ -36,6 +35,7 @@ from hybridctl.mechanics.equations import (
     shared,
     solve,
 )
+from hybridctl.mechanics.flat_terms import FlatTerms
 from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
@@ -51,6 +51,7 @@ from hybridctl.mechanics.sliding import (
     stop_of,
     surely,
 )
+from hybridctl.mechanics.surfaces import ExpressedSurface
 from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
@@ -72,8 +73,8 @@ class ContactDynamics:
     this changes nothing. s = 0 switches it off.
 
     terms: where mass, rows and their derivatives come from: functions "generated" from the robot,
-    or "pinocchio". Generated ones are faster, but have to be made once; "auto" does that for
-    robots of up to 24 velocities. For those of up to 7 whole modes are compiled then.
+    or "pinocchio". "auto" generates them for robots of up to 7 velocities, of which whole modes
+    are compiled then, and up to 24 where contacts are other than points on planes of the world.
 
     Redundant contacts share loads as `equations` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
@@ -105,17 +106,19 @@ class ContactDynamics:
         )
         self.all = ContactSet(robot, self.contacts)
         self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
+        self._in_space = all(len(tangents) == 2 for tangents in self.all.tangents)
         self._phases: dict[Modes, Phase] = {}
 
     @property
-    def is_generated(self) -> bool:
-        """Whether terms are generated functions."""
-        return isinstance(self.terms, GeneratedTerms)
+    def has_expressions(self) -> bool:
+        """Whether the equations can be written as expressions, see `mode_expressions`."""
+        known = all(isinstance(contact.surface, ExpressedSurface) for contact in self.contacts)
+        return known and self.robot.nv <= _GENERATED
 
     @property
     def compiles_modes(self) -> bool:
         """Whether field, guards and steps of each mode are generated functions."""
-        return self.is_generated and self.robot.nv <= _COMPILED
+        return isinstance(self.terms, GeneratedTerms) and self.robot.nv <= _COMPILED
 
     # Kinematics of all contacts
 
@@ -146,7 +149,10 @@ class ContactDynamics:
 
     def tangential(self, rows: Array) -> Array:
         """Values of all rows (r, ...) along the tangents of every contact (c, 2, ...)."""
-        result = np.zeros((len(self.contacts), 2, *rows.shape[1:]))
+        count = len(self.contacts)
+        if self._in_space:
+            return rows[count:].reshape(count, 2, *rows.shape[1:])
+        result = np.zeros((count, 2, *rows.shape[1:]))
         for i, tangents in enumerate(self.all.tangents):
             result[i, : len(tangents)] = rows[tangents]
         return result
@@ -170,7 +176,8 @@ class ContactDynamics:
         """The meaning of these modes of all contacts, made once."""
         known = self._phases.get(modes)
         if known is None:
-            known = self._phases.setdefault(modes, Phase(self.all.tangents, self.friction, modes))
+            made = Phase(self.all.tangents, self.friction, self.static_friction, modes)
+            known = self._phases.setdefault(modes, made)
         return known
 
     def acceleration(self, q: Array, v: Array, u: Array, modes: Modes) -> ContactAcceleration:
@@ -196,12 +203,12 @@ class ContactDynamics:
     def loaded(self, now: Solution, gaps: Array) -> ContactAcceleration:
         """Acceleration and forces of a solution, with loads shared inside the friction cones."""
         phase, count = now.phase, len(self.contacts)
-        forces, friction, slip = np.zeros(count), np.zeros((count, 2)), np.zeros((count, 2))
-        now = shared(now, self._friction(phase))
-        closed = list(phase.closed)
-        forces[closed], friction[closed] = phase.spread(now.forces)
-        if len(phase.owner) > len(closed):
-            slip[closed] = phase.spread(now.rows.rates)[1]
+        now = shared(now, phase.friction)
+        (forces, friction), (_, slip) = phase.spread(now.forces), phase.spread(now.rows.rates)
+        if not phase.whole:
+            forces, friction, slip = (
+                phase.among_all(part, count) for part in (forces, friction, slip)
+            )
         return ContactAcceleration(now.acceleration, forces, friction, slip, gaps, now)
 
     def kept_values(self, q: Array, v: Array) -> Values:
@@ -218,7 +225,7 @@ class ContactDynamics:
 
     def problem(self, phase: Phase, rows: Rows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
-        return problem(phase, rows, self._friction(phase))
+        return problem(phase, rows, phase.friction)
 
     def _solved(self, phase: Phase, rows: Rows) -> Solution:
         """The solution in the directions of sliding velocities, or, where there is none, of others.
@@ -233,7 +240,7 @@ class ContactDynamics:
         together = self._beginning(phase, rows, directions, slow)
         if together is not None:
             return together
-        friction = self._friction(phase)
+        friction = phase.friction
         moving = {k: s for k, s in directions.items() if k not in slow}
         held = shared(solve(self._holding(phase, slow), rows, moving), surely(friction, slow))
         stays = staying(held, slow, friction)
@@ -257,7 +264,7 @@ class ContactDynamics:
         others = begun_before(phase, rows)
         if not others:
             return None
-        friction, starting = self._friction(phase), sorted([*slow, *others])
+        friction, starting = phase.friction, sorted([*slow, *others])
         moving = {k: s for k, s in directions.items() if k not in starting}
         at_rest = rows.rates.copy()
         for k in starting:
@@ -276,10 +283,6 @@ class ContactDynamics:
         for k in contacts:
             modes[phase.closed[k]] = STICK
         return self.phase(tuple(modes))
-
-    def _friction(self, phase: Phase) -> Friction:
-        closed = list(phase.closed)
-        return Friction(self.static_friction[closed], self.friction[closed])
 
     def projected(self, phase: Phase, q: Array, v: Array) -> tuple[Array, Array]:
         """The state near (q, v) with the contacts of a phase closed and sticking, by least energy.
@@ -385,18 +388,19 @@ class ContactDynamics:
         self, q: Array, v: Array, u: Array, point: ContactAcceleration
     ) -> AccelerationDerivatives:
         """Those at a point that is known."""
-        c = len(self.contacts)
-        nv, columns = len(v), 2 * len(v) + len(u)
-        now, size = point.solution, len(self.all.owner)
-        forces_z, friction_z = np.zeros((c, columns)), np.zeros((c, 2, columns))
+        c, nv, now = len(self.contacts), len(v), point.solution
+        columns, size = 2 * nv + len(u), len(self.all.owner)
         if now is None:
             d = self.terms.derivatives(q, v, point.acceleration, np.zeros(size))
             both = np.hstack([-d.equations, self.robot.actuation])
             a_z = np.asarray(np.linalg.solve(self.robot.mass_matrix(q), both))
+            forces_z, friction_z = np.zeros((c, columns)), np.zeros((c, 2, columns))
         else:
             a_z, m_z, own, d = self._linearised(q, v, now)
-            closed = list(now.phase.closed)
-            forces_z[closed], friction_z[closed] = now.phase.spread(now.mix @ m_z + own)
+            phase, rows_z = now.phase, m_z if now.phase.identity else now.mix @ m_z + own
+            forces_z, friction_z = phase.spread(rows_z)
+            if not phase.whole:
+                forces_z, friction_z = phase.among_all(forces_z, c), phase.among_all(friction_z, c)
         rates_z, gaps_z = np.zeros((size, columns)), np.zeros((c, columns))
         rates_z[:, : 2 * nv] = d.rates
         gaps_z[:, :nv] = d.rates[:c, nv:]
@@ -414,19 +418,43 @@ class ContactDynamics:
         rows, jacobian, k = phase.all_rows, now.rows.jacobian, len(phase.closed)
         along = phase.scattered(now.forces, len(self.all.owner))
         d = self.terms.derivatives(q, v, now.acceleration, along)
-        turning = now.turning(now.multipliers)
-        rates_z, no_input = d.rates[rows], np.zeros((len(rows), nu))
-        own = -turning @ np.hstack([rates_z, no_input])
-        upper = jacobian.T @ own + np.hstack([-d.equations, self.robot.actuation])
-        change = d.accelerations[rows] + 2.0 * s * rates_z
-        change[:k, :nv] += s * s * jacobian[:k]
-        lower = -np.hstack([change, no_input])[phase.constrained]
-        even = None if now.even is None else self._linearised(q, v, now.even)[1]
+        rates_z, change = np.zeros((2, len(rows), 2 * nv + nu))
+        rates_z[:, : 2 * nv], change[:, : 2 * nv] = d.rates[rows], d.accelerations[rows]
+        upper = np.empty((nv, 2 * nv + nu))
+        np.negative(d.equations, out=upper[:, : 2 * nv])
+        upper[:, 2 * nv :] = self.robot.actuation
+        own = np.zeros_like(rates_z)
+        if phase.spatial:
+            own = -now.turning(now.multipliers) @ rates_z
+            upper += jacobian.T @ own
+        if s:
+            change += 2.0 * s * rates_z
+            change[:k, :nv] += s * s * jacobian[:k]
+        lower = -(change if phase.identity else change[phase.constrained])
+        even = None if now.even is None else self._even(q, now, rates_z, upper, lower, own)
         a_z, m_z = linearised(now, upper, lower, lambda y: self._turned(q, now, rates_z, y), even)
         if now.steered:
-            by_rows = np.hstack([change, no_input])
-            a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, by_rows)
+            a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, change)
         return a_z, m_z, own, d
+
+    def _even(
+        self, q: Array, now: Solution, rates_z: Array, upper: Array, lower: Array, own: Array
+    ) -> Array:
+        """The derivative (m, .) of the multipliers of equal weights, beside a solution's own terms.
+
+        Both have the same terms, which are linear in accelerations and forces.
+        """
+        even = now.even
+        assert even is not None
+        nv, phase, upper, lower = self.robot.nv, now.phase, upper.copy(), lower.copy()
+        forces = phase.scattered(even.forces - now.forces, len(self.all.owner))
+        d = self.terms.impulse_derivatives(q, even.acceleration - now.acceleration, forces)
+        upper[:, :nv] -= d.momentum
+        lower[:, :nv] -= d.rates[phase.held_rows]
+        if phase.spatial:
+            own_even = -even.turning(even.multipliers) @ rates_z
+            upper += now.rows.jacobian.T @ (own_even - own)
+        return linearised(even, upper, lower, lambda y: self._turned(q, even, rates_z, y), None)[1]
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
         """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""
@@ -438,17 +466,20 @@ class ContactDynamics:
         along = now.turning(np.ones(len(phase.constrained)))
         for slide in phase.spatial:
             pull = (now.rows.jacobian @ z @ along)[slide.rows]
-            change[slide.contact, : 2 * nv] -= pull @ rates_z[slide.rows]
+            change[slide.contact] -= pull @ rates_z[slide.rows]
         return change
 
 
 def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
-    """The terms asked for; "auto" generates those of small robots on surfaces it knows."""
-    if choice == "pinocchio" or (choice == "auto" and robot.nv > _GENERATED):
-        return PinocchioTerms(robot, rows)
-    try:
-        return GeneratedTerms(robot, rows)
-    except InputError:
-        if choice == "generated":
-            raise
-        return PinocchioTerms(robot, rows)
+    """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
+    ground = rows.on_ground() if robot.nv > 1 else None
+    by_sweeps = ground is not None and robot.nv > _COMPILED
+    if choice == "generated" or (choice == "auto" and robot.nv <= _GENERATED and not by_sweeps):
+        try:
+            return GeneratedTerms(robot, rows)
+        except InputError:
+            if choice == "generated":
+                raise
+    if ground is not None:
+        return FlatTerms(robot, ground, rows.owner)
+    return PinocchioTerms(robot, rows)

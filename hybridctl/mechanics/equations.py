@@ -34,7 +34,7 @@ from hybridctl.mechanics.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.phase import Friction, Phase
 from hybridctl.mechanics.terms import Values
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
@@ -78,7 +78,7 @@ class Solution:
     @property
     def forces(self) -> Array:
         """Forces along all rows (r,)."""
-        return np.asarray(self.mix @ self.multipliers)
+        return self.multipliers if self.phase.identity else self.mix @ self.multipliers
 
     def turning(self, multipliers: Array) -> Array:
         """K (r, r) of `Phase.turning`: of contacts whose direction is that of their velocity."""
@@ -129,21 +129,13 @@ class AccelerationDerivatives:
 
 def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
     r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
-    rates, gaps = values.rates[phase.all_rows], values.gaps[list(phase.closed)]
-    target = -values.drift[phase.all_rows]
+    rates, target = values.rates[phase.all_rows], -values.drift[phase.all_rows]
     if stabilization:
+        gaps = values.gaps[phase.places]
         target -= 2.0 * stabilization * rates
         target[: len(gaps)] -= stabilization**2 * gaps
     jacobian = values.jacobian[phase.all_rows]
     return Rows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
-
-
-@dataclass(frozen=True)
-class Friction:
-    """Static and kinetic coefficients of the closed contacts of a phase, (k,) each."""
-
-    static: Array
-    kinetic: Array
 
 
 def solve(

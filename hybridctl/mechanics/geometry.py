@@ -68,6 +68,19 @@ class Place(NamedTuple):
     axis: Array | None
 
 
+class Ground(NamedTuple):
+    """Points of moving bodies and planes of the world that they touch.
+
+    joints (c,): of the bodies; points (c, 3) in their frames; directions (r, 3) of all rows in the
+    world; heights (c,) of the planes along their normals.
+    """
+
+    joints: tuple[int, ...]
+    points: Array
+    directions: Array
+    heights: Array
+
+
 class ContactSet:
     """Contacts of a robot with their names resolved to joints.
 
@@ -315,6 +328,18 @@ class ContactSet:
             )
             for i in range(count)
         )
+
+    def on_ground(self) -> Ground | None:
+        """The contacts as points on planes of the world, None where some are something else."""
+        count = len(self._each)
+        moving = all(self.joint_a[:count]) and not any(self.joint_b[:count])
+        if self._flat is None or self._radius.any() or not moving:
+            return None
+        turn, origin = self._local[count:, :3, :3], self._local[count:, :3, 3]
+        directions = _times(turn[self.owner], self._flat)
+        here = ((np.zeros(3) - origin)[:, None, :] @ turn)[:, 0]
+        heights = -np.asarray(self._on_surfaces("distance", here))
+        return Ground(tuple(self.joint_a[:count]), self._local[:count, :3, 3], directions, heights)
 
     def _bend(
         self,

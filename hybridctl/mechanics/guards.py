@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.contact_states import (
     OPEN,
@@ -58,6 +59,14 @@ class ContactGuard(NamedTuple):
         return STICK if self.kind == "sticks" else OPEN
 
 
+class Alike(NamedTuple):
+    """Guards of one kind: their places among all, and their contacts and signs, (k,) each."""
+
+    at: Indices
+    contacts: Indices
+    signs: Array
+
+
 @dataclass(frozen=True)
 class ContactGuards:
     """All guards of a mode: their values (n,), and exact derivatives."""
@@ -83,24 +92,40 @@ class ContactGuards:
         forces = ("opens", "slips")
         return np.array([weight if guard.kind in forces else 1.0 for guard in self.guards])
 
+    @cached_property
+    def _kinds(self) -> dict[Kind, Alike]:
+        """Guards of each kind that there is."""
+        found = {}
+        for kind in dict.fromkeys(guard.kind for guard in self.guards):
+            at = [j for j, guard in enumerate(self.guards) if guard.kind == kind]
+            contacts, _, signs = zip(*(self.guards[j] for j in at), strict=True)
+            found[kind] = Alike(np.array(at), np.array(contacts), np.array(signs))
+        return found
+
     def values(self, point: ContactAcceleration) -> Array:
         """Of gaps in m, forces in N, speeds in m/s; positive inside the mode."""
-        return np.array([self._value(guard, point) for guard in self.guards])
+        values = np.empty(len(self.guards))
+        for kind, alike in self._kinds.items():
+            values[alike.at] = self._values(kind, alike, point)
+        return values
 
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
         """Derivatives by state (n, 2 nv) and input (n, nu), given those of the point."""
         nv = self.dynamics.robot.nv
-        z = np.array([self._slope(guard, q, d) for guard in self.guards])
+        z = np.empty((len(self.guards), d.acceleration_z.shape[1]))
+        for kind, alike in self._kinds.items():
+            z[alike.at] = self._jams(q, d) if kind == "jams" else self._changes(kind, alike, d)
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     def row(self, i: int, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
         """Those of guard i alone."""
-        n, z = 2 * self.dynamics.robot.nv, self._slope(self.guards[i], q, d)
+        n, guard = 2 * self.dynamics.robot.nv, self.guards[i]
+        if guard.kind == "jams":
+            z = self._jams(q, d)
+        else:
+            alone = Alike(np.array([i]), np.array([guard.contact]), np.array([guard.sign]))
+            z = self._changes(guard.kind, alone, d)[0]
         return GuardJacobian(np.zeros(()), z[:n], z[n:])
-
-    def _slope(self, guard: ContactGuard, q: Array, d: AccelerationDerivatives) -> Array:
-        """The derivative (2 nv + nu,) of a guard."""
-        return self._jams(q, d) if guard.kind == "jams" else self._change(guard, d)
 
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
         """D_p g (n, np), for parameters that leave kinematics alone.
@@ -109,40 +134,44 @@ class ContactGuards:
         friction. Of "jams", where a run ends, they are left out.
         """
         rows = np.zeros((len(self.guards), static_p.shape[1]))
-        for row, guard in zip(rows, self.guards, strict=True):
-            if guard.kind != "jams":
-                row += self._change(guard, d)
-            if guard.kind == "slips":
-                row += static_p[guard.contact] * d.point.forces[guard.contact]
+        for kind, alike in self._kinds.items():
+            if kind != "jams":
+                rows[alike.at] = self._changes(kind, alike, d)
+            if kind == "slips":
+                i = alike.contacts
+                rows[alike.at] += static_p[i] * d.point.forces[i, None]
         return rows
 
-    def _value(self, guard: ContactGuard, point: ContactAcceleration) -> float:
-        i, kind, sign = guard
+    def _values(self, kind: Kind, alike: Alike, point: ContactAcceleration) -> Array | float:
+        _, i, signs = alike
         if kind == "jams":
             now = point.solution
             return (1.0 if now is None else response_ratio(now)) - JAMMED
         if kind == "closes":
-            return float(point.gaps[i])
+            return point.gaps[i]
         if kind == "opens":
-            return float(point.forces[i])
+            return point.forces[i]
         if kind == "sticks":
-            if point.holds(i):
-                return -STANDSTILL
-            return float(sign * point.slip[i, 0] if sign else np.hypot(*point.slip[i]) - STOPPED)
-        pull = -sign * point.friction[i, 0] if sign else np.hypot(*point.friction[i])
-        return float(self.dynamics.static_friction[i] * point.forces[i] - pull)
+            moving = _length(signs, point.slip[i]) - np.where(signs, 0.0, STOPPED)
+            holds = [point.holds(j) for j in i.tolist()]
+            return np.where(holds, -STANDSTILL, moving)
+        limit = self.dynamics.static_friction[i] * point.forces[i]
+        return np.asarray(limit - _length(-signs, point.friction[i]))
 
-    def _change(self, guard: ContactGuard, d: AccelerationDerivatives) -> Array:
-        """The derivative (.,) of a guard."""
-        i, kind, sign = guard
+    def _changes(self, kind: Kind, alike: Alike, d: AccelerationDerivatives) -> Array:
+        """The derivatives (k, .) of guards of one kind."""
+        _, i, signs = alike
         if kind == "closes":
-            return np.asarray(d.gaps_z[i])
+            return d.gaps_z[i]
         if kind == "opens":
-            return np.asarray(d.forces_z[i])
+            return d.forces_z[i]
         if kind == "sticks":
-            return np.asarray(np.tensordot(self._slowing(guard, d.point), d.slip_z, axes=2))
-        limit = self.dynamics.static_friction[i] * d.forces_z[i]
-        return np.asarray(limit - _along(-sign, d.point.friction[i]) @ d.friction_z[i])
+            each = zip(i.tolist(), signs.tolist(), strict=True)
+            slowing = [self._slowing(contact, sign, d.point) for contact, sign in each]
+            return np.tensordot(slowing, d.slip_z, axes=2)
+        limit = self.dynamics.static_friction[i, None] * d.forces_z[i]
+        along = _directions(-signs, d.point.friction[i])
+        return np.asarray(limit - (along[:, None, :] @ d.friction_z[i])[:, 0])
 
     def _jams(self, q: Array, d: AccelerationDerivatives) -> Array:
         """The derivative (2 nv + nu,) of the response ratio."""
@@ -153,27 +182,27 @@ class ContactGuards:
             change[:columns] = response_ratio_derivative(terms, q, d.point.solution, rates_z)
         return change
 
-    def _slowing(self, guard: ContactGuard, point: ContactAcceleration) -> Array:
+    def _slowing(self, contact: int, sign: float, point: ContactAcceleration) -> Array:
         """The speed of a contact as a sum over sliding velocities, by its weights (c, 2).
 
         At a stop in a surface friction has taken away perturbations across, and has changed the
         speed along while it did (see `sliding.stop_of`).
         """
         weights = np.zeros((len(self.modes), 2))
-        if guard.sign or point.solution is None or point.holds(guard.contact):
-            weights[guard.contact, 0] = guard.sign
+        if sign or point.solution is None or point.holds(contact):
+            weights[contact, 0] = sign
             return weights
         now = point.solution
         phase = now.phase
-        k = phase.closed.index(guard.contact)
+        k = phase.closed.index(contact)
         along = np.zeros(len(phase.owner))
         s = now.directions[k]
-        along[phase.tangents[k]] = s if s @ point.slip[guard.contact] >= 0.0 else -s
+        along[phase.tangents[k]] = s if s @ point.slip[contact] >= 0.0 else -s
         _, slow = sliding_directions(phase, now.rows)
         if k in slow:
             response, across = stop_of(now, tuple(slow))
             along -= across @ (along @ now.rows.jacobian @ response)
-        weights[list(phase.closed)] = phase.spread(along)[1]
+        weights[phase.places] = phase.spread(along)[1]
         return weights
 
 
@@ -199,9 +228,14 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
         yield ContactGuard(_ALL, "jams")
 
 
-def _along(sign: float, vector: Array) -> Array:
-    """The unit direction (2,) in which a guard looks at sliding velocity or friction."""
-    if sign:
-        return np.array([sign, 0.0])
-    length = float(np.linalg.norm(vector))
-    return vector / length if length > 0.0 else np.zeros(2)
+def _length(signs: Array, vectors: Array) -> Array:
+    """Of vectors (k, 2) along their first direction times a sign, or of all where that is zero."""
+    first, second = vectors.T
+    return np.where(signs, signs * first, np.hypot(first, second))
+
+
+def _directions(signs: Array, vectors: Array) -> Array:
+    """The unit directions (k, 2) in which these lengths grow, zero for zero vectors."""
+    lengths = np.hypot(*vectors.T)
+    turned = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    return np.where(signs[:, None], signs[:, None] * (1.0, 0.0), turned)

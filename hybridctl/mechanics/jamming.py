@@ -12,6 +12,13 @@ n^T M^{-1} n`. Forces grow as 1/p. At p = 0 there are none, and for p < 0 none o
 (Genot and Brogliato 1999), so that a mode ends where p falls to `JAMMED`. Of redundant contacts
 both determinants vanish; p is then the ratio of the products of as many singular values as G has,
 which is zero where friction takes away one more of the motions that forces can make.
+
+Where R is regular p = 1 / det K follows from its factors alone, with
+
+.. math:: K = I - E^T X, \qquad R X = C M^{-1} J^T \Delta,
+
+:math:`\Delta` (r, s) the friction of the s sliding contacts for normal forces of one, and E (m, s)
+picking these. X are the multipliers of the motion y that this friction alone would make, C y = 0.
 """
 
 from __future__ import annotations
@@ -34,14 +41,45 @@ def can_jam(phase: Phase) -> bool:
 
 def response_ratio(now: Solution) -> float:
     """p of a mode in which contacts can jam."""
+    if now.kkt.regularity >= REGULAR_RESPONSE:
+        return 1.0 / float(np.linalg.det(_share(now)[0]))
     return _ratio(now.kkt, _without_friction(now))
 
 
 def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    """D p (2 nv,) by (q, v), from D p = p tr(R^+ D R - G^+ D G) with G = C M^-1 C^T.
+    """D p (2 nv,) by (q, v); rates_z (r, 2 nv): derivatives of the rates of all contacts."""
+    if now.kkt.regularity < REGULAR_RESPONSE:
+        return _ratio_derivative(terms, q, now, rates_z)
+    phase, (left, motion, forces) = now.phase, _share(now)
+    sliding = [slide.contact for slide in phase.sliding]
+    turns = now.turning(np.ones(len(phase.constrained))) @ rates_z[phase.all_rows]
+    inverse, change = np.linalg.inv(left), np.zeros(rates_z.shape[1])
+    for j, (y, f) in enumerate(zip(motion.T, forces.T, strict=True)):
+        d = terms.impulse_derivatives(q, y, phase.scattered(f, len(rates_z)))
+        turned = np.zeros_like(turns)
+        for s, slide in enumerate(phase.sliding):
+            turned[slide.rows] = left[s, j] * turns[slide.rows]
+        upper = now.rows.jacobian.T @ turned
+        upper[:, : len(y)] -= d.momentum
+        lower = np.zeros((len(phase.constrained), rates_z.shape[1]))
+        lower[:, : len(y)] = -d.rates[phase.held_rows]
+        change += inverse[j] @ now.kkt.solve(upper, lower)[1][sliding]
+    return np.asarray(change / np.linalg.det(left))
 
-    rates_z (r, 2 nv): derivatives of the sliding velocities of all contacts.
-    """
+
+def _share(now: Solution) -> tuple[Array, Array, Array]:
+    """K (s, s), the motions y (nv, s) of friction alone, and all their forces (r, s)."""
+    phase = now.phase
+    sliding = [slide.contact for slide in phase.sliding]
+    friction = now.mix[:, sliding].copy()
+    friction[sliding, np.arange(len(sliding))] = 0.0
+    none = np.zeros((len(phase.constrained), len(sliding)))
+    y, x = now.kkt.solve(-now.rows.jacobian.T @ friction, none)
+    return np.eye(len(sliding)) - x[sliding], y, now.mix @ x - friction
+
+
+def _ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
+    """The same from D p = p tr(R^+ D R - G^+ D G) with G = C M^-1 C^T."""
     phase, even = now.phase, _without_friction(now)
     held, rank = np.eye(len(phase.owner))[:, phase.constrained], _rank(even)
     change = np.zeros(rates_z.shape[1])

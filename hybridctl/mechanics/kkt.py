@@ -14,7 +14,18 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dgecon, dgesdd, dgetrf, dgetrs, dlange, dpotrf, dpotrs
+from scipy.linalg.lapack import (
+    dgecon,
+    dgeqp3,
+    dgeqrf,
+    dgetrf,
+    dgetrs,
+    dlange,
+    dorgqr,
+    dpotrf,
+    dpotrs,
+    dtrtrs,
+)
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.tolerances import RANK
@@ -78,12 +89,24 @@ class KKT:
         return np.asarray(x)
 
     @cached_property
+    def _independent(self) -> tuple[Array, Array]:
+        """Z (k, r), an orthonormal basis of the forces that act, and B (r, k), with Z' = B G."""
+        factors, pivots, tau, _, _ = dgeqp3(self.response)
+        sizes = np.abs(factors.diagonal())
+        rank = int((sizes > RANK * sizes[0]).sum())
+        range_of, _, _ = dorgqr(factors[:, :rank], tau[:rank])
+        acting = np.empty((len(sizes), rank))
+        acting[pivots - 1] = np.triu(factors)[:rank].T
+        basis, root = _orthonormal(acting)
+        return basis, dtrtrs(root, range_of.T, trans=1)[0]
+
+    @cached_property
     def _inverse(self) -> Array:
-        """G^+ (k, k) in the metric of the weights."""
-        root = np.sqrt(self.weights)
-        u, values, v, _ = dgesdd(self.response * root)
-        rank = int((values > RANK * values[0]).sum())
-        return np.asarray(root[:, None] * (v[:rank].T / values[:rank]) @ u[:, :rank].T)
+        """G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 B."""
+        basis, part = self._independent
+        half = np.sqrt(self.weights)[:, None]
+        spread, root = _orthonormal(half * basis)
+        return np.asarray(half * spread @ dtrtrs(root, part, trans=1)[0])
 
     def indeterminate(self) -> Array:
         """P (k, k): forces that change nothing, along the weighted least-norm ones."""
@@ -96,3 +119,10 @@ class KKT:
     def least_squares(self, change: Array) -> Array:
         """G^+ (G^+)^T b, for b (k, .): how a residual moves the forces as the equations turn."""
         return np.asarray(self._inverse @ (self._inverse.T @ change))
+
+
+def _orthonormal(columns: Array) -> tuple[Array, Array]:
+    """Q (n, r) and R (r, r) with Q R = columns (n, r), which are independent."""
+    factors, tau, _, _ = dgeqrf(columns)
+    q, _, _ = dorgqr(factors, tau)
+    return q, factors[: columns.shape[1]]

@@ -27,22 +27,36 @@ class Sliding:
     sign: float
 
 
+@dataclass(frozen=True)
+class Friction:
+    """Static and kinetic coefficients of the closed contacts of a phase, (k,) each."""
+
+    static: Array
+    kinetic: Array
+
+
 class Phase:
     """The closed contacts of one mode: which rows are constrained, which forces act.
 
-    tangents: for each of all c contacts its rows among all rows; friction (c,) is kinetic.
+    tangents: for each of all c contacts its rows among all rows; friction (c,) is kinetic, the
+    other coefficients are static.
 
     `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
     What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
     row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
     multiplier, and `held_rows` are the same among all. `held` are the sticking contacts, by their
-    place among the closed ones.
+    place among the closed ones. `whole`: whether all contacts are closed.
     """
 
-    def __init__(self, tangents: Sequence[Indices], friction: Array, modes: Modes) -> None:
+    def __init__(
+        self, tangents: Sequence[Indices], friction: Array, static: Array, modes: Modes
+    ) -> None:
         self.modes = modes
         self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
+        self.places = list(self.closed)
+        self.friction = Friction(static[self.places], friction[self.places])
         k = len(self.closed)
+        self.whole = k == len(modes)
         sizes = [len(tangents[i]) for i in self.closed]
         self.all_rows: Indices = np.array(
             [*self.closed, *(row for i in self.closed for row in tangents[i])], dtype=np.intp
@@ -62,6 +76,7 @@ class Phase:
             if modes[i] in SLIPS
         )
         self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        self._in_space = sizes == [2] * k
         self.identity = not self.sliding and len(self.constrained) == len(self.owner)
         self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
         for slide in self.sliding:
@@ -96,10 +111,18 @@ class Phase:
     def spread(self, rows: Array) -> tuple[Array, Array]:
         """Values of the rows (r, ...) as normal (k, ...) and tangential (k, 2, ...) parts."""
         k = len(self.closed)
+        if self._in_space:
+            return rows[:k], rows[k:].reshape(k, 2, *rows.shape[1:])
         tangential = np.zeros((k, 2, *rows.shape[1:]))
         for j, tangents in enumerate(self.tangents):
             tangential[j, : len(tangents)] = rows[tangents]
         return rows[:k], tangential
+
+    def among_all(self, closed: Array, total: int) -> Array:
+        """Values of the closed contacts (k, ...) among all `total` contacts, zero where open."""
+        result = np.zeros((total, *closed.shape[1:]))
+        result[self.places] = closed
+        return result
 
     def along_rows(self, multipliers: Array) -> Array:
         """Values of the multipliers (m, ...) along the rows (r, ...), zero for other rows."""
@@ -114,6 +137,8 @@ class Phase:
 
     def scattered(self, rows: Array, total: int) -> Array:
         """Values of the rows (r, ...) among all `total` rows, zero elsewhere."""
+        if self.whole:
+            return rows
         result = np.zeros((total, *rows.shape[1:]))
         result[self.all_rows] = rows
         return result

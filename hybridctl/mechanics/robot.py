@@ -1,4 +1,4 @@
-r"""The Pinocchio adapter: the only file that imports `pinocchio`.
+r"""The Pinocchio adapter.
 
 Pinocchio's functions write into a `Data` object and return views of it, and take indices and
 configurations on trust. `Robot` owns that scratch memory, one for each thread, resolves names
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pinocchio as pin
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, instance, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
@@ -37,6 +37,7 @@ from hybridctl.mechanics.joints import (
 )
 from hybridctl.mechanics.mjcf import check_mjcf, motors_of, parsed
 from hybridctl.mechanics.passive import JointIndices, Passive, Rotor, armature
+from hybridctl.mechanics.sweeps import Sweeps
 from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.tables import html_table
 
@@ -62,6 +63,7 @@ class Robot:
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
     `joints`: where those of one degree of freedom are among coordinates and velocities.
+    `resists`: whether there are springs or dampers.
     `source` is the URDF it was built from, a path or its text, or None.
     """
 
@@ -107,7 +109,7 @@ class Robot:
         self.passive = Passive.of(
             self.joints, self._model.damping, stiffness or {}, rest or {}, damping or {}
         )
-        self._resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
+        self.resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
 
     @staticmethod
     def from_urdf(
@@ -318,7 +320,17 @@ class Robot:
             mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
         return mask
 
+    def carriers(self) -> NDArray[np.bool_]:
+        """Whether velocity j moves the joint of velocity i, or is one of it: [i, j], (nv, nv)."""
+        joints = list(self._model.joints)[1:]
+        owners = [j for j, joint in enumerate(joints, 1) for _ in range(joint.nv)]
+        return np.array([self.supporting(j) for j in owners]) > 0.0
+
     # Dynamics
+
+    def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
+        """Sweeps for the bodies of these joints: with gravity, and without."""
+        return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
 
     def mass_matrix(self, q: Array) -> Array:
         """M(q), symmetric (nv, nv), with armature."""
@@ -327,12 +339,12 @@ class Robot:
     def bias(self, q: Array, v: Array) -> Array:
         """h(q, v) (nv,), springs and dampers included."""
         h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
-        return h + self.passive.torque(q, v) if self._resists else h
+        return h + self.passive.torque(q, v) if self.resists else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
         """The acceleration (nv,) with all contacts open."""
         tau = self.actuation @ u
-        if self._resists:
+        if self.resists:
             tau -= self.passive.torque(q, v)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 

@@ -140,8 +140,8 @@ class Task:
 
     def __post_init__(self) -> None:
         instance("system", self.system, ContactSystem)
-        if not self.system.dynamics.is_generated:
-            raise InputError("system must have generated terms, for robots of few joints")
+        if not self.system.dynamics.has_expressions:
+            raise InputError("system must have expressions: few joints, surfaces that have them")
         if any(contact.restitution for contact in self.system.contacts):
             raise InputError("contacts must have no restitution, for impacts of given modes")
         phases = sequence("phases", self.phases)

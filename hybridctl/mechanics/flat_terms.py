@@ -1,0 +1,130 @@
+r"""The terms of points that touch planes of the world, from as few sweeps as there can be.
+
+A row d . v_p of a contact at p is the power of the wrench w = (d, p x d). With Pinocchio's columns
+J in the world, and those that its derivatives of inverse dynamics leave (:math:`\partial_q V`,
+:math:`\partial_q A`, :math:`\partial_v A`), on the columns that move the point
+
+.. math::
+    D_q(J v) &= w^T \partial_q V - (d \times v_p)^T J_\omega, \\
+    D_q(J a + \dot J v) &= w^T \partial_q A - 2 (d \times v_p)^T \partial_q V_\omega
+        - (d \times a_p)^T J_\omega, \\
+    D_v(J a + \dot J v) &= w^T \partial_v A - 2 (d \times v_p)^T J_\omega,
+
+and :math:`D_q (J^T f)_i` by velocity j is K[i, j] where joint j carries joint i or is the same,
+and K[j, i] where i carries j, with :math:`K = \sum J_p^T [f]_\times J_\omega`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridctl.checks import Array, Indices
+from hybridctl.mechanics.geometry import Ground
+from hybridctl.mechanics.joints import skew
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sweeps import Slopes
+from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Values
+
+
+class FlatTerms:
+    """The terms of a robot whose contacts are points against planes of the world."""
+
+    def __init__(self, robot: Robot, ground: Ground, owner: Indices) -> None:
+        self._made_of = robot, ground, owner
+        self._robot, self._heights = robot, ground.heights
+        self._local, self._directions = ground.points, ground.directions
+        joints, count, rows = sorted(set(ground.joints)), len(ground.joints), np.arange(len(owner))
+        self._joints = [joints.index(j) for j in ground.joints]
+        along, turn = np.zeros((len(owner), count, 3)), np.zeros((len(owner), 3, count, 3))
+        along[rows, owner] = ground.directions
+        turn[rows, :, owner] = -skew(ground.directions)
+        self._along = along.reshape(len(owner), 3 * count)
+        self._turn = turn.reshape(3 * len(owner), 3 * count)
+        arms = np.concatenate((np.tile(np.eye(3), (count, 1, 1)), -skew(ground.points)), axis=2)
+        self._arms = arms.transpose(0, 2, 1)
+        self._moved = np.array([robot.supporting(j) for j in joints])[:, None, :]
+        self._mask = self._moved[self._joints, 0][owner]
+        self._of_joint = np.eye(len(joints))[:, self._joints]
+        self._before, self._gravity = robot.carriers(), robot.tree().gravity
+        self._falling, self._weightless = robot.sweeps(joints)
+
+    def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, Ground, Indices]]:
+        return type(self), self._made_of
+
+    def values(self, q: Array, v: Array, u: Array) -> Values:
+        """All terms at a point."""
+        robot, now, at = self._robot, self._falling.fall(q, v), self._joints
+        turns = now.rotations[at]
+        points = self._points(now.rotations, now.positions)
+        motions = now.motions[at]
+        local = motions @ self._arms  # velocity, and acceleration but for the turn of velocity
+        local[:, 1] += (skew(motions[:, 0, 3:]) @ local[:, 0, :, None])[:, :, 0]
+        velocity, acceleration = (local @ turns.transpose(0, 2, 1)).transpose(1, 0, 2)
+        jacobian = (self._wrenches(points) @ now.columns) * self._mask
+        drift = self._along @ (acceleration + self._gravity).ravel()
+        drive = robot.actuation @ u - now.bias
+        if robot.resists:
+            drive -= robot.passive.torque(q, v)
+        gaps = self._along[: len(points)] @ points.ravel() - self._heights
+        return Values(now.mass, drive, jacobian, drift, gaps, self._along @ velocity.ravel())
+
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
+        """Derivatives at given acceleration (nv,) and row forces (r,)."""
+        now = self._falling.slopes(q, v, a)
+        nv, points = len(v), self._points(now.rotations, now.positions)
+        speed, pull = now.velocities[self._joints], now.accelerations[self._joints]
+        velocity, acceleration = _at(speed, points), _at(pull, points)
+        acceleration += (skew(speed[:, 3:]) @ velocity[:, :, None])[:, :, 0]
+        across = self._turn @ np.array((velocity.ravel(), acceleration.ravel())).T
+        across_v, across_a = across.reshape(-1, 3, 2).transpose(2, 0, 1)
+        wrench, spin, mask = self._wrenches(points), now.columns[3:], self._mask
+        velocity_q, slip = now.acceleration_v - now.columns_rate, across_v @ spin
+        equations, accelerations, rates = (np.empty((n, 2 * nv)) for n in (nv, *2 * (len(mask),)))
+        np.subtract(now.bias_q, self._turning(now, points, forces), out=equations[:, :nv])
+        equations[:, nv:] = now.bias_v
+        if self._robot.resists:
+            each = np.arange(nv)
+            equations[each, each] += self._robot.passive.stiffness
+            equations[each, nv + each] += self._robot.passive.damping
+        changed = wrench @ now.acceleration_q + 2.0 * across_v @ velocity_q[3:] + across_a @ spin
+        np.multiply(changed, mask, out=accelerations[:, :nv])
+        np.multiply(wrench @ now.acceleration_v + 2.0 * slip, mask, out=accelerations[:, nv:])
+        np.multiply(wrench @ velocity_q + slip, mask, out=rates[:, :nv])
+        np.multiply(wrench @ now.columns, mask, out=rates[:, nv:])
+        return Derivatives(equations, accelerations, rates)
+
+    def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Derivatives of momentum and rates at a given velocity z (nv,)."""
+        now = self._weightless.slopes(q, None, z)
+        points = self._points(now.rotations, now.positions)
+        velocity = _at(now.accelerations[self._joints], points)
+        across = (self._turn @ velocity.ravel()).reshape(-1, 3)
+        rates = self._wrenches(points) @ now.acceleration_q + across @ now.columns[3:]
+        momentum = now.bias_q - self._turning(now, points, forces)
+        return ImpulseDerivatives(momentum, rates * self._mask)
+
+    def _points(self, rotations: Array, positions: Array) -> Array:
+        """Contact points (c, 3) in the world."""
+        at = self._joints
+        turned = (rotations[at] @ self._local[:, :, None])[:, :, 0]
+        return np.asarray(turned + positions[at])
+
+    def _wrenches(self, points: Array) -> Array:
+        """w (r, 6) of all rows."""
+        moments = (self._turn @ points.ravel()).reshape(-1, 3)
+        return np.concatenate((self._directions, moments), axis=1)
+
+    def _turning(self, now: Slopes, points: Array, forces: Array) -> Array:
+        """D_q (J' f) at fixed forces (r,)."""
+        pull = skew((forces @ self._along).reshape(-1, 3))
+        each = np.concatenate((pull, skew(points) @ pull), axis=1)
+        total = (self._of_joint @ each.reshape(len(pull), 18)).reshape(-1, 6, 3)
+        nv = now.columns.shape[1]
+        moving = (self._moved * now.columns).reshape(-1, nv)
+        k = moving.T @ (self._moved * (total @ now.columns[3:])).reshape(-1, nv)
+        return np.where(self._before, k, k.T)
+
+
+def _at(motion: Array, points: Array) -> Array:
+    """The linear part (k, 3) at points of spatial vectors (k, 6) of the origin."""
+    return np.asarray(motion[:, :3] + (skew(motion[:, 3:]) @ points[:, :, None])[:, :, 0])

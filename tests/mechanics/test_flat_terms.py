@@ -1,0 +1,78 @@
+"""Terms of points on planes of the world, against those of any contacts, on random robots."""
+
+import pickle
+
+import numpy as np
+import pinocchio as pin
+import pytest
+
+from hybridctl.mechanics import Contact, Plane, Sphere
+from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.flat_terms import FlatTerms
+from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.terms import PinocchioTerms
+from mechanics.random_robots import random_robot
+
+AGREE = 1e-10  # of the largest entry or one, as for the generated terms, and for their reasons
+
+
+def on_planes(seed):
+    """A robot of two joints at least, with one to four points on planes, some of them rough."""
+    pin.seed(seed)
+    rng = np.random.default_rng(seed)
+    robot, _ = random_robot(rng)
+    while robot.nv < 2:
+        robot, _ = random_robot(rng)
+    contacts = [
+        Contact(
+            f"point{i}",
+            str(rng.choice(robot.link_names)),
+            Plane(rng.normal(size=3), rng.normal(size=3)),
+            offset=rng.normal(size=3),
+            friction=float(rng.choice([0.0, 0.5])),
+        )
+        for i in range(rng.integers(1, 5))
+    ]
+    return robot, contacts, rng
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_terms_are_those_of_any_contacts(seed):
+    robot, contacts, rng = on_planes(seed)
+    rows = ContactSet(robot, contacts)
+    ground = rows.on_ground()
+    assert ground is not None
+    flat = pickle.loads(pickle.dumps(FlatTerms(robot, ground, rows.owner)))
+    general = PinocchioTerms(robot, rows)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    v, a = rng.normal(size=(2, robot.nv))
+    u, forces = rng.normal(size=robot.nu), rng.normal(size=len(rows.owner))
+    for name, at in {
+        "values": (q, v, u),
+        "derivatives": (q, v, a, forces),
+        "impulse_derivatives": (q, a, forces),
+    }.items():
+        found, expected = getattr(flat, name)(*at), getattr(general, name)(*at)
+        for part in found._fields:
+            right = getattr(expected, part)
+            scale = max(1.0, float(np.abs(right).max(initial=0.0)))
+            np.testing.assert_allclose(
+                getattr(found, part), right, rtol=0.0, atol=AGREE * scale, err_msg=part
+            )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_other_contacts_are_not_on_the_ground(seed):
+    robot, contacts, _ = on_planes(seed)
+    frame, carrier = contacts[0].frame, robot.link_names[0]
+    others = [
+        Contact("ball", frame, Sphere((0.0, 0.0, -9.0), 1.0)),
+        Contact("round", frame, Plane((0.0, 0.0, -9.0), (0.0, 0.0, 1.0)), radius=0.1),
+    ]
+    if carrier != frame:
+        others.append(Contact("on a link", frame, contacts[0].surface, body=carrier))
+    for other in others:
+        assert ContactSet(robot, [contacts[0], other]).on_ground() is None
+        terms = ContactDynamics(robot, [contacts[0], other], terms="pinocchio").terms
+        assert isinstance(terms, PinocchioTerms)
+    assert isinstance(ContactDynamics(robot, contacts, terms="pinocchio").terms, FlatTerms)
