@@ -122,7 +122,7 @@ class FlatTerms:
         nv = now.columns.shape[1]
         moving = (self._moved * now.columns).reshape(-1, nv)
         k = moving.T @ (self._moved * (total @ now.columns[3:])).reshape(-1, nv)
-        return np.where(self._before, k, k.T)
+        return np.asarray(np.where(self._before, k, k.T))
 
 
 def _at(motion: Array, points: Array) -> Array:

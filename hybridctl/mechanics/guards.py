@@ -231,7 +231,7 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
 def _length(signs: Array, vectors: Array) -> Array:
     """Of vectors (k, 2) along their first direction times a sign, or of all where that is zero."""
     first, second = vectors.T
-    return np.where(signs, signs * first, np.hypot(first, second))
+    return np.asarray(np.where(signs, signs * first, np.hypot(first, second)))
 
 
 def _directions(signs: Array, vectors: Array) -> Array:

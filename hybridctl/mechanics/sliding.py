@@ -11,14 +11,13 @@ from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.equations import (
-    Friction,
     Rows,
     Solution,
     balanced,
     linearised,
     problem,
 )
-from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.phase import Friction, Phase
 from hybridctl.mechanics.tolerances import (
     ALONG,
     AT_BORDER,
