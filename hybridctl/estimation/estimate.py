@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf
+from scipy.special import log_ndtr
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
@@ -136,3 +137,9 @@ def nearest_semidefinite(p: Array) -> Array:
         return p
     clipped = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return np.asarray(0.5 * (clipped + clipped.T))
+
+
+def truncated(mean: float) -> tuple[float, float]:
+    """Shift of the mean, and variance, of a normal distribution N(mean, 1) cut off below zero."""
+    ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))
+    return ratio, max(1.0 - ratio * (ratio + mean), 0.0)

@@ -6,6 +6,10 @@
 - "no_jump": the covariance is left as it is, and only the mean jumps.
 
 The noise of an event is added to all of them alike, so that they differ by this matrix alone.
+
+An event whose guard's rate is less certain than its sign has no first order at the mean: with
+another rate it comes much earlier or later, or never. Then what is taken to first order is the
+motion of those that have it, at their mean, see `_falling`; so the guard's noise counts there too.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from scipy.linalg import block_diag
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
+from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.model import JumpPoint
 from hybridctl.hybrid.system import HybridSystem
@@ -31,6 +36,7 @@ from hybridctl.sensitivity.variation import coefficients
 Strategy = Literal["saltation", "reset_jacobian", "no_jump"]
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian", "no_jump")
 Rates = dict[str, tuple[float, Array]]
+UNSURE = "less certain than its sign"
 _POINTS = 1024
 _SEED = 0
 
@@ -58,9 +64,10 @@ def jumped(
 ) -> Jumped:
     """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
 
-    Where an event has no first order (grazing, orders that matter), or its time none because the
-    rate of its guard is less certain than its sign, the Jacobian of its reset stands in; where
-    infinitely many events end their guards are taken to be zero. `note` says so.
+    Where an event has no first order (grazing, orders that matter), the Jacobian of its reset
+    stands in; where the rate of its guard is less certain than its sign, the derivatives are those
+    at the mean of all that have it; where infinitely many events end their guards are taken to be
+    zero. `note` says so.
     """
     if strategy == "saltation":
         result = _salted(system, event, p, guard_noise)
@@ -85,8 +92,12 @@ def _baseline(
         matrix = np.eye(len(p))
     result = _linear(matrix, p)
     noisy = noise is not None and any(noise.of(guard) for guard in event.guards)
-    if not noisy or event.accumulation is not None or _vague(_rates(system, event), p) is not None:
+    if not noisy or event.accumulation is not None:
         return result
+    rates = _rates(system, event)
+    vague = _vague(rates, p)
+    if vague is not None:
+        event = _falling(system, event, p, *rates[vague])
     added = _salted(system, event, np.zeros_like(p), noise).covariance
     return result._replace(covariance=result.covariance + added)
 
@@ -137,22 +148,20 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
     if event.accumulation is not None:
         return _rested(system, event, p)
     rates = _rates(system, event)
-    vague = _vague(rates, p)
+    vague, note = _vague(rates, p), None
     if vague is not None:
-        note = f"the rate of {vague!r} is less certain than its sign"
-        return _linear(reset_jacobian(system, event), p, note)
+        note = f"the rate of {vague!r} is {UNSURE}"
+        event = _falling(system, event, p, *rates[vague])
     variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
     try:
-        return _through(system, event, p, rates, variances)
+        return _through(system, event, p, variances)._replace(note=note)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
         return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
 
 
-def _through(
-    system: HybridSystem, event: Event, p: Array, rates: Rates, variances: Array
-) -> Jumped:
+def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> Jumped:
     """By the saltation matrix G and k k^T s / gdot^2, or as the moments of a piecewise-linear map.
 
     k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
@@ -167,7 +176,7 @@ def _through(
             found = _linear(jump.state, p)
             if not noisy:
                 return found
-            ((rate, _),) = rates.values()
+            ((rate, _),) = _rates(system, event).values()
             shift = jump.field_change / rate
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
@@ -185,6 +194,28 @@ def _vague(rates: Rates, p: Array) -> str | None:
     The time of its event is then no first-order function of the deviation.
     """
     return next((g for g, (rate, row) in rates.items() if abs(rate) < np.sqrt(row @ p @ row)), None)
+
+
+def _falling(system: HybridSystem, event: Event, p: Array, rate: float, row: Array) -> Event:
+    """The event at the mean of those whose guard falls; as it is where that is another event.
+
+    With the rate r and its row a, of variance s^2 = a P a^T, they are what is left of a normal
+    distribution cut off at a rate of zero.
+    """
+    s = float(np.sqrt(row @ p @ row))
+    space = system.mode(event.mode_before).space
+    way = p @ row * (-truncated(-rate / s)[0] / s)
+    x = space.normalize(space.integrate(event.state_before, way))
+    edge = system.outgoing(event.mode_before).edge(event.guards)
+    if edge is None:
+        return event
+    try:
+        jump = edge.reset(event.time, x, event.input_before)
+    except SimulationError:
+        return event
+    if jump.mode not in (None, event.mode_after) or jump.guards not in (None, event.guards):
+        return event
+    return replace(event, state_before=x, state_after=jump.state, report=jump.report)
 
 
 def _rates(system: HybridSystem, event: Event) -> Rates:

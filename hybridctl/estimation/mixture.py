@@ -29,10 +29,11 @@ from hybridctl.estimation.estimate import (
     corrected,
     nearest_semidefinite,
     right_jacobian,
+    truncated,
 )
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.points import center
-from hybridctl.estimation.reconcile import risen, truncated
+from hybridctl.estimation.reconcile import risen
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey

@@ -23,11 +23,15 @@ from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, SimulationError
-from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
+from hybridctl.estimation.estimate import (
+    Estimate,
+    corrected,
+    nearest_semidefinite,
+    truncated,
+)
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import Prediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
@@ -281,9 +285,3 @@ def _cut_or_fire(
     p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
     x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
     return now._replace(estimate=replace(e, mean=x, covariance=p))
-
-
-def truncated(mean: float) -> tuple[float, float]:
-    """Shift of the mean, and variance, of a normal distribution N(mean, 1) cut off below zero."""
-    ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))
-    return ratio, max(1.0 - ratio * (ratio + mean), 0.0)

@@ -12,6 +12,7 @@ import numpy as np
 from hybridctl.checks import Array, instance, member
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
+from hybridctl.estimation.jumps import UNSURE
 from hybridctl.estimation.record import Record, Sample
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
@@ -106,6 +107,11 @@ class FilterResult:
         return tuple((step.time, note) for step in self.steps for note in step.notes)
 
     @property
+    def unsure(self) -> int:
+        """How many events came at a rate of their guard that is less certain than its sign."""
+        return sum(UNSURE in note for _, note in self.notes)
+
+    @property
     def log_likelihood(self) -> float:
         """Sum over the values that were accepted; each counts all hypotheses by their weights."""
         return float(sum(i.log_likelihood for i in self.innovations if i.accepted))
@@ -123,6 +129,7 @@ class FilterResult:
         return {
             "steps": count,
             "events": len(self.events),
+            "unsure": self.unsure,
             "undone": sum(step.undone for step in self.steps),
             "rejected": len(self.rejected),
             "reopened": sum(step.reopened for step in self.steps),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
 from hybridctl.robots import ball, block
+from scipy.stats import truncnorm
 from sensitivity.test_boundary import ball_on_the_cone
 
 import hybridctl as hc
@@ -15,6 +16,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import _vague, jumped, reset_jacobian
 from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
+from hybridctl.estimation.record import Record, Series
 from hybridctl.sensitivity.gains import jump_gains
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
@@ -247,6 +249,43 @@ def test_rates_of_any_size_are_compared_with_their_deviation():
     assert _vague({"fast": (1e300, row), "slow": (-1.5, row)}, p) == "slow"
 
 
+@pytest.mark.parametrize("rate", [-1e-6, -0.02])
+@pytest.mark.parametrize("strategy", ["saltation", "reset_jacobian"])
+def test_noise_of_a_guard_counts_where_its_rate_is_less_certain_than_its_sign(rate, strategy):
+    """A floor w higher leaves the ball (1 + e) w higher, however fast it comes.
+
+    x+ = -e x - (1 + e) w: through a bounce, and the time between both floors at both speeds. Next
+    to that gravity makes little of the time by which the event is off, w / 0.04 m/s.
+    """
+    e, s, deviation = 0.8, 1e-12, 0.05
+    p = np.diag([1e-12, deviation**2])
+    system, x = bouncing_ball(e), np.array([0.0, rate])
+    event = hc.simulate(system, "air", np.array([1e-9, -0.5]), (0.0, 0.01)).events[0]
+    event = replace(event, state_before=x, state_after=np.array([0.0, -e * rate]))
+    found = [jumped(system, event, p, strategy, None, g) for g in (None, GuardNoise(s))]
+    added = found[1].covariance - found[0].covariance
+    assert added[0, 0] == pytest.approx((1.0 + e) ** 2 * s, rel=1e-9)
+    if strategy == "saltation":
+        assert found[0].covariance[0, 0] == pytest.approx(e**2 * p[0, 0], rel=1e-9)
+        assert "less certain than its sign" in found[0].note
+    else:
+        assert found[0].covariance[0, 0] == pytest.approx(p[0, 0], rel=1e-9)
+    # the speed of those that fall: that of a normal distribution cut off at zero
+    falling = truncnorm(-np.inf, -rate / deviation, rate, deviation).mean()
+    change = (1.0 + e) * GRAVITY / abs(falling)
+    assert added[1, 1] == pytest.approx(change**2 * s, rel=1e-6)
+
+
+def test_events_less_certain_than_their_sign_are_counted():
+    """A ball that comes to rest on an uncertain floor bounces slower than it knows."""
+    start = Estimate("air", 0.0, np.array([0.05, 0.0]), np.diag([1e-4, 1e-2]))
+    record = Record({"height": Series([0.6], [[0.0]])})
+    counts = [ball_filter().run(record, replace(start, covariance=scale * start.covariance))
+              for scale in (1e-8, 1.0)]  # fmt: skip
+    assert [c.summary()["unsure"] for c in counts] == [0, counts[1].unsure]
+    assert 0 < counts[1].unsure < len(counts[1].events)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -296,7 +335,7 @@ def test_several_events_fall_into_one_sample():
     )
 
 
-def test_an_event_whose_rate_is_less_certain_than_its_sign_has_no_first_order():
+def test_an_event_whose_rate_is_less_certain_than_its_sign_is_that_of_those_who_fall():
     """A ball at speed v that is known to s: gravity does not change that, dg'/dv = 1."""
     system = bouncing_ball()
     for speed, deviation, vague in ((1.0, 0.9, False), (1.0, 1.1, True), (1e-3, 1.1e-3, True)):
@@ -305,7 +344,12 @@ def test_an_event_whose_rate_is_less_certain_than_its_sign_has_no_first_order():
         p = np.diag([1e-6, (deviation * before / speed) ** 2])
         found = jumped(system, event, p, "saltation")
         assert (found.note is not None) == vague
-        expected = reset_jacobian(system, event) if vague else jump_gains(system, event).state
+        if vague:
+            s = deviation * before / speed
+            fall = truncnorm(-np.inf, before / s, -before, s).mean()
+            event = replace(event, state_before=np.array([event.state_before[0], fall]),
+                            state_after=np.array([event.state_after[0], -0.8 * fall]))  # fmt: skip
+        expected = jump_gains(system, event).state
         np.testing.assert_allclose(found.matrix, expected, rtol=1e-12, atol=1e-12)
 
 
