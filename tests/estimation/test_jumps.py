@@ -13,7 +13,7 @@ import hybridctl as hc
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import _vague, jumped, reset_jacobian
+from hybridctl.estimation.jumps import _vague, jumped
 from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
