@@ -23,22 +23,28 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
+import casadi as ca
 import numpy as np
-from matplotlib.axes import Axes
 from rich.console import Console
 
+from hybridctl import HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import GREEN, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import (
+    GREEN,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    plane,
+    power_law,
+    series,
+)
 from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import Guard, Mode, Reset, Transition
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
 from hybridctl.settings import Bounds, Positive, Settings, UnitInterval
-from hybridctl.spaces import VectorSpace
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
 
@@ -129,22 +135,17 @@ class Instance:
 
     def system(self) -> HybridSystem:
         """The field as four modes, whose guards -x_i fall through zero at the surfaces."""
-        modes, transitions = [], []
-        for signs in SIGNS:
-            modes.append(Mode(signs, VectorSpace(2), self._field(signs)))
-            for i in range(2):
-                if signs[i] < 0:
-                    target = tuple(1 if k == i else s for k, s in enumerate(signs))
-                    transitions.append(Transition(signs, _surface(i), Reset.identity(), target))
-        return HybridSystem(modes, transitions)
-
-    def _field(self, signs: Signs) -> Callable[[float, Array, Array], Array]:
-        limit, turning = self.limits[signs], self.turning
-        return lambda t, x, u: limit + turning * np.array([-x[1], x[0]])
-
-
-def _surface(i: int) -> Guard:
-    return Guard(f"x{i + 1}", lambda t, x, u: float(-x[i]))
+        x = ca.SX.sym("x", 2)
+        turned = self.turning * ca.vertcat(-x[1], x[0])
+        modes = [symbolic.Mode(b, x, self.limits[b] + turned) for b in SIGNS]
+        return symbolic.hybrid_system(
+            modes,
+            [
+                symbolic.Transition(b, f"x{i + 1}", -x[i], (*b[:i], 1, *b[i + 1 :]))
+                for b, i in product(SIGNS, range(2))
+                if b[i] < 0
+            ],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +173,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Simulate a ball and differences of every field."""
     cases = instances(config)
-    with progress(console, 0.0, float(config.rim + config.directions * len(config.steps))) as begin:
+    with progress(console, 0.0, 1.0) as begin:
         results = {name: study(config, case, begin(name)) for name, case in cases.items()}
     summary = {name: record(config, result) for name, result in results.items()}
     rows = [
@@ -228,23 +229,19 @@ def instances(config: Config) -> dict[str, Instance]:
 
 def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> Result:
     """Simulate the ball and the differences of one instance."""
-    system, done = instance.system(), 0
+    system = instance.system()
 
     def flow(deviations: Array) -> Array:
-        nonlocal done
-        ends = []
-        for dx in deviations:
-            start, span = instance.start + dx, (0.0, DURATION)
-            end = simulate(system, BEFORE, start, span, rtol=config.rtol, atol=config.atol)
-            ends.append(end.final_state - instance.end)
-            done += 1
-            tick(float(done))
-        return np.array(ends)
+        starts, span = instance.start + deviations, (0.0, DURATION)
+        batch = simulate_batch(system, BEFORE, starts, span, rtol=config.rtol, atol=config.atol)
+        batch.check()
+        return batch.states - instance.end
 
     rim = config.radius * circle(config.rim)
     around = circle(config.directions)
     predicted = instance.predict(around)
     errors = [np.abs(flow(step * around) / step - predicted).max() for step in config.steps]
+    tick(1.0)
     return Result(instance, rim, flow(rim), instance.predict(rim), np.array(errors))
 
 
@@ -271,61 +268,43 @@ def record(config: Config, result: Result) -> dict[str, Any]:
 
 
 ORDERS = (TRACKING, REFERENCE)
-STYLES = ("o-", "s--", "^-")
-MARKS = (*ORDERS, GREEN)
+MARKS = ((TRACKING, "o-"), (REFERENCE, "s--"), (GREEN, "^-"))
 DOT = 4  # of so many simulated points one is drawn
 
 
 def draw_balls(path: Path, results: Mapping[str, Result]) -> None:
     """The ball before the surfaces and its image behind them, simulated and predicted."""
-    figure = canvas(1.0 + 4.6 * len(results), 5.4)
-    grid = figure.subplots(1, len(results), squeeze=False)
-    for axes, (name, result) in zip(grid[0], results.items(), strict=True):
-        _draw_ball(axes, result)
-        axes.set_title(name, fontsize=10)
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
-    figure.suptitle("A ball of initial points and its image after 1 s")
-    save_figure(figure, path)
+    panels = [Panel(name, ball_lines(result)) for name, result in results.items()]
+    title, surfaces = "A ball of initial points and its image after 1 s", list(np.eye(2))
+    plane(path, [panels], title=title, labels=("x1 [m]", "x2 [m]"), surfaces=surfaces)
 
 
-def _draw_ball(axes: Axes, result: Result) -> None:
+def ball_lines(result: Result) -> list[Line]:
+    """The nominal path, the rim of the ball and its predicted image by order, simulated points."""
     instance, b = result.instance, result.instance.derivative()
     start, end = instance.start, instance.end
-    axes.axhline(0.0, color="#555555", lw=1.5)
-    axes.axvline(0.0, color="#555555", lw=1.5, label="surfaces")
-    times = np.linspace(0.0, 1.0, 61)
-    path = [instance.nominal(t) for t in times]
-    axes.plot(*np.transpose(path), color="black", lw=1.0, label="nominal")
-    axes.plot(*np.transpose([start, end]), "o", color="black", ms=4)
+    nominal = np.array([instance.nominal(t) for t in np.linspace(0.0, 1.0, 61)])
+    lines = [Line.through(nominal, "nominal", "black", "-", 1.0)]
     orders = b.follow(instance.turned(result.rim)).orders[:, 0]
     for first, color in enumerate(ORDERS):
+        mine = orders == first
         for points, centre, label in (
             (result.rim, start, None),
             (result.predicted, end, f"B-derivative, x{first + 1} = 0 first"),
         ):
-            mine = orders == first
             shown = np.where((mine | np.roll(mine, 1))[:, None], centre + points, np.nan)
-            axes.plot(*np.vstack([shown, shown[:1]]).T, color=color, lw=2.0, label=label)
-    axes.plot(*(end + result.image)[::DOT].T, "o", color="black", ms=3, label="simulated", zorder=4)
-    axes.set_aspect("equal")
-    axes.set_xlabel("x1 [m]")
-    axes.set_ylabel("x2 [m]")
-    axes.grid(alpha=0.3)
+            lines.append(Line.through(np.vstack([shown, shown[:1]]), label, color, "-", 2.0))
+    return [*lines, Line.through((end + result.image)[::DOT], "simulated", "black", ".")]
 
 
 def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, Result]) -> None:
     """Errors of one-sided differences of the flow, for shrinking steps."""
-    figure = canvas(6.2, 4.6)
-    axes = figure.subplots()
-    for (name, result), style, color in zip(results.items(), STYLES, MARKS, strict=True):
-        shown = np.maximum(result.errors, np.finfo(np.float64).eps)
-        axes.loglog(steps, shown, style, color=color, ms=4, lw=1.4, label=name)
-    scale = results["turning"].errors[0] / steps[0]
-    axes.loglog(steps, scale * np.array(steps), ":", color="black", lw=1.0, label="slope 1")
-    axes.set_xlabel("step [m]")
-    axes.set_ylabel("largest error [m/m]")
-    axes.set_title("One-sided differences of the flow against the B-derivative", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
+    sizes = np.array(steps)
+    lines = [
+        Line(sizes, np.maximum(result.errors, np.finfo(np.float64).eps), name, color, style)
+        for (name, result), (color, style) in zip(results.items(), MARKS, strict=True)
+    ]
+    lines.append(power_law(sizes, results["turning"].errors, 1.0))
+    title = "One-sided differences of the flow against the B-derivative"
+    panel = Panel("largest error [m/m]", lines, log=True)
+    series(path, [[panel]], title=title, xlabel="step [m]", xlog=True)

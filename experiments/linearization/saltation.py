@@ -30,7 +30,14 @@ from hybridctl.experiments.linearization.saltation_figures import draw_all
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, symbolic
+from hybridctl import (
+    HybridSystem,
+    HybridTrajectory,
+    linearize,
+    simulate,
+    simulate_batch,
+    symbolic,
+)
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, table
 from hybridctl.checks import Array
@@ -85,22 +92,18 @@ class Maps:
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Simulated runs, and covariances (nx, nx) at the end, about the mean.
+    """Starts and simulated ends (n, nx), and covariances (nx, nx) at the end, about the mean.
 
     before: of the starts. right, wrong: predicted from it by the two maps.
     """
 
     scale: float
-    runs: tuple[HybridTrajectory, ...]
+    starts: Array
+    ends: Array
     before: Array
     sampled: Array
     right: Array
     wrong: Array
-
-    @property
-    def ends(self) -> Array:
-        """Final states (n, nx)."""
-        return np.array([run.final_state for run in self.runs])
 
     def error(self, predicted: Array) -> float:
         """Of a predicted covariance, relative to the sampled one."""
@@ -129,6 +132,7 @@ class Result:
 
     errors: rows (deviation, largest error of the saltation matrix, of the Jacobian alone).
     pairs: along the direction of positions that the event makes equal, and along the surface.
+    paths: some runs of the first ensemble, those from farthest off first.
     """
 
     example: Example
@@ -136,6 +140,7 @@ class Result:
     errors: tuple[tuple[float, float, float], ...]
     ensembles: tuple[Ensemble, ...]
     pairs: tuple[Pair, ...]
+    paths: tuple[HybridTrajectory, ...]
 
     def normal_deviation(self, covariance: Array) -> float:
         """Standard deviation of the position along the normal of the surface, m."""
@@ -191,9 +196,11 @@ def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick
     for k, scale in enumerate(config.scales, 1):
         ensembles.append(ensemble(example, config, maps, scale, sample))
         tick(0.3 + 0.6 * k / len(config.scales))
-    result = Result(example, maps, errors, tuple(ensembles), pairs(example, config, maps))
+    starts = ensembles[0].starts
+    far = np.argsort(-np.linalg.norm(starts - example.start, axis=1))[:PATHS]
+    paths = tuple(simulate_from(example, config, starts[k]) for k in far)
     tick(1.0)
-    return result
+    return Result(example, maps, errors, tuple(ensembles), pairs(example, config, maps), paths)
 
 
 def simulate_from(example: Example, config: Config, start: Array) -> HybridTrajectory:
@@ -210,7 +217,28 @@ def simulate_from(example: Example, config: Config, start: Array) -> HybridTraje
         )
         if run.events:
             return run
-    raise InputError(
+    raise _not_one(example, start)
+
+
+def ends_from(example: Example, config: Config, starts: Array) -> Array:
+    """The ends (n, nx) of runs from starts (n, nx); raises as `simulate_from` does."""
+    batch = simulate_batch(
+        example.system,
+        example.mode,
+        starts,
+        (0.0, example.duration),
+        rtol=config.rtol,
+        atol=config.atol,
+    )
+    batch.check()
+    for start, events in zip(starts, batch.events, strict=True):
+        if len(events) != 1:
+            raise _not_one(example, start)
+    return batch.states
+
+
+def _not_one(example: Example, start: Array) -> InputError:
+    return InputError(
         f"the run from {start.tolist()} must have one event within {example.duration:g} s: choose "
         "another duration, or a smaller spread or displacement"
     )
@@ -232,10 +260,9 @@ def sweep(
     nominal = maps.run.final_state
     rows = []
     for length in config.deviations:
-        starts = length * directions
-        runs = [simulate_from(example, config, example.start + d) for d in starts]
-        found = np.array([run.final_state for run in runs]) - nominal
-        right, wrong = (np.abs(found - starts @ m.T).max() for m in (maps.right, maps.wrong))
+        offsets = length * directions
+        found = ends_from(example, config, example.start + offsets) - nominal
+        right, wrong = (np.abs(found - offsets @ m.T).max() for m in (maps.right, maps.wrong))
         rows.append((length, float(right), float(wrong)))
     return tuple(rows)
 
@@ -246,17 +273,11 @@ def ensemble(example: Example, config: Config, maps: Maps, scale: float, sample:
     The sample is the same at every scale and symmetric about zero, which takes its odd moments
     out: errors of a predicted covariance fall as the square of the scale.
     """
-    deviations = scale * sample
-    runs = tuple(simulate_from(example, config, example.start + d) for d in deviations)
-    before, after = covariance(deviations), covariance(np.array([r.final_state for r in runs]))
+    starts = example.start + scale * sample
+    ends = ends_from(example, config, starts)
+    before, after = (np.cov(states.T, bias=True) for states in (scale * sample, ends))
     right, wrong = (m @ before @ m.T for m in (maps.right, maps.wrong))
-    return Ensemble(scale, runs, before, after, right, wrong)
-
-
-def covariance(sample: Array) -> Array:
-    """Covariance (nx, nx) of a sample (n, nx) about its mean."""
-    centred = sample - sample.mean(axis=0)
-    return np.asarray(centred.T @ centred / len(sample), dtype=np.float64)
+    return Ensemble(scale, starts, ends, before, after, right, wrong)
 
 
 def pairs(example: Example, config: Config, maps: Maps) -> tuple[Pair, ...]:
@@ -284,6 +305,7 @@ def _pair(example: Example, config: Config, maps: Maps, direction: Array) -> Pai
 SUMMARY = "perturbations and covariances of a ball through an impact, by the saltation matrix"
 
 GRAVITY = 9.81
+PATHS = 40  # simulated paths that are drawn of an ensemble
 
 
 @dataclass(frozen=True)

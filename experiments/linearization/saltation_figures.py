@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import (
+    BASELINE,
+    GREEN,
+    ORANGE,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    plane,
+    power_law,
+    series,
+)
 from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -19,11 +29,12 @@ if TYPE_CHECKING:
     from hybridctl.experiments.linearization.saltation import Pair, Result
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
-COLORS = (GREEN, ORANGE, TRACKING, REFERENCE)
-PATHS = 40  # simulated paths that are drawn of an ensemble
+MAPS = ((RIGHT, "saltation matrix"), (WRONG, "reset's Jacobian"))
+STYLES = ((GREEN, "o--"), (ORANGE, "v:"), (TRACKING, "s-"), (REFERENCE, "^-"))
 ARROWS = 4  # deviations that are drawn of the constant flow
 SIGMAS = 2.0
 PERIOD = 4e-3  # s, between drawn points
+in_plane = partial(plane, labels=("q1, horizontal [m]", "q2, vertical [m]"))
 
 
 def draw_all(results: Mapping[str, Result], folder: RunFolder) -> None:
@@ -38,153 +49,102 @@ def draw_all(results: Mapping[str, Result], folder: RunFolder) -> None:
 
 def draw_drop(path: Path, results: Mapping[str, Result]) -> None:
     """Balls from start to end, and the positions at the end with both predictions."""
-    figure, grid = _figure(2, len(results), (1.0 + 4.4 * len(results), 9.6))
-    for column, (name, result) in enumerate(results.items()):
-        nominal, e = result.maps.run, result.ensembles[0]
-        overview, end = grid[0][column], grid[1][column]
-        for run in e.runs[:PATHS]:
-            overview.plot(*_positions(run).T, color=SAMPLED, lw=0.5, alpha=0.5)
-        drawn = [_positions(run) for run in (nominal, *e.runs[:PATHS])]
-        overview.plot(*drawn[0].T, color="black", lw=1.4, label="nominal")
-        drawn += _ellipses(overview, result, with_start=True)
-        close = _ellipses(end, result)
-        end.plot(*e.ends[:, :2].T, ".", color="black", ms=2.5, label="simulated", zorder=4)
-        overview.set_title(f"a ball that {name}", fontsize=10)
-        end.set_title(f"{name}: positions at t = {nominal.end:g} s", fontsize=10)
-        for axes, points in ((overview, drawn), (end, close)):
-            _surface(axes, result)
-            _plane(axes, np.concatenate(points))
-            axes.legend(fontsize=7, loc="upper right")
-    figure.suptitle(f"Balls dropped on a slope, ellipses of {SIGMAS:g} standard deviations")
-    save_figure(figure, path)
+    above, below = [], []
+    for name, result in results.items():
+        paths = [_path(run, None, SAMPLED, 0.5) for run in result.paths]
+        nominal = _path(result.maps.run, "nominal")
+        ends = Line.through(result.ensembles[0].ends[:, :2], "simulated", "black", ".")
+        about = Panel(f"a ball that {name}", [*paths, nominal, *_ellipses(result, start=True)])
+        above.append(about)
+        below.append(Panel(f"{name}: positions at the end", [*_ellipses(result), ends]))
+    title = f"Balls dropped on a slope, ellipses of {SIGMAS:g} standard deviations"
+    in_plane(path, [above, below], title=title, surfaces=_surface(results))
 
 
 def draw_flow(path: Path, result: Result) -> None:
     """Deviations (left) and a covariance (right) through a change of a constant flow."""
-    figure, ((left, right),) = _figure(1, 2, (11.5, 6.1))
-    nominal, e = result.maps.run, result.ensembles[0]
-    start, end = (nominal(t)[:2] for t in (nominal.start, nominal.end))
-    lengths = [-float(np.linalg.norm(run(run.start) - start)) for run in e.runs]
-    longest = [e.runs[k] for k in np.argsort(lengths)[:ARROWS]]
-    for k, run in enumerate(longest):
-        offset = run(run.start) - start
-        left.plot(*_positions(run).T, color=SAMPLED, lw=1.0, label=None if k else "simulated")
-        left.plot(*run.final_state, "o", color=SAMPLED, ms=5)
-        _arrow(left, start, offset, SAMPLED, None)
-        _arrow(left, end, result.maps.wrong @ offset, WRONG, None if k else "reset's Jacobian")
-        _arrow(left, end, result.maps.right @ offset, RIGHT, None if k else "saltation matrix")
-    left.set_title("deviations", fontsize=10)
-    right.plot(*e.ends.T, ".", color=SAMPLED, ms=2, label="simulated")
-    right.plot(*np.array([run(run.start) for run in e.runs]).T, ".", color=SAMPLED, ms=2)
-    drawn = _ellipses(right, result, with_start=True)
-    right.set_title(f"covariance, ellipses of {SIGMAS:g} standard deviations", fontsize=10)
-    drawn += [_positions(run) for run in longest]
-    for axes in (left, right):
-        axes.plot(*_positions(nominal).T, color="black", lw=1.4, label="nominal")
-        _surface(axes, result)
-        _plane(axes, np.concatenate(drawn))
-        axes.legend(fontsize=8, loc="lower right")
-    figure.suptitle("A constant flow that changes at a line")
-    save_figure(figure, path)
+    maps, e = result.maps, result.ensembles[0]
+    nominal, (start, end) = _path(maps.run, "nominal"), (maps.run(0.0), maps.run.final_state)
+    arrows = []
+    for k, run in enumerate(result.paths[:ARROWS]):
+        offset = run(0.0) - start
+        arrows.append(_path(run, None if k else "simulated", SAMPLED, 1.0))
+        for matrix, (color, label) in zip((maps.right, maps.wrong), MAPS, strict=True):
+            tip = np.array([end, end + matrix @ offset])
+            arrows.append(Line.through(tip[:, :2], None if k else label, color, ".-"))
+    clouds = [Line.through(cloud[:, :2], None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
+    ellipses = _ellipses(result, start=True)
+    caption = f"covariance, ellipses of {SIGMAS:g} standard deviations"
+    row = [Panel("deviations", [*arrows, nominal]), Panel(caption, [*clouds, *ellipses, nominal])]
+    title = "A constant flow that changes at a line"
+    in_plane(path, [row], title=title, surfaces=_surface({"flow": result}))
 
 
 def draw_pairs(path: Path, results: Mapping[str, Result]) -> None:
     """Balls that start apart along the direction that the impact takes out, and along the slope."""
-    figure, grid = _figure(2, len(results), (1.0 + 5.0 * len(results), 11.0))
     captions = ("along the null vector of the saltation matrix", "along the slope")
-    for column, (name, result) in enumerate(results.items()):
-        for axes, pair, caption in zip(
-            (grid[0][column], grid[1][column]), result.pairs, captions, strict=True
-        ):
+    names = (("nominal", "black"), ("one side", RIGHT), ("the other side", WRONG))
+    rows = []
+    for k, caption in enumerate(captions):
+        row = []
+        for name, result in results.items():
+            pair, lines = result.pairs[k], []
             runs = (result.maps.run, *pair.runs)
-            drawn = [_positions(run) for run in runs]
-            names = ("nominal", "one side", "the other side")
-            for points, color, label in zip(drawn, ("black", RIGHT, WRONG), names, strict=True):
-                axes.plot(*points.T, color=color, lw=1.3, label=label)
-                axes.plot(*points[-1], "o", color=color, ms=5)
-            _surface(axes, result)
-            _plane(axes, np.concatenate(drawn))
-            axes.set_title(f"{name}, apart {caption}\n{_gaps(pair)}", fontsize=9)
-            axes.legend(fontsize=8, loc="upper right")
-    figure.suptitle("Which differences of position an impact takes out")
-    save_figure(figure, path)
+            for run, (label, color) in zip(runs, names, strict=True):
+                end = run.final_state[None, :2]
+                lines += [_path(run, label, color), Line.through(end, None, color, "o")]
+            row.append(Panel(f"{name}, apart {caption}\n{_gaps(pair)}", lines))
+        rows.append(row)
+    title = "Which differences of position an impact takes out"
+    in_plane(path, rows, title=title, surfaces=_surface(results))
 
 
 def draw_errors(path: Path, results: Mapping[str, Result]) -> None:
     """Errors of predicted deviations over their length, for both maps."""
-    figure, grid = _figure(1, 2, (10.5, 4.6), share=True)
-    styles = dict(zip(results, (("o", "--"), ("v", ":"), ("s", "-"), ("^", "-")), strict=False))
-    for axes, k, title in zip(
-        grid[0], (1, 2), ("saltation matrix", "reset's Jacobian"), strict=True
-    ):
-        for (name, result), color in zip(results.items(), COLORS, strict=False):
-            marker, line = styles[name]
+    panels = []
+    for k, (_, label) in enumerate(MAPS, 1):
+        lines = []
+        for (name, result), (color, style) in zip(results.items(), STYLES, strict=True):
             rows = np.array(result.errors)
-            axes.loglog(
-                rows[:, 0], rows[:, k], marker + line, color=color, ms=4, lw=1.2, label=name
-            )
-        reference = np.array(results["sticks"].errors)[:, 0]
-        scale = 0.3 * results["sticks"].errors[0][k]
-        order = 2 if k == 1 else 1
-        axes.loglog(
-            reference, scale * reference**order, ":", color="black", lw=0.9, label=f"slope {order}"
-        )
-        axes.set_title(f"prediction by the {title}", fontsize=10)
-        axes.set_xlabel("length of the deviation [spreads]")
-        axes.set_ylabel("largest error at the end [m, m/s]")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.suptitle("Errors of predicted deviations")
-    save_figure(figure, path)
+            lines.append(Line(rows[:, 0], rows[:, k], name, color, style, 1.2))
+        of = np.array(results["sticks"].errors)
+        lines.append(power_law(of[:, 0], 0.3 * of[:, k], 3.0 - k))
+        panels.append(Panel(f"error of the {label} [m, m/s]", lines, log=True))
+    series(
+        path,
+        [panels],
+        title="Errors of predicted deviations",
+        xlabel="length of the deviation [spreads]",
+        xlog=True,
+    )
 
 
-def _figure(
-    rows: int, columns: int, size: tuple[float, float], *, share: bool = False
-) -> tuple[Figure, list[list[Axes]]]:
-    figure = canvas(*size)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
-    return figure, grid.tolist()
+def _path(
+    run: HybridTrajectory, label: str | None, color: str = "black", width: float = 1.4
+) -> Line:
+    """The positions over a whole run."""
+    points = np.concatenate([arc(times)[:, :2] for arc, times in run.sampled(PERIOD)])
+    return Line.through(points, label, color, "-", width)
 
 
-def _plane(axes: Axes, points: Array) -> None:
-    """Square axes to scale around these points."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    centre, half = 0.5 * (low + high), 0.55 * float((high - low).max())
-    axes.set_xlim(centre[0] - half, centre[0] + half)
-    axes.set_ylim(centre[1] - half, centre[1] + half)
-    axes.set_aspect("equal")
-    axes.locator_params(nbins=6)
-    axes.set_xlabel("q1, horizontal [m]")
-    axes.set_ylabel("q2, vertical [m]")
-    axes.grid(alpha=0.3)
+def _surface(results: Mapping[str, Result]) -> list[Array]:
+    """The direction of the line, through the origin, at which the events happen."""
+    normal = next(iter(results.values())).example.normal
+    return [np.array([normal[1], -normal[0]])]
 
 
-def _positions(run: HybridTrajectory) -> Array:
-    """Positions (n, 2) over a whole run."""
-    return np.concatenate([arc(times)[:, :2] for arc, times in run.sampled(PERIOD)])
-
-
-def _surface(axes: Axes, result: Result) -> None:
-    """The line at which the event happens."""
-    n, at = result.example.normal, result.maps.event.state_before[:2]
-    along = np.array([n[1], -n[0]])
-    axes.axline(tuple(at), tuple(at + along), color="#555555", lw=1.8, zorder=1)
-
-
-def _ellipses(axes: Axes, result: Result, *, with_start: bool = False) -> list[Array]:
-    """Draw covariances of the positions about the nominal ones; returns the curves (n, 2)."""
+def _ellipses(result: Result, *, start: bool = False) -> list[Line]:
+    """Covariances of the positions, at the end as predicted, about the nominal ones."""
     e, run = result.ensembles[0], result.maps.run
     drawn = [
+        (run(run.start), e.before, SAMPLED, "start", 1.6),
         (run.final_state, e.wrong, WRONG, "reset's Jacobian", 1.6),
         (run.final_state, e.right, RIGHT, "saltation matrix", 2.4),
     ]
-    if with_start:
-        drawn.insert(0, (run(run.start), e.before, SAMPLED, "start", 1.6))
-    curves = []
-    for centre, covariance, color, label, width in drawn:
-        curves.append(centre[:2] + _ellipse(covariance[:2, :2]))
-        axes.plot(*curves[-1].T, color=color, lw=width, label=label, zorder=3)
-    return curves
+    return [
+        Line.through(centre[:2] + _ellipse(p[:2, :2]), label, color, "-", width)
+        for centre, p, color, label, width in drawn[0 if start else 1 :]
+    ]
 
 
 def _ellipse(covariance: Array) -> Array:
@@ -193,20 +153,6 @@ def _ellipse(covariance: Array) -> Array:
     turn = np.linspace(0.0, 2.0 * np.pi, 181)
     radii = SIGMAS * np.sqrt(np.maximum(sizes, 0.0))
     return np.asarray((np.stack([np.cos(turn), np.sin(turn)], 1) * radii) @ vectors.T)
-
-
-def _arrow(axes: Axes, tail: Array, vector: Array, color: str, label: str | None) -> None:
-    axes.quiver(
-        *tail[:2],
-        *vector[:2],
-        color=color,
-        angles="xy",
-        scale_units="xy",
-        scale=1.0,
-        width=0.004,
-        label=label,
-        zorder=3,
-    )
 
 
 def _gaps(pair: Pair) -> str:

@@ -30,7 +30,16 @@ from rich.table import Table
 from hybridctl import HybridTrajectory, simulate
 from hybridctl.app import plugins
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import (
+    GREEN,
+    ORANGE,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    power_law,
+    series,
+)
 from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
@@ -338,36 +347,29 @@ def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
     ]
 
 
-COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
-STYLES = ("o-", "s-", "^-", "d-")
+MARKS = ((TRACKING, "o"), (REFERENCE, "s"), (GREEN, "^"), (ORANGE, "d"))
 
 
 def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Result]) -> None:
-    """Remainders on the left, derivative errors with and without saltation on the right."""
-    figure = canvas(10.5, 4.8)
-    left, right = figure.subplots(1, 2)
-    for (name, result), color, style in zip(results.items(), COLORS, STYLES, strict=False):
-        label: str | None = name
-        for remainders in result.remainders:
-            left.loglog(config.sizes, remainders, style, color=color, ms=4, lw=1.0, label=label)
-            label = None
-        errors = result.derivative_errors
-        right.loglog(config.steps, errors, style, color=color, ms=4, lw=1.3, label=name)
-        right.loglog(config.steps, result.reset_errors, style[0] + ":", color=color, ms=4, lw=1.3)
-    sizes = np.array(config.sizes)
-    least = min(float(result.remainders[:, 0].min()) for result in results.values())
-    guide = 0.3 * least * (sizes / sizes[0]) ** 2
-    left.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 2")
-    left.set_xlabel("epsilon")
-    left.set_ylabel("largest |x - alpha - epsilon z|")
-    left.set_title("Remainder of the linearization", fontsize=10)
-    right.plot([], [], "-", color="black", lw=1.0, label="saltation matrices")
-    right.plot([], [], ":", color="black", lw=1.3, label="Jacobians of the resets only")
-    right.set_xlabel("step of the difference")
-    right.set_ylabel("relative error")
-    right.set_title("Derivative of the final state", fontsize=10)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.suptitle(f"First-order validation: {experiment}")
-    save_figure(figure, path)
+    """Remainders, and derivative errors with and without saltation (dotted)."""
+    sizes, steps = np.array(config.sizes), np.array(config.steps)
+    left, right = [], []
+    for (name, result), (color, mark) in zip(results.items(), MARKS, strict=False):
+        for k, remainders in enumerate(result.remainders):
+            left.append(Line(sizes, remainders, None if k else name, color, f"{mark}-", 1.0))
+        right.append(Line(steps, result.derivative_errors, name, color, f"{mark}-"))
+        right.append(Line(steps, result.reset_errors, None, color, f"{mark}:"))
+    least = min(result.remainders[:, 0].min() for result in results.values())
+    left.append(power_law(sizes, np.array([0.3 * least]), 2.0))
+    series(
+        path,
+        [
+            [
+                Panel("largest |x - alpha - epsilon z|", left, log=True),
+                Panel("error of the final state's derivative", right, log=True),
+            ]
+        ],
+        title=f"First-order validation: {experiment}; dotted: Jacobians of the resets only",
+        xlabel="epsilon, and step of the difference",
+        xlog=True,
+    )

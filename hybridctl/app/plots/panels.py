@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,18 @@ class Line:
     color: str = TRACKING
     style: str = "-"
     width: float = 1.4
+
+    @classmethod
+    def through(
+        cls,
+        points: Array,
+        label: str | None = None,
+        color: str = TRACKING,
+        style: str = "-",
+        width: float = 1.4,
+    ) -> Line:
+        """The curve through points (n, 2) of a plane."""
+        return cls(points[:, 0], points[:, 1], label, color, style, width)
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,40 @@ def series(
     with atomic(Path(path).with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(record, allow_nan=False))
     return figure
+
+
+def plane(
+    path: str | os.PathLike[str],
+    panels: Sequence[Sequence[Panel]],
+    *,
+    title: str,
+    labels: tuple[str, str],
+    surfaces: Sequence[Array] = (),
+    size: float = 4.8,
+) -> None:
+    """A grid of pictures of the plane, each square and to scale around its curves.
+
+    The curves of a panel are made by `Line.through`, and its ylabel stands above it. labels: of
+    both axes. surfaces: directions (2,) of lines through the origin. size: of a picture, in inches.
+    """
+    rows, columns = len(panels), max(len(row) for row in panels)
+    figure = canvas(1.0 + size * columns, 0.6 + size * rows)
+    cells = figure.subplots(rows, columns, squeeze=False)
+    for axes, panel in zip(cells.flat, (p for row in panels for p in row), strict=True):
+        points = np.concatenate([np.column_stack([c.times, c.values]) for c in panel.lines])
+        low, high = np.nanmin(points, axis=0), np.nanmax(points, axis=0)
+        centre, half = 0.5 * (low + high), 0.55 * float((high - low).max())
+        _draw_panel(axes, replace(panel, ylabel=labels[1]), (), named=False)
+        for direction in surfaces:
+            axes.axline((0.0, 0.0), tuple(direction), color=BASELINE, lw=1.8, zorder=1)
+        axes.set_xlim(centre[0] - half, centre[0] + half)
+        axes.set_ylim(centre[1] - half, centre[1] + half)
+        axes.set_aspect("equal")
+        axes.locator_params(nbins=6)
+        axes.set_xlabel(labels[0])
+        axes.set_title(readable(panel.ylabel), fontsize=9)
+    figure.suptitle(readable(title))
+    save_figure(figure, path)
 
 
 def _panel_record(panel: Panel) -> dict[str, Any]:
