@@ -10,7 +10,6 @@ from hybridctl.app.cli import cli
 from hybridctl.errors import ClaimError, InputError
 
 RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
-LONG = {"lqr"}  # minutes each: their tests run them at their quick size
 CONTACTS = ("modes", "forces", "energy")
 FIGURES = {
     "bderivative": {"balls", "errors"},
@@ -19,6 +18,7 @@ FIGURES = {
     "contact-law": {"solutions"},
     "cube-drop": {"poses", "snapshots", *CONTACTS},
     "ilqr": {"ball", "convergence", "block", "door"},
+    "lqr": {"costs"},
     "relay": {"errors"},
     "rrr-door": {
         "animation",
@@ -38,7 +38,7 @@ FIGURES = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", sorted(set(plugins.names("experiments")) - RECORDED - LONG))
+@pytest.mark.parametrize("name", sorted(set(plugins.names("experiments")) - RECORDED))
 def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
     done = CliRunner().invoke(
         cli, ["simulate", name, "--out", str(tmp_path / "run")], catch_exceptions=False
