@@ -22,6 +22,10 @@ class NearGrazingWarning(HybridctlWarning):
     """A guard is met so slowly that the derivative of its event is known to few digits."""
 
 
+class OrderChangeWarning(HybridctlWarning):
+    """A deviation is so large that events of the linearized run change their order."""
+
+
 class InputError(HybridctlError, ValueError):
     """An argument is wrong: its size, its type, its range, or a value that is not finite."""
 

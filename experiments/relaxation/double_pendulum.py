@@ -266,7 +266,7 @@ def variations(config: Config) -> tuple[Array, Array]:
     reading = np.eye(4)
     if relaxed.strip_of(nominal.final_mode) is not None:
         reading = strip.matrix(span[1], nominal.final_state, np.zeros(0))[0]
-    change = reading @ linear(direction)
+    change = reading @ linear.derivative(direction)
     remainders = []
     for size in config.sizes:
         run = simulate(relaxed, "free", x0 + size * direction, span, rtol=RTOL, atol=ATOL)

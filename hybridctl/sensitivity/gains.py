@@ -241,7 +241,7 @@ def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
         return
     off = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
     vague = float(delays @ np.abs(off))
-    earlier = _moved(before, -min(vague, _CLOSE))
+    earlier = later(before, -min(vague, _CLOSE))
     g = guard_derivative(before.mode, guard, earlier.time, earlier.state, earlier.input)
     slope = g.time + g.state @ earlier.field + g.input @ earlier.input_rate
     change = abs(slope - terms.slope) * max(vague / _CLOSE, 1.0) / abs(terms.slope)
@@ -256,7 +256,7 @@ def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
         )
 
 
-def _moved(side: Side, dt: float) -> Side:
+def later(side: Side, dt: float) -> Side:
     """The side a moment dt (s) later, along its own flow."""
     return replace(
         side,

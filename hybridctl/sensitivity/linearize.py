@@ -26,10 +26,29 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.nearby import (
+    InputResponse,
+    NearbyEvents,
+    PiecewiseAffineJump,
+    nearby_events,
+)
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
+from hybridctl.sensitivity.order import (
+    EventShifts,
+    RunPassage,
+    least_radius,
+    through_event,
+    through_events,
+)
+from hybridctl.sensitivity.phantoms import Phantoms
 from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.simultaneous import PhantomInput, jump_derivative, jump_under
+from hybridctl.sensitivity.simultaneous import (
+    PhantomInput,
+    held_law,
+    jump_derivative,
+    jump_under,
+)
 from hybridctl.sensitivity.symmetry import Symmetry
 from hybridctl.sensitivity.variation import (
     Coefficients,
@@ -48,7 +67,9 @@ class Linearization:
 
     `jumps` has one entry per event, linear or piecewise linear. rtol, atol: of the flow.
     gains: of the feedback, one K(t) (nu, ndx) per arc, or None where the input is that of the
-    record.
+    record. nearby: events that are one piecewise affine jump, where the map is asked for a
+    deviation; `jumps`, `transitions` and `state_transition` are of deviations that are too small
+    to change their order.
     """
 
     system: HybridSystem
@@ -57,12 +78,23 @@ class Linearization:
     rtol: float
     atol: float
     gains: tuple[Gain, ...] | None = None
+    nearby: tuple[NearbyEvents, ...] = ()
 
     def __repr__(self) -> str:
         run, kind = self.trajectory, "linear" if self.is_linear else "piecewise linear"
+        kind = "piecewise affine" if self.nearby else kind
         span = f"{run.start:.6g} to {run.end:.6g} s"
         under = "" if self.gains is None else ", under feedback"
-        return f"Linearization({span}, {len(self.jumps)} jumps, {kind}{under})"
+        merged = [f"{group.first} to {group.last} merged" for group in self.nearby]
+        radius = self._least_radius
+        if radius is not None and np.isfinite(radius):
+            merged.append(f"in this order for |dx0| below {radius:.3g}")
+        more = "".join(f", {one}" for one in merged)
+        return f"Linearization({span}, {len(self.jumps)} jumps, {kind}{under}{more})"
+
+    @cached_property
+    def _least_radius(self) -> float | None:
+        return least_radius(self)
 
     def closed_loop(
         self,
@@ -91,14 +123,16 @@ class Linearization:
                 jumps.append(jump.fed_back(before))
             else:
                 jumps.append(jump.fed_back(_PhantomGain(k, before, phantom_gains)))
+        ends = tuple(law(arc.end) for law, arc in zip(laws, arcs, strict=True))
+        nearby = tuple(group.fed_back(_NearbyGain(group, ends)) for group in self.nearby)
         if self.gains is not None:
             laws = tuple(map(_Sum, self.gains, laws))
-        return replace(self, jumps=tuple(jumps), gains=laws)
+        return replace(self, jumps=tuple(jumps), gains=laws, nearby=nearby)
 
     @property
     def is_linear(self) -> bool:
-        """Whether no event has simultaneous guards."""
-        return all(isinstance(jump, JumpGains) for jump in self.jumps)
+        """Whether no event has simultaneous guards, and none are one piecewise affine jump."""
+        return not self.nearby and all(isinstance(jump, JumpGains) for jump in self.jumps)
 
     @property
     def state_transition(self) -> Array:
@@ -156,16 +190,55 @@ class Linearization:
         `input_change`: du(t) (nu,), added to the input of the trajectory; at an event it counts
         as it is just before it.
         """
+        passage = self.follow(dx0, input_change)
+        passage.warn(self.trajectory)
+        return passage.state
+
+    def derivative(self, direction: ArrayLike, input_change: InputChange | None = None) -> Array:
+        """The one-sided derivative (ndx+,) of the end along a direction (ndx,), or (m, ndx) rows.
+
+        It is that of deviations that are too small to change the order of events: no query of this
+        size. `input_change` is the direction of the input.
+        """
+        return replace(self, nearby=()).follow(direction, input_change).state
+
+    def follow(self, dx0: ArrayLike, input_change: InputChange | None = None) -> RunPassage:
+        """What becomes of deviations dx0 (ndx,) or (m, ndx), and when they have the events."""
         z = array("dx0", dx0)
         ndx = self.trajectory.arcs[0].space.ndx
         if z.ndim not in (1, 2) or z.shape[-1] != ndx:
             raise InputError(f"dx0 must be of shape ({ndx},) or (m, {ndx}), got {z.shape}")
-        for k, arc in enumerate(self.trajectory.arcs):
-            z = self._flow(k, arc, z, input_change)
-            if k < len(self.jumps):
-                du = None if input_change is None else input_change(arc.end)
-                z = self.jumps[k](z, du)
-        return z
+        shifts, k, arcs = list[EventShifts](), 0, self.trajectory.arcs
+        groups = {group.first: group for group in self.nearby}
+        z = self._flow(0, arcs[0], z, input_change)
+        while k < len(self.jumps):
+            group = groups.get(k)
+            if group is None:
+                du = None if input_change is None else input_change(arcs[k].end)
+                guards = len(self.trajectory.events[k].guards)
+                z, shift = through_event(self.jumps[k], k, guards, z, du)
+            else:
+                z, shift = through_events(self._nearby(group, input_change), group, z)
+                k = group.last
+            shifts.append(shift)
+            k += 1
+            z = self._flow(k, arcs[k], z, input_change)
+        return RunPassage(z, tuple(shifts))
+
+    def nearby_jump(self, group: NearbyEvents) -> PiecewiseAffineJump:
+        """The jump of one of `nearby`."""
+        return self._nearby(group, None)
+
+    def _nearby(self, group: NearbyEvents, input_change: InputChange | None) -> PiecewiseAffineJump:
+        between = range(group.first + 1, group.last + 1)
+        flows = [self.transitions[k] for k in between]
+        if input_change is None:
+            return group.jump(flows)
+        left = []
+        for k in between:
+            arc = self.trajectory.arcs[k]
+            left.append(self._along(k, arc, np.zeros((arc.space.ndx, 1)), input_change).end[:, 0])
+        return group.jump(flows, InputResponse(input_change, left))
 
     def along(self, dx0: ArrayLike, input_change: InputChange | None = None) -> list[Variation]:
         """The deviations of one dx0 (ndx,) on every arc, dense in time, as columns (ndx, 1).
@@ -272,11 +345,24 @@ class _PhantomGain:
         return array(name, self.gains(self.k, fired), self.before.shape)
 
 
+@dataclass(frozen=True, eq=False)
+class _NearbyGain:
+    """The gain between events that are one jump: that of the arc there, or of the one before."""
+
+    group: NearbyEvents
+    ends: tuple[Array, ...]
+
+    def __call__(self, fired: frozenset[int]) -> Array:
+        nominal = self.group.phantoms.nominal
+        return self.ends[self.group.first + (nominal.index(fired) if fired in nominal else 0)]
+
+
 def linearize(
     system: HybridSystem,
     trajectory: HybridTrajectory,
     *,
     policy: Policy | InputLaw | None = None,
+    merge: float | None = None,
     phantom_input: PhantomInput = "pushing",
     rtol: float = 1e-9,
     atol: float = 1e-9,
@@ -288,6 +374,9 @@ def linearize(
     laws have to be a `DifferentiableLaw`, as those of tracking policies are where they know events
     at once, or a `HeldInput` given as policy. By default the input is that of the record, whatever
     made it.
+    merge: a window in s. Events that follow each other within it, in whatever order, are one
+    piecewise affine jump (see `nearby`), so that the map holds for deviations that change their
+    order. It warns with `OrderChangeWarning` where a deviation changes that of others.
     phantom_input: see `jump_derivative`; with a policy its own law counts. rtol, atol: of every
     entry of the variational flow, step by step, see `collocation`.
 
@@ -313,7 +402,17 @@ def linearize(
             else:
                 jumps.append(jump_under(system, event, partial(feedback.after, k)))
     gains = None if feedback is None else feedback.gains()
-    return Linearization(system, trajectory, tuple(jumps), rtol, atol, gains)
+    nearby = list[NearbyEvents]()
+    if merge is not None:
+        for k, events in nearby_events(system, trajectory, number("merge", merge, above=0.0)):
+            law = held_law(system, events, phantom_input)
+            if feedback is not None:
+                law = partial(feedback.after, k)
+            with _naming(k, events[0]):
+                phantoms = Phantoms(system, events, law)
+                phantoms.check()
+            nearby.append(NearbyEvents(k, phantoms))
+    return Linearization(system, trajectory, tuple(jumps), rtol, atol, gains, tuple(nearby))
 
 
 @contextmanager

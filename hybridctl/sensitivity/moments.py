@@ -4,7 +4,7 @@ On arcs and through isolated events the map is linear and both are exact,
 :math:`m^+ = G m, \; P^+ = G P G^T`, [Salt] (39). Through simultaneous events it is piecewise
 linear: a normal distribution goes in, and what comes out has the mean and covariance of its image,
 summed over low-discrepancy points. That image is no longer normal; from there on only its first two
-moments are followed.
+moments are followed. So it is through nearly simultaneous events that are one jump.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hybridctl.checks import Array, array, count, semidefinite
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.nearby import PiecewiseAffineJump
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
@@ -49,15 +50,25 @@ def propagate_moments(
     m = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
     p = semidefinite("covariance", covariance, ndx)
     _check_points(points)
-    for k, arc in enumerate(linearization.arcs):
-        m, p = arc.end @ m, arc.end @ p @ arc.end.T
-        if k < len(linearization.jumps):
-            m, p = through_jump(linearization.jumps[k], m, p, points, seed + k)
+    merged = {group.first: group for group in linearization.nearby}
+    k, flows = 0, linearization.transitions
+    m, p = flows[0] @ m, flows[0] @ p @ flows[0].T
+    while k < len(linearization.jumps):
+        jump: JumpGains | PiecewiseLinearJump | PiecewiseAffineJump = linearization.jumps[k]
+        if k in merged:
+            jump, k = linearization.nearby_jump(merged[k]), merged[k].last
+        m, p = through_jump(jump, m, p, points, seed + k)
+        k += 1
+        m, p = flows[k] @ m, flows[k] @ p @ flows[k].T
     return Moments(m, p)
 
 
 def through_jump(
-    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, points: int, seed: int
+    jump: JumpGains | PiecewiseLinearJump | PiecewiseAffineJump,
+    m: Array,
+    p: Array,
+    points: int,
+    seed: int,
 ) -> tuple[Array, Array]:
     """Mean (d+,) and covariance (d+, d+) after one event, for m (d,) and p (d, d) before it.
 

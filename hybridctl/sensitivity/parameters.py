@@ -91,6 +91,7 @@ def parameter_sensitivity(
     trajectory: HybridTrajectory,
     derivatives: ParameterDerivatives,
     *,
+    merge: float | None = None,
     phantom_input: PhantomInput = "pushing",
     rtol: float = 1e-9,
     atol: float = 1e-9,
@@ -102,6 +103,7 @@ def parameter_sensitivity(
     instance("derivatives", derivatives, ParameterDerivatives)
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
+        merge=merge,
         phantom_input=phantom_input,
         rtol=rtol,
         atol=atol,

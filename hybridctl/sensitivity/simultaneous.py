@@ -17,18 +17,17 @@ entered, and before it where it is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hybridctl.checks import Array, instance, member
-from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
+from hybridctl.errors import AmbiguousEventError
 from hybridctl.hybrid.laws import DifferentiableLaw
-from hybridctl.hybrid.mode import Jump, ModeKey, ResetBorder
+from hybridctl.hybrid.mode import ModeKey, ResetBorder
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.gains import (
@@ -36,11 +35,11 @@ from hybridctl.sensitivity.gains import (
     Side,
     crossing,
     event_sides,
-    gains_between,
     jump_gains,
     reset_border,
     unchanged,
 )
+from hybridctl.sensitivity.phantoms import EventLaw, Phantoms
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 
@@ -80,11 +79,7 @@ def _known(
 
 
 PhantomInput = Literal["pushing", "withdrawing"]
-EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 
-_SAME = 1e-6
-_MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
-_SELECTIONS = 8
 _DIRECTIONS = 128
 _BACK = 1e-7
 _UNSEEN = 1e-15  # s per unit: rounding of times of guards that see the input alone
@@ -115,7 +110,7 @@ def jump_derivative(
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
     instance("event", event, Event)
-    return _jump(system, event, _held_law(system, event, phantom_input))
+    return _jump(system, event, held_law(system, [event], phantom_input))
 
 
 def jump_under(
@@ -145,18 +140,24 @@ def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | Piec
         return jump_gains(system, event)
     if len(event.guards) == 1:
         return _single(system, event)
-    phantoms = _Phantoms(system, event, law)
+    phantoms = Phantoms(system, [event], law)
     phantoms.check()
     piecewise = PiecewiseLinearJump(event.guards, phantoms.gains)
     _check_growing(piecewise, event)
     return piecewise
 
 
-def _held_law(system: HybridSystem, event: Event, phantom_input: PhantomInput) -> EventLaw:
-    """The input of the record: that before the event goes on, or that after it is there at once."""
+def held_law(
+    system: HybridSystem, events: Sequence[Event], phantom_input: PhantomInput
+) -> EventLaw:
+    """The input of the record: that before the events goes on, or that after them is there at once.
+
+    phantom_input: see `jump_derivative`.
+    """
+    first, last = events[0], events[-1]
     pushing = phantom_input == "pushing"
-    value = event.input_before if pushing else event.input_after
-    rate = event.input_rate if pushing else np.zeros_like(event.input_rate)
+    value = first.input_before if pushing else last.input_after
+    rate = first.input_rate if pushing else np.zeros_like(last.input_rate)
     return partial(_one_input, system, value, rate)
 
 
@@ -184,170 +185,6 @@ def _single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJu
     if border.is_linear:
         return crossing(system, guard, *sides, border.negative)
     return boundary_jump(system, guard, *sides, border)
-
-
-class _Phantoms:
-    """The nominal event with its guards fired one by one: a side for each set that has fired."""
-
-    def __init__(self, system: HybridSystem, event: Event, law: EventLaw) -> None:
-        self._system, self._event, self._law = system, event, law
-        before, after = system.mode(event.mode_before), system.mode(event.mode_after)
-        t, none = event.time, frozenset[int]()
-        first = Side(before, t, event.state_before, event.input_before, event.input_rate)
-        last = Side(after, t, event.state_after, event.input_after, event.input_rate)
-        self._all = frozenset(range(len(event.guards)))
-        self._sides = {none: first, self._all: last}
-        self._paths: dict[frozenset[int], tuple[Event, ...]] = {none: ()}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Phantoms, (self._system, self._event, self._law)
-
-    def gains(self, fired: frozenset[int], j: int) -> JumpGains:
-        """The jump of guard j where the guards `fired` have fired."""
-        before, after = self.side(fired), self.side(fired | {j})
-        name = self._event.guards[j]
-        if self._is_done(before, name):
-            return unchanged(before.mode.space.ndx, len(before.input))
-        law = self._law(self._path(fired), before.mode.key, before.state)
-        jump = gains_between(self._system, name, before, after)
-        return jump.fed_back(-law.jacobian(before.time, before.state))
-
-    def side(self, fired: frozenset[int]) -> Side:
-        """The nominal state after these guards, by the order of declaration."""
-        if fired not in self._sides:
-            last = max(fired)
-            self._sides[fired] = self._land(fired - {last}, last)
-        return self._sides[fired]
-
-    def _waiting(self, fired: frozenset[int], key: ModeKey) -> bool:
-        """Whether a mode has guards of the event left to fire, so that it is not over."""
-        names = self._system.outgoing(key).guards.names
-        return any(self._event.guards[j] in names for j in self._all - fired)
-
-    def check(self) -> None:
-        """Raise `AmbiguousEventError` where two orders lead to different states or modes.
-
-        Each set of guards has to be reached alike from all sets with one guard less, which are
-        n 2^(n-1) resets; more than twelve guards are refused. Sides are those with the last guard
-        fired last, but for the one after all.
-        """
-        names, t = self._event.guards, self._event.time
-        if len(names) > _MOST_GUARDS:
-            raise AmbiguousEventError(
-                f"{len(names)} guards fire together at t = {t:.9g} s, and whether their order "
-                f"matters is looked at for {_MOST_GUARDS} at most"
-            )
-        for size in range(1, len(self._all) + 1):
-            for fired in combinations(sorted(self._all), size):
-                for last in fired if size == len(self._all) else fired[:-1]:
-                    self._compare(frozenset(fired), last)
-
-    def _compare(self, fired: frozenset[int], last: int) -> None:
-        side, other = self.side(fired), self._land(fired - {last}, last)
-        space, state = side.mode.space, other.state
-        scale = 1.0 + float(np.abs(state).max(initial=0.0))
-        same = other.mode.key == side.mode.key and len(state) == len(side.state)
-        if not same or np.abs(space.difference(side.state, state)).max() > _SAME * scale:
-            raise self._ambiguous(fired, last, other.mode.key, state)
-
-    def _ambiguous(
-        self, fired: frozenset[int], last: int, key: ModeKey, state: Array
-    ) -> AmbiguousEventError:
-        """That guard `last` after the others leads to (key, state), and not to their side."""
-        names, side = self._event.guards, self.side(fired)
-        order = (*(names[i] for i in sorted(fired - {last})), names[last])
-        other = tuple(names[i] for i in sorted(fired))
-        how = (
-            f"all at once leads to {side.mode.key!r}"
-            if fired == self._all
-            else (f"the order {other} to {side.mode.key!r}")
-        )
-        apart = np.inf
-        if state.shape == side.state.shape:
-            apart = float(np.abs(state - side.state).max(initial=0.0))
-        return AmbiguousEventError(
-            f"guards {names} fire together at t = {self._event.time:.9g} s and their order "
-            f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
-            "Motions just beside this one end apart from it, so that it has no derivative: let the "
-            "guards fire one after the other (lift one foot a little), or make the contacts give",
-            orders=(order, other),
-            modes=(key, side.mode.key),
-            states=(state, side.state),
-        )
-
-    def _land(self, fired: frozenset[int], j: int) -> Side:
-        """Where guard j leads after the guards `fired`."""
-        before, name = self.side(fired), self._event.guards[j]
-        if self._is_done(before, name):
-            return before
-        edge = self._system.outgoing(before.mode.key).edge((name,))
-        if edge is None:
-            raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
-        jump = edge.reset(before.time, before.state, before.input)
-        key = edge.target if jump.mode is None else jump.mode
-        law = None
-        if key is not None and self._waiting(fired | {j}, key):
-            law = partial(self._law_after, self._path(fired), before, name)
-        return self._selected(key, jump, law)
-
-    def _selected(
-        self, key: ModeKey, jump: Jump, law: Callable[[ModeKey, Array], DifferentiableLaw] | None
-    ) -> Side:
-        """The mode that flows on from a jump: under a law, or if there is none after the event."""
-        t, state = self._event.time, jump.state
-        for _ in range(_SELECTIONS):
-            mode = self._system.mode(key)
-            now = None if law is None else law(key, state)
-            u = self._event.input_after if now is None else now(t, state)
-            chosen = mode.select(t, state, u) if mode.selects else key
-            if chosen == key:
-                side = Side(mode, t, state, u, np.zeros_like(u))
-                if now is None:
-                    return side
-                return replace(side, input_rate=now.velocity(t, state, side.field))
-            key = chosen
-        raise NoContactSolutionError(
-            f"no phantom mode is consistent at t = {t:.9g} s, x = {state.tolist()}"
-        )
-
-    def _path(self, fired: frozenset[int]) -> tuple[Event, ...]:
-        """The events of single guards that lead to the side of `fired`."""
-        if fired not in self._paths:
-            last = max(fired)
-            path, name = self._path(fired - {last}), self._event.guards[last]
-            before, after = self.side(fired - {last}), self.side(fired)
-            if not self._is_done(before, name):
-                path = (*path, self._single_event(path, before, name, after.mode.key, after.state))
-            self._paths[fired] = path
-        return self._paths[fired]
-
-    def _law_after(
-        self, path: tuple[Event, ...], before: Side, guard: str, key: ModeKey, state: Array
-    ) -> DifferentiableLaw:
-        event = self._single_event(path, before, guard, key, state)
-        return self._law((*path, event), key, state)
-
-    def _single_event(
-        self, path: tuple[Event, ...], before: Side, guard: str, key: ModeKey, state: Array
-    ) -> Event:
-        """The event of one guard after those of a path, with the input before it."""
-        return Event(
-            self._event.index + len(path),
-            before.time,
-            before.mode.key,
-            key,
-            (guard,),
-            before.state,
-            state,
-            before.input,
-            before.input,
-            before.input_rate,
-            np.zeros(0),
-        )
-
-    def _is_done(self, side: Side, guard: str) -> bool:
-        """Whether the guards that have fired did what this one does: their mode lacks it."""
-        return guard not in self._system.outgoing(side.mode.key).guards.names
 
 
 def _check_growing(piecewise: PiecewiseLinearJump, event: Event) -> None:

@@ -184,7 +184,7 @@ def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Out
             linear = hc.linearize(system, run)
         space = run.arcs[0].space
         direction = rng.uniform(-1.0, 1.0, space.ndx)
-        expected = 0.5 * (linear(direction) - linear(-direction))
+        expected = 0.5 * (linear.derivative(direction) - linear.derivative(-direction))
     except (HybridctlError, NearGrazingWarning) as refusal:
         outcome.linearized = type(refusal).__name__
         return

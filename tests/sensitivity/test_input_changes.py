@@ -81,7 +81,8 @@ def test_a_change_of_the_input():
     assert len(lin.jumps) == 2
     dx = np.array([0.4, -0.7])
     errors = v_curve(
-        lambda h: (driven_end(h, dx) - driven_end(-h, dx=dx)) / (2.0 * h), lin(dx, change)
+        lambda h: (driven_end(h, dx) - driven_end(-h, dx=dx)) / (2.0 * h),
+        lin.derivative(dx, change),
     )
     assert_v(errors, 1e-8)
 
@@ -89,13 +90,15 @@ def test_a_change_of_the_input():
 def test_the_map_is_linear_in_state_and_input():
     lin = driven_linearization()
     dx = np.array([0.4, -0.7])
-    alone = lin(np.zeros(2), change)
-    np.testing.assert_allclose(lin(dx, change), lin(dx) + alone, atol=1e-8)
+    alone = lin.derivative(np.zeros(2), change)
+    np.testing.assert_allclose(lin.derivative(dx, change), lin.derivative(dx) + alone, atol=1e-8)
     np.testing.assert_allclose(
-        lin(np.zeros(2), lambda t: -2.0 * change(t)), -2.0 * alone, atol=1e-8
+        lin.derivative(np.zeros(2), lambda t: -2.0 * change(t)), -2.0 * alone, atol=1e-8
     )
-    rows = lin(np.array([dx, -dx]), change)
-    np.testing.assert_allclose(rows, [lin(dx) + alone, -lin(dx) + alone], atol=1e-8)
+    rows = lin.derivative(np.array([dx, -dx]), change)
+    np.testing.assert_allclose(
+        rows, [lin.derivative(dx) + alone, -lin.derivative(dx) + alone], atol=1e-8
+    )
 
 
 def test_a_closed_loop_is_that_of_a_simulation_with_feedback():
@@ -112,8 +115,8 @@ def test_a_closed_loop_is_that_of_a_simulation_with_feedback():
     def central(h):
         return (driven_end(h, dx, gain) - driven_end(-h, dx, gain)) / (2.0 * h)
 
-    assert_v(v_curve(central, closed(dx, change), steps), 2e-8)
-    assert np.abs(closed(dx) - open_loop(dx)).max() > 0.05
+    assert_v(v_curve(central, closed.derivative(dx, change), steps), 2e-8)
+    assert np.abs(closed.derivative(dx) - open_loop.derivative(dx)).max() > 0.05
 
 
 def test_a_closed_loop_without_gain_is_the_open_loop():

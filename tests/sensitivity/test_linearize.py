@@ -57,7 +57,7 @@ def flow_errors(lin, policy=None, *, steps=STEPS, along=None, fourth=False, **op
     def extrapolated(h):
         return (4.0 * central(h) - central(2.0 * h)) / 3.0
 
-    return v_curve(extrapolated if fourth else central, lin(along), steps)
+    return v_curve(extrapolated if fourth else central, lin.derivative(along), steps)
 
 
 # Whole runs
@@ -196,14 +196,14 @@ def test_the_adjoint_is_the_transpose():
     lin = linearized(paddle(), "air", [1.0, 0.2], (0.0, 1.4))
     rng = np.random.default_rng(0)
     for p, z in rng.normal(size=(10, 2, 2)):
-        assert p @ lin(z) == pytest.approx(lin.adjoint(p) @ z, rel=1e-12)
+        assert p @ lin.derivative(z) == pytest.approx(lin.adjoint(p) @ z, rel=1e-12)
 
 
 def test_directions_in_rows_are_those_taken_one_by_one():
     lin = linearized(paddle(), "air", [1.0, 0.2], (0.0, 1.4))
     rows = np.random.default_rng(0).normal(size=(5, 2))
-    np.testing.assert_allclose(lin(rows), [lin(z) for z in rows], rtol=1e-12)
-    np.testing.assert_allclose(lin(rows), rows @ lin.state_transition.T, rtol=1e-12)
+    np.testing.assert_allclose(lin.derivative(rows), [lin.derivative(z) for z in rows], rtol=1e-12)
+    np.testing.assert_allclose(lin.derivative(rows), rows @ lin.state_transition.T, rtol=1e-12)
 
 
 @pytest.mark.parametrize("cut", [0.2, 0.6, 1.1])
@@ -224,7 +224,7 @@ def test_two_halves_make_the_whole(cut):
 def test_directions_that_do_not_fit_are_refused(dx):
     lin = linearized(paddle(), "air", [1.0, 0.2], (0.0, 1.0))
     with pytest.raises(InputError, match=r"dx0 must be (finite|of shape|an array)"):
-        lin(dx)
+        lin.derivative(dx)
 
 
 def test_what_is_piecewise_linear_has_no_matrix():

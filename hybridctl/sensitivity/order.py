@@ -1,0 +1,203 @@
+"""When a deviation has the events of a run, and how large it may be before their order changes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from hybridctl.checks import Array, vector
+from hybridctl.errors import HybridctlError, OrderChangeWarning
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.nearby import NearbyEvents, PiecewiseAffineJump
+from hybridctl.sensitivity.piecewise import Passage, PiecewiseLinearJump
+from hybridctl.sensitivity.variation import InputChange
+
+if TYPE_CHECKING:
+    from hybridctl.sensitivity.linearize import Linearization
+
+_TOGETHER = 1e-9  # of the shifts of two events: what rounding leaves of events that stay together
+_SCALES = np.logspace(-14.0, 4.0, 145)
+_DIRECTIONS = 64
+
+
+class EventShifts(NamedTuple):
+    """By how much later than in the run events `first` to `last` are, for m deviations, in s.
+
+    earliest, latest (m,): the guard that fires first, after the time of event `first`, and the one
+    that fires last, after that of event `last`.
+    """
+
+    first: int
+    last: int
+    earliest: Array
+    latest: Array
+
+
+class OrderChange(NamedTuple):
+    """Where the order of events changes first, along a direction.
+
+    size: in units of the direction, infinite where it never does. events: indices of the two that
+    meet; -1 is the start of the run, and the number of its events is its end.
+    """
+
+    size: float
+    events: tuple[int, int] | None
+
+
+@dataclass(frozen=True, eq=False)
+class RunPassage:
+    """What becomes of deviations (ndx,), or (m, ndx), over a run: at its end, and at its events."""
+
+    state: Array
+    shifts: tuple[EventShifts, ...]
+
+    def gaps(self, run: HybridTrajectory) -> tuple[Array, Array, list[tuple[int, int]]]:
+        """Times between events that follow each other: lags (g,) in the run, changes (g, m).
+
+        Besides, which events those are, with the start and the end of the run. Events that are at
+        the same time and not one event cause each other.
+        """
+        ends = len(run.events)
+        none = np.zeros_like(self.shifts[0].earliest) if self.shifts else np.zeros(1)
+        found = list[tuple[float, Array, tuple[int, int]]]()
+        before, time, late = -1, run.start, none
+        for first, last, earliest, latest in (*self.shifts, EventShifts(ends, ends, none, none)):
+            lag = (run.end if first == ends else run.events[first].time) - time
+            change = earliest - late
+            change[np.abs(change) <= _TOGETHER * np.maximum(np.abs(earliest), np.abs(late))] = 0.0
+            if lag > 0.0:
+                found.append((lag, change, (before, first)))
+            before, late = last, latest
+            time = run.end if last == ends else run.events[last].time
+        lags, changes, pairs = zip(*found, strict=True) if found else ((), (), ())
+        return np.array(lags), np.array(changes).reshape(len(lags), len(none)), list(pairs)
+
+    def change(self, run: HybridTrajectory) -> OrderChange:
+        """Where the order changes, in units of these deviations, if shifts grow with them."""
+        lags, changes, pairs = self.gaps(run)
+        with np.errstate(divide="ignore"):
+            sizes = np.where(changes < 0.0, lags[:, None] / -changes, np.inf)
+        if not np.isfinite(sizes).any():
+            return OrderChange(np.inf, None)
+        k = int(sizes.min(axis=1).argmin())
+        return OrderChange(float(sizes[k].min()), pairs[k])
+
+    def warn(self, run: HybridTrajectory) -> None:
+        """Warn with `OrderChangeWarning` where the order of events has changed."""
+        found = self.change(run)
+        if found.events is not None and found.size < 1.0:
+            warnings.warn(
+                f"a deviation changes the order of events: {_told(run, found.events)} meet at "
+                f"{found.size:.3g} of it, beyond which the linearization is that of another "
+                "order. linearize(..., merge=WINDOW) takes events within WINDOW s as one jump",
+                OrderChangeWarning,
+                stacklevel=3,
+            )
+
+
+def through_event(
+    jump: JumpGains | PiecewiseLinearJump, k: int, guards: int, z: Array, du: Array | None
+) -> tuple[Array, EventShifts]:
+    """Deviations (..., ndx+) after event k of so many guards, and its shifts."""
+    if isinstance(jump, JumpGains):
+        shift = np.atleast_1d(z @ jump.time_state + (0.0 if du is None else jump.time_input @ du))
+        return jump(z, du), EventShifts(k, k, shift, shift)
+    passage = jump.follow(z, du)
+    return passage.state, EventShifts(k, k, *_extremes(passage, guards))
+
+
+def through_events(
+    jump: PiecewiseAffineJump, group: NearbyEvents, z: Array
+) -> tuple[Array, EventShifts]:
+    """Deviations (..., ndx+) after events that are one jump, and their shifts."""
+    passage = jump.follow(z)
+    earliest, latest = _extremes(passage, len(jump.guards))
+    shifts = EventShifts(group.first, group.last, earliest, latest - group.phantoms.window)
+    return passage.state, shifts
+
+
+def _extremes(passage: Passage, guards: int) -> tuple[Array, Array]:
+    """The first and the last time (m,) of guards that fire; those that others do have none."""
+    times, orders = np.atleast_2d(passage.times), np.atleast_2d(passage.orders)
+    own = (times != 0.0) & (orders < guards)
+    none = ~own.any(axis=1)
+    first = np.where(own, times, np.inf).min(axis=1)
+    last = np.where(own, times, -np.inf).max(axis=1)
+    return np.where(none, 0.0, first), np.where(none, 0.0, last)
+
+
+def order_change(
+    lin: Linearization, direction: ArrayLike, input_change: InputChange | None = None
+) -> OrderChange:
+    """Where the order of events changes first for deviations along direction (ndx,).
+
+    Of events that are one jump the order may change; where they meet others counts.
+    """
+    d, run = vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
+    if not lin.nearby:
+        return lin.follow(d, input_change).change(run)
+
+    def closest(size: float) -> tuple[float, tuple[int, int] | None]:
+        scaled = None if input_change is None else partial(_scaled, input_change, size)
+        lags, changes, pairs = lin.follow(size * d, scaled).gaps(run)
+        left = lags + changes[:, 0]
+        return (float(left.min()), pairs[int(left.argmin())]) if len(lags) else (np.inf, None)
+
+    below = 0.0
+    for size in _SCALES.tolist():
+        if closest(size)[0] <= 0.0:
+            found = float(brentq(lambda s: closest(s)[0], below, size, rtol=1e-12, xtol=1e-300))
+            return OrderChange(found, closest(size)[1])
+        below = size
+    return OrderChange(np.inf, None)
+
+
+def scaled(change: InputChange | None, size: float) -> InputChange | None:
+    """A change of the input times a number."""
+    return None if change is None else partial(_scaled, change, size)
+
+
+def _scaled(change: InputChange, size: float, t: float) -> Array:
+    return size * change(t)
+
+
+def least_radius(lin: Linearization) -> float | None:
+    """The least |dx0| at which the order of events changes, about; None where it is not known.
+
+    Exact for linear maps, and for piecewise linear ones the least of some directions.
+    """
+    run, ndx = lin.trajectory, lin.trajectory.arcs[0].space.ndx
+    if lin.nearby:
+        return None
+    try:
+        if lin.is_linear:
+            lags, changes, _ = lin.follow(np.eye(ndx)).gaps(run)
+            slopes = np.linalg.norm(changes, axis=1)
+            with np.errstate(divide="ignore"):
+                return float((lags / slopes).min(initial=np.inf))
+        rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return lin.follow(np.vstack([rows, np.eye(ndx), -np.eye(ndx)])).change(run).size
+    except HybridctlError:
+        return None
+
+
+def _told(run: HybridTrajectory, pair: tuple[int, int]) -> str:
+    """Two events in words."""
+    return " and ".join(_named(run, k) for k in pair)
+
+
+def _named(run: HybridTrajectory, k: int) -> str:
+    if k < 0:
+        return "the start of the run"
+    if k == len(run.events):
+        return "the end of the run"
+    event = run.events[k]
+    return f"event {k} ({', '.join(event.guards) or 'the input changes'}, t = {event.time:.9g} s)"

@@ -1,0 +1,286 @@
+"""The phantom modes between guards that fire together, or in a window of one run.
+
+The guards of the events are fired one by one, in any order. After each set of guards there is a
+nominal motion that others are compared with: the arc of the run where the set is that of its first
+events, else what resets make of the state where each guard meets its own surface. Beside its point
+all fields are taken as constant, which is wrong by the square of the time between events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
+from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.mode import Jump, ModeKey
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.sensitivity.gains import (
+    JumpGains,
+    Side,
+    event_sides,
+    gains_between,
+    guard_derivative,
+    guard_index,
+    later,
+    unchanged,
+)
+
+EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
+
+_SAME = 1e-6
+_MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
+_SELECTIONS = 8
+_DRIFT = 4.0  # orders may differ by what the fields do in this many times the time between events
+
+
+class Leap(NamedTuple):
+    """The jump of one guard from one nominal motion to another.
+
+    gains: beside the nominal motion before it, which fires at `time`, s. offset (ndx+,): by how
+    much that lands beside the nominal motion after it.
+    """
+
+    gains: JumpGains
+    time: float
+    offset: Array
+
+
+class Phantoms:
+    """Events of a run with their guards fired one by one: sides for each set that has fired.
+
+    events: one, or several that follow each other, of guards that all are of the mode before the
+    first. law(fired, mode, state): the law after events `fired` of single guards.
+    """
+
+    def __init__(self, system: HybridSystem, events: Sequence[Event], law: EventLaw) -> None:
+        self._system, self.events, self._law = system, tuple(events), law
+        self.guards = tuple(name for event in events for name in event.guards)
+        counts = accumulate((len(event.guards) for event in events), initial=0)
+        self.nominal = tuple(frozenset(range(n)) for n in counts)
+        self._all = self.nominal[-1]
+        sides = [event_sides(system, event) for event in self.events]
+        self._ends = {done: one[0] for done, one in zip(self.nominal, sides, strict=False)}
+        self._starts = {done: one[1] for done, one in zip(self.nominal[1:], sides, strict=True)}
+        self._paths = {done: self.events[:k] for k, done in enumerate(self.nominal)}
+        self._landed: dict[tuple[frozenset[int], int], Side] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Phantoms, (self._system, self.events, self._law)
+
+    @property
+    def window(self) -> float:
+        """The time from the first event to the last, s."""
+        return self.events[-1].time - self.events[0].time
+
+    def gains(self, fired: frozenset[int], j: int) -> JumpGains:
+        """The jump of guard j where the guards `fired` have fired."""
+        at, name = self._at(fired, j), self.guards[j]
+        if self._is_done(at, name):
+            return unchanged(at.mode.space.ndx, len(at.input))
+        law = self._law(self._path(fired), at.mode.key, at.state)
+        report = self._event(fired).report if self._is_nominal(fired, j) else None
+        jump = gains_between(self._system, name, at, self.start(fired | {j}), report)
+        return jump.fed_back(-law.jacobian(at.time, at.state))
+
+    def leap(self, fired: frozenset[int], j: int) -> Leap:
+        """The jump of guard j, with when the nominal motion has it and where that leads."""
+        at, after, gains = self._at(fired, j), self.start(fired | {j}), self.gains(fired, j)
+        if self._is_nominal(fired, j):
+            return Leap(gains, at.time, np.zeros(after.mode.space.ndx))
+        done = self._is_done(at, self.guards[j])
+        landed = self._land(fired, j)
+        if len(landed.state) != len(after.state):
+            raise self._ambiguous(fired | {j}, j, landed.mode.key, landed.state)
+        there = later(after, landed.time - after.time)
+        offset = after.mode.space.difference(there.state, landed.state)
+        time = self.events[0].time if done else self._time(fired, j)
+        return Leap(gains, time, offset)
+
+    def end(self, fired: frozenset[int]) -> Side:
+        """Where the nominal motion after these guards meets the next."""
+        return self._ends[fired] if fired in self._ends else self.start(fired)
+
+    def start(self, fired: frozenset[int]) -> Side:
+        """Where the nominal motion after these guards begins, by the order of declaration."""
+        if fired not in self._starts:
+            last = max(fired)
+            self._starts[fired] = self._land(fired - {last}, last)
+        return self._starts[fired]
+
+    def check(self) -> None:
+        """Raise `AmbiguousEventError` where two orders lead to different states or modes.
+
+        Each set of guards has to be reached alike from all sets with one guard less, which are
+        n 2^(n-1) resets; more than twelve guards are refused. Sides are those with the last guard
+        fired last, but for those of the run.
+        """
+        names, t = self.guards, self.events[0].time
+        if len(names) > _MOST_GUARDS:
+            raise AmbiguousEventError(
+                f"{len(names)} guards fire together at t = {t:.9g} s, and whether their order "
+                f"matters is looked at for {_MOST_GUARDS} at most"
+            )
+        for size in range(1, len(self._all) + 1):
+            for fired in map(frozenset, combinations(sorted(self._all), size)):
+                for last in sorted(fired):
+                    if fired in self.nominal or last != max(fired):
+                        self._compare(fired, last)
+
+    def _event(self, fired: frozenset[int]) -> Event:
+        """The event that is next in the run after the first ones."""
+        return self.events[self.nominal.index(fired)]
+
+    def _is_nominal(self, fired: frozenset[int], j: int) -> bool:
+        return fired in self._ends and self._event(fired).guards == (self.guards[j],)
+
+    def _time(self, fired: frozenset[int], j: int) -> float:
+        """When the nominal motion after `fired` meets guard j, to first order."""
+        side, name = self.end(fired), self.guards[j]
+        here = fired in self._ends and name in self._event(fired).guards
+        if len(self.events) == 1 or here or self._is_done(side, name):
+            return side.time
+        i, point = guard_index(side.mode, name), (side.time, side.state, side.input)
+        d = guard_derivative(side.mode, name, *point)
+        rate = d.time + d.state @ side.field + d.input @ side.input_rate
+        value = float(side.mode.guards(*point)[i])
+        return side.time - value / float(rate) if rate < 0.0 else side.time
+
+    def _at(self, fired: frozenset[int], j: int) -> Side:
+        """The nominal motion after `fired` at guard j."""
+        side = self.end(fired)
+        dt = self._time(fired, j) - side.time
+        return side if dt == 0.0 else later(side, dt)
+
+    def _waiting(self, fired: frozenset[int], key: ModeKey) -> bool:
+        """Whether a mode has guards of the event left to fire, so that it is not over."""
+        names = self._system.outgoing(key).guards.names
+        return any(self.guards[j] in names for j in self._all - fired)
+
+    def _compare(self, fired: frozenset[int], last: int) -> None:
+        side, other = self.start(fired), self._land(fired - {last}, last)
+        space, state = side.mode.space, other.state
+        if other.mode.key != side.mode.key or len(state) != len(side.state):
+            raise self._ambiguous(fired, last, other.mode.key, state)
+        limit = _SAME * (1.0 + float(np.abs(state).max(initial=0.0)))
+        if self.window > 0.0:
+            fields = [self.end(fired - {j}).field for j in fired]
+            fastest = max(float(np.abs(f).max()) for f in (*fields, side.field))
+            limit += _DRIFT * self.window * fastest
+        if np.abs(space.difference(side.state, state)).max() > limit:
+            raise self._ambiguous(fired, last, other.mode.key, state)
+
+    def _ambiguous(
+        self, fired: frozenset[int], last: int, key: ModeKey, state: Array
+    ) -> AmbiguousEventError:
+        """That guard `last` after the others leads to (key, state), and not to their side."""
+        names, side = self.guards, self.start(fired)
+        order = (*(names[i] for i in sorted(fired - {last})), names[last])
+        other = tuple(names[i] for i in sorted(fired))
+        how = (
+            f"all at once leads to {side.mode.key!r}"
+            if fired == self._all
+            else (f"the order {other} to {side.mode.key!r}")
+        )
+        apart = np.inf
+        if state.shape == side.state.shape:
+            apart = float(np.abs(state - side.state).max(initial=0.0))
+        return AmbiguousEventError(
+            f"guards {names} fire together at t = {self.events[0].time:.9g} s and their order "
+            f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
+            "Motions just beside this one end apart from it, so that it has no derivative: let the "
+            "guards fire one after the other (lift one foot a little), or make the contacts give",
+            orders=(order, other),
+            modes=(key, side.mode.key),
+            states=(state, side.state),
+        )
+
+    def _land(self, fired: frozenset[int], j: int) -> Side:
+        """Where guard j leads after the guards `fired`."""
+        if (fired, j) not in self._landed:
+            self._landed[fired, j] = self._landing(fired, j)
+        return self._landed[fired, j]
+
+    def _landing(self, fired: frozenset[int], j: int) -> Side:
+        before, name = self._at(fired, j), self.guards[j]
+        if self._is_done(before, name):
+            return before
+        edge = self._system.outgoing(before.mode.key).edge((name,))
+        if edge is None:
+            raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
+        jump = edge.reset(before.time, before.state, before.input)
+        key = edge.target if jump.mode is None else jump.mode
+        law = None
+        if key is not None and self._waiting(fired | {j}, key):
+            law = partial(self._law_after, self._path(fired), before, name)
+        return self._selected(key, before.time, jump, law)
+
+    def _selected(
+        self,
+        key: ModeKey,
+        t: float,
+        jump: Jump,
+        law: Callable[[ModeKey, Array], DifferentiableLaw] | None,
+    ) -> Side:
+        """The mode that flows on from a jump: under a law, or if there is none after the event."""
+        state = jump.state
+        for _ in range(_SELECTIONS):
+            mode = self._system.mode(key)
+            now = None if law is None else law(key, state)
+            u = self.events[-1].input_after if now is None else now(t, state)
+            chosen = mode.select(t, state, u) if mode.selects else key
+            if chosen == key:
+                side = Side(mode, t, state, u, np.zeros_like(u))
+                if now is None:
+                    return side
+                return replace(side, input_rate=now.velocity(t, state, side.field))
+            key = chosen
+        raise NoContactSolutionError(
+            f"no phantom mode is consistent at t = {t:.9g} s, x = {state.tolist()}"
+        )
+
+    def _path(self, fired: frozenset[int]) -> tuple[Event, ...]:
+        """The events of single guards that lead to the side of `fired`."""
+        if fired not in self._paths:
+            last = max(fired)
+            path, name = self._path(fired - {last}), self.guards[last]
+            before, after = self._at(fired - {last}, last), self.start(fired)
+            if not self._is_done(before, name):
+                path = (*path, self._single_event(path, before, name, after.mode.key, after.state))
+            self._paths[fired] = path
+        return self._paths[fired]
+
+    def _law_after(
+        self, path: tuple[Event, ...], before: Side, guard: str, key: ModeKey, state: Array
+    ) -> DifferentiableLaw:
+        event = self._single_event(path, before, guard, key, state)
+        return self._law((*path, event), key, state)
+
+    def _single_event(
+        self, path: tuple[Event, ...], before: Side, guard: str, key: ModeKey, state: Array
+    ) -> Event:
+        """The event of one guard after those of a path, with the input before it."""
+        return Event(
+            self.events[0].index + len(path),
+            before.time,
+            before.mode.key,
+            key,
+            (guard,),
+            before.state,
+            state,
+            before.input,
+            before.input,
+            before.input_rate,
+            np.zeros(0),
+        )
+
+    def _is_done(self, side: Side, guard: str) -> bool:
+        """Whether the guards that have fired did what this one does: their mode lacks it."""
+        return guard not in self._system.outgoing(side.mode.key).guards.names

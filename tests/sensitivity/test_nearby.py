@@ -1,0 +1,248 @@
+"""Events that follow each other closely: the piecewise affine map against perturbed runs."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sensitivity.close_guards import BEFORE, CloseGuards
+from sensitivity.test_simultaneous import PUSH, SwitchingByLaw, pushed
+
+import hybridctl as hc
+from hybridctl.errors import InputError, OrderChangeWarning
+from hybridctl.sensitivity import (
+    ParameterDerivatives,
+    parameter_sensitivity,
+    propagate_moments,
+)
+from hybridctl.sensitivity.moments import normal_points
+
+TIGHT = {"rtol": 1e-12, "atol": 1e-13}
+END = 3.0 * BEFORE
+FLOOR = 1e-11  # a difference of two runs
+LAGS = (0.0, 1e-9, 1e-7, 1e-5, 1e-3, 1e-2)
+SIZES = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+
+
+def simulate(case, x0, span=(0.0, END)):
+    return hc.simulate(case.system, case.first, x0, span, event_window=0.0, **TIGHT)
+
+
+def spread(rng, n):
+    """Lags (n,) of guards between 0 and 1, the first 0 and the last 1."""
+    return np.concatenate([[0.0], np.sort(rng.uniform(size=n - 2)), [1.0]])
+
+
+def largest(case, x0, directions):
+    """max |error of lin(delta d)| / delta^2, and in which orders the perturbed runs met guards."""
+    run = hc.simulate(case.system, case.first, x0, (0.0, END), **TIGHT)
+    lin = hc.linearize(case.system, run, merge=0.05, **TIGHT)
+    worst, orders = 0.0, set()
+    for d in directions:
+        for size in SIZES:
+            moved = simulate(case, x0 + size * d)
+            error = np.abs(moved.final_state - run.final_state - lin(size * d)).max()
+            worst = max(worst, (error - FLOOR) / size**2)
+            orders.add(tuple(event.guards for event in moved.events))
+    return worst, orders
+
+
+def of_one_constant(seeds):
+    """The constant of the joint event, within a factor, is that of all lags."""
+    swapped = 0
+    for seed in seeds:
+        n = 2 + seed % 2
+        case = CloseGuards(seed, n, resets=seed // 2 % 2 == 1)
+        d = case.rng.normal(size=(4, 2 * n))
+        d /= np.linalg.norm(d, axis=1, keepdims=True)
+        shares = spread(case.rng, n)
+        found = [largest(case, case.start(lag * shares), d) for lag in LAGS]
+        constants = [worst for worst, _ in found]
+        assert max(constants) < 25.0, (seed, constants)
+        swapped += sum(len(orders) > 1 for _, orders in found)
+    return swapped
+
+
+def test_one_constant_for_all_lags():
+    """|x(delta d) - x(0) - lin(delta d)| <= C delta^2 on both sides of every switch."""
+    assert of_one_constant(range(4)) > 12
+
+
+@pytest.mark.slow
+def test_one_constant_for_all_lags_of_fifty_systems():
+    assert of_one_constant(range(4, 50)) > 150
+
+
+def close(lag=1e-6, seed=2):
+    case = CloseGuards(seed, 2, resets=True)
+    x0 = case.start(np.array([0.0, lag]))
+    run = simulate(case, x0)
+    return case, x0, run
+
+
+def test_a_deviation_that_changes_the_order_is_warned_of():
+    """Without merging the product of saltation matrices is off by the deviation itself."""
+    case, x0, run = close()
+    lin = hc.linearize(case.system, run, **TIGHT)
+    assert "in this order for |dx0| below" in repr(lin)
+    gap = np.array([lin.follow(d).gaps(run)[1][1] for d in np.eye(4)])[:, 0]
+    d = -gap / np.linalg.norm(gap)  # the second guard comes earlier
+    radius = lin.follow(d).change(run)
+    assert radius.events == (0, 1)
+    lag = run.events[1].time - run.events[0].time
+    np.testing.assert_allclose(radius.size, lag / np.linalg.norm(gap), rtol=1e-9)
+    assert f"{radius.size:.3g}" in repr(lin)
+    lin(0.99 * radius.size * d)
+    assert simulate(case, x0 + 0.99 * radius.size * d).events[0].guards == ("guard 0",)
+    assert simulate(case, x0 + 1.01 * radius.size * d).events[0].guards == ("guard 1",)
+    size = 1e-3
+    with pytest.warns(OrderChangeWarning, match=r"event 0 .guard 0.*and event 1 .guard 1"):
+        alone = lin(size * d)
+    truth = simulate(case, x0 + size * d).final_state - run.final_state
+    merged = hc.linearize(case.system, run, merge=1e-4, **TIGHT)
+    assert "0 to 1 merged" in repr(merged)
+    assert np.abs(alone - truth).max() > 0.05 * size
+    assert np.abs(merged(size * d) - truth).max() < 10.0 * size**2
+
+
+def test_small_deviations_have_the_product_of_saltation_matrices():
+    case, _, run = close()
+    lin, merged = (hc.linearize(case.system, run, merge=window, **TIGHT) for window in (None, 1e-4))
+    assert lin.is_linear
+    assert not merged.is_linear
+    rows = np.random.default_rng(0).normal(size=(5, 4))
+    np.testing.assert_allclose(merged.derivative(rows), lin.derivative(rows), rtol=1e-12)
+    np.testing.assert_allclose(merged(1e-9 * rows), lin(1e-9 * rows), rtol=1e-7, atol=1e-22)
+    np.testing.assert_allclose(merged.state_transition, lin.state_transition, rtol=1e-12)
+
+
+def test_pieces_are_those_of_the_orders():
+    case, _, run = close()
+    merged = hc.linearize(case.system, run, merge=1e-4, **TIGHT)
+    (group,) = merged.nearby
+    jump = merged.nearby_jump(group)
+    pieces = {piece.order: piece for piece in jump.pieces()}
+    assert set(pieces) == {(0, 1), (1, 0)}
+    for dx in 1e-5 * np.random.default_rng(1).normal(size=(20, 4)):
+        piece, one = pieces[jump.order(dx)], np.append(dx, 1.0)
+        assert piece.contains(one)
+        np.testing.assert_allclose(piece.matrix @ one, np.append(jump(dx), 1.0), atol=1e-15)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(jump))(dx), jump(dx))
+
+
+def test_only_events_within_the_window_are_merged():
+    case, _, run = close(lag=1e-3)
+    assert hc.linearize(case.system, run, merge=1e-4).nearby == ()
+    (group,) = hc.linearize(case.system, run, merge=1e-2).nearby
+    assert (group.first, group.last) == (0, 1)
+    with pytest.raises(InputError, match="merge"):
+        hc.linearize(case.system, run, merge=0.0)
+
+
+# Inputs, feedback, parameters
+
+
+CARTS = (0, 0)
+SPAN = (0.0, 0.9)
+
+
+def carts(lag=1e-4):
+    """Two carts that hit `lag` s one after the other, each twice as hard to push afterwards."""
+    return pushed(), np.array([1.0, 1.0 + 3.0 * lag, -3.0, -3.0])
+
+
+def assert_second_order(errors, sizes):
+    """At most C size^2, with one C of order 10 before and after the order has changed."""
+    assert (np.array(errors) <= 30.0 * np.array(sizes) ** 2 + 10.0 * FLOOR).all(), errors
+
+
+def push(t, x):
+    return np.array([PUSH + 0.5 * np.sin(9.0 * t)])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_changes_of_the_input_change_the_order(sign):
+    """The input pushes a cart that has hit twice, and both by the number that have hit."""
+    system, x0 = carts()
+    run = hc.simulate(system, CARTS, x0, SPAN, push, **TIGHT)
+    lin = hc.linearize(system, run, merge=1e-2, **TIGHT)
+    assert len(lin.nearby) == 1
+    dx = sign * np.array([0.3, -0.4, 0.2, -0.1])
+    errors, orders, sizes = [], set(), (1e-5, 1e-4, 1e-3, 1e-2)
+    for h in sizes:
+
+        def change(t, h=h):
+            return sign * h * np.array([np.cos(5.0 * t)])
+
+        moved = hc.simulate(
+            system, CARTS, x0 + h * dx, SPAN, lambda t, x: push(t, x) + change(t), **TIGHT
+        )
+        orders.add(moved.events[0].guards)
+        found = moved.final_state - run.final_state
+        errors.append(np.abs(found - lin(h * dx, change)).max())
+    assert_second_order(errors, sizes)
+    assert len(orders) == (2 if sign > 0.0 else 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_laws_that_change_with_each_hit(count, sign):
+    system, x0 = carts()
+    policy = SwitchingByLaw(count)
+    run = hc.simulate(system, CARTS, x0, SPAN, policy, **TIGHT)
+    lin = hc.linearize(system, run, policy=policy, merge=1e-2, **TIGHT)
+    dx, sizes = sign * np.array([0.3, -0.4, 0.2, -0.1]), (1e-5, 1e-4, 1e-3, 1e-2)
+    errors = []
+    for h in sizes:
+        moved = hc.simulate(system, CARTS, x0 + h * dx, SPAN, policy, **TIGHT)
+        errors.append(np.abs(moved.final_state - run.final_state - lin(h * dx)).max())
+    assert_second_order(errors, sizes)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_feedback_closed_over_merged_events_is_that_of_a_simulation(sign):
+    system, x0 = carts()
+    run = hc.simulate(system, CARTS, x0, SPAN, push, **TIGHT)
+    gain = np.array([[0.5, 0.3, 0.0, 0.0]])  # of positions, which do not jump
+    lin = hc.linearize(system, run, merge=1e-2, **TIGHT).closed_loop([gain] * len(run.arcs))
+    dx, sizes = sign * np.array([0.3, -0.4, 0.2, -0.1]), (1e-5, 1e-4, 1e-3, 1e-2)
+    errors = []
+    for h in sizes:
+
+        def law(t, x):
+            return push(t, x) - gain @ (x - run(t))
+
+        moved = hc.simulate(system, CARTS, x0 + h * dx, SPAN, law, **TIGHT)
+        errors.append(np.abs(moved.final_state - run.final_state - lin(h * dx)).max())
+    assert_second_order(errors, sizes)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_parameters_change_the_order(sign):
+    """The wall of the second cart moves, and with it the spring behind it."""
+    system, x0 = carts()
+    run = hc.simulate(system, CARTS, x0, SPAN, push, **TIGHT)
+    derivatives = ParameterDerivatives(
+        ("wall",),
+        lambda key, t, x, u: np.array([[0.0], [0.0], [0.0], [5.0 * key[1]]]),
+        lambda key, t, x, u: np.array([[-float(j)] for j in (0, 1) if not key[j]]),
+        lambda key, fired, t, x, u: np.zeros((4, 1)),
+    )
+    found = parameter_sensitivity(system, run, derivatives, merge=1e-2, **TIGHT)
+    errors, sizes = [], (1e-5, 1e-4, 1e-3, 1e-2)
+    for h in sizes:
+        moved = hc.simulate(pushed(wall=sign * h), CARTS, x0, SPAN, push, **TIGHT)
+        errors.append(np.abs(moved.final_state - run.final_state - found([sign * h])).max())
+    assert_second_order(errors, sizes)
+
+
+def test_moments_are_those_of_the_merged_map():
+    """A spread as large as the lags sees both orders."""
+    case, _, run = close(lag=1e-4)
+    merged = hc.linearize(case.system, run, merge=1e-2, **TIGHT)
+    p = 1e-8 * np.eye(4)
+    moments = propagate_moments(merged, p, points=2**12)
+    image = merged.follow(normal_points(p, 2**12, seed=0)).state
+    np.testing.assert_allclose(moments.mean, image.mean(axis=0), atol=3e-6)
+    np.testing.assert_allclose(moments.covariance, np.cov(image.T), atol=3e-10)
+    alone = propagate_moments(hc.linearize(case.system, run, **TIGHT), p)
+    assert np.abs(moments.covariance - alone.covariance).max() > 6e-10
