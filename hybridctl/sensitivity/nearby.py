@@ -28,7 +28,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains, guard_derivative
 from hybridctl.sensitivity.phantoms import Phantoms
-from hybridctl.sensitivity.pieces import Piece, crossing_unit
+from hybridctl.sensitivity.pieces import Piece, inside
 from hybridctl.sensitivity.piecewise import Passage, PiecewiseLinearJump
 
 PhantomGain = Callable[[frozenset[int]], Array]
@@ -73,7 +73,9 @@ class PiecewiseAffineJump:
 
     def pieces(self) -> tuple[Piece, ...]:
         """The orders that occur, with their maps and cones of (dx, 1): see `Piece`."""
-        return tuple(piece for piece in self.homogeneous.pieces() if crossing_unit(piece.cone))
+        one = np.eye(self.dimension + 1)[-1]
+        found = self.homogeneous.pieces()
+        return tuple(p for p in found if inside(np.vstack([p.cone, one])) is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,13 +171,6 @@ def common_lineality(pieces: Sequence[Piece]) -> Array:
     return np.asarray(null_space(rows, rcond=_THIN)) if rows.any() else np.eye(rows.shape[1])
 
 
-def crossing_unit(cone: Array) -> bool:
-    """Whether a cone of (dx, 1) has an interior where its last entry is positive."""
-    width = cone.shape[1]
-    rows = np.vstack([cone, np.eye(width)[-1]])
-    return _inside(rows, np.zeros(width)) is not None
-
-
 class _Branch(NamedTuple):
     """The beginning of an order.
 
