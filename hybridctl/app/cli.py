@@ -47,7 +47,9 @@ _SWITCHED = {"ignore_unknown_options": True, "allow_extra_args": True}
 _WORKERS = click.option("--workers", type=int, help="Processes; 0 for one on each processor.")
 _DASK = click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster to work on.")
 _MODEL = click.option(
-    "--model", required=True, help="A name that `list` shows, FILE.py:FUNCTION, or ROBOT.yaml."
+    "--model",
+    required=True,
+    help="A name that `list` shows, FILE.py:FUNCTION (code, which runs), or ROBOT.yaml (data).",
 )
 
 
@@ -172,8 +174,8 @@ def simulate(
 ) -> None:
     """Simulate an experiment; print its tables and leave a folder with data and figures.
 
-    EXPERIMENT is a name that `list` shows, or a Python file with Config, quick and run.
-    A setting that is true or false can be switched on by its name, as in
+    EXPERIMENT is a name that `list` shows, or a Python file (code, which runs) with Config, quick
+    and run. A setting that is true or false can be switched on by its name, as in
     `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does not hold.
     """
     from hybridctl.app.models import experiment_module
