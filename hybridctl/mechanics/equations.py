@@ -143,26 +143,33 @@ def solve(
 ) -> Solution:
     """The equations of a phase for given directions of contacts that slide in surfaces.
 
-    The acceleration is that of `shared`; forces of redundant contacts are of least weighted norm,
-    inside the friction cones or not.
+    The acceleration is that of `shared`. Forces of redundant contacts are any that make it.
     """
     mix = phase.mix(directions)
     force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
     constraint, target = rows.jacobian, rows.target
     if not phase.identity:
         constraint, target = constraint[phase.constrained], target[phase.constrained]
+    kkt = KKT(rows.mass, force, constraint)
+    a, m = kkt.solve(rows.drive, target)
+    left = target - constraint @ a
+    now = Solution(phase, rows, directions, mix, kkt, a, m, left, None, None, steered)
+    return _weighed(now) if phase.sliding else now
 
-    def solved(kkt: KKT, even: Solution | None) -> Solution:
-        a, m = kkt.solve(rows.drive, target)
-        left = target - constraint @ a
-        return Solution(phase, rows, directions, mix, kkt, a, m, left, even, None, steered)
 
-    now = solved(KKT(rows.mass, force, constraint), None)
-    if not now.kkt.redundant:
+def _weighed(now: Solution) -> Solution:
+    """The solution whose redundant contacts share friction by their normal forces.
+
+    Without sliding friction forces that are shared another way make the same acceleration.
+    """
+    phase = now.phase
+    if not now.kkt.redundant or now.even is not None or not len(phase.sticking):
         return now
-    if len(phase.sticking):
-        now = solved(now.kkt.weighted(friction_weights(phase, now.multipliers)), now)
-    return now
+    kkt = now.kkt.weighted(friction_weights(phase, now.multipliers))
+    target = now.rows.target[phase.constrained]
+    a, m = kkt.solve(now.rows.drive, target)
+    left = target - now.rows.jacobian[phase.constrained] @ a
+    return replace(now, kkt=kkt, acceleration=a, multipliers=m, residual=left, even=now)
 
 
 def shared(now: Solution, friction: Friction) -> Solution:
@@ -170,6 +177,7 @@ def shared(now: Solution, friction: Friction) -> Solution:
 
     Contacts whose constraints contradict each other cannot all hold, with no forces.
     """
+    now = _weighed(now)
     if not now.kkt.redundant or _inside_cones(now, friction):
         return now
     if contradict(now):
@@ -179,12 +187,12 @@ def shared(now: Solution, friction: Friction) -> Solution:
 
 def _inside_cones(now: Solution, friction: Friction) -> bool:
     """Whether closed contacts push and sticking ones hold within static friction."""
-    phase, forces = now.phase, now.forces
-    normal, limits = forces[: len(phase.closed)], friction.static.tolist()
+    held = list(now.phase.held)
+    normal, tangential = now.phase.spread(now.forces)
     size = ON_CONE * float(np.abs(normal).max())
-    return bool((normal >= -size).all()) and all(
-        float(np.linalg.norm(forces[phase.tangents[k]])) <= limits[k] * float(normal[k]) + size
-        for k in phase.held
+    pull = np.hypot(*tangential[held].T)
+    return bool(
+        (normal >= -size).all() and (pull <= friction.static[held] * normal[held] + size).all()
     )
 
 

@@ -51,13 +51,8 @@ class KKT:
         size = dlange("1", self.response)
         self.regularity = float(dgecon(self._factors, size)[0])
         self.redundant = self.regularity <= RANK
-        if weights is not None:
-            self.weights = weights
-
-    @cached_property
-    def weights(self) -> Array:
-        """Those of the sum that is least, (k,)."""
-        return np.ones(len(self.response))
+        self._equal = weights is None
+        self.weights: Array = np.ones(len(self.response)) if weights is None else weights
 
     @property
     def determinant(self) -> float:
@@ -70,7 +65,7 @@ class KKT:
         other = object.__new__(KKT)
         other.__dict__.update(self.__dict__)
         other.__dict__.pop("_inverse", None)
-        other.weights = weights
+        other.weights, other._equal = weights, False
         return other
 
     def solve(self, upper: Array, lower: Array) -> tuple[Array, Array]:
@@ -104,6 +99,8 @@ class KKT:
     def _inverse(self) -> Array:
         """G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 B."""
         basis, part = self._independent
+        if self._equal:
+            return np.asarray(basis @ part)
         half = np.sqrt(self.weights)[:, None]
         spread, root = _orthonormal(half * basis)
         return np.asarray(half * spread @ dtrtrs(root, part, trans=1)[0])
