@@ -60,7 +60,7 @@ class Compiled(threading.local):
         return self.results
 
 
-class Mapped(threading.local):
+class MappedFunction(threading.local):
     """A CasADi function of columns at many points, on memory of its own in each thread.
 
     As `Compiled`, but arguments (m, size) have one point in each row, and results are new arrays
@@ -71,8 +71,8 @@ class Mapped(threading.local):
         self._function, self._shapes = function, tuple(shapes)
         self._maps: dict[int, Compiled] = {}
 
-    def __reduce__(self) -> tuple[type[Mapped], tuple[Any, ...]]:
-        return Mapped, (self._function, self._shapes)
+    def __reduce__(self) -> tuple[type[MappedFunction], tuple[Any, ...]]:
+        return MappedFunction, (self._function, self._shapes)
 
     def __call__(self, *columns: Array) -> list[Array]:
         """All results; numpy raises `ValueError` for arguments of the wrong size."""

@@ -163,7 +163,9 @@ class _Symbols:
             raise SystemDefinitionError(f"{what} must have size {size}, got {column.numel()}")
         return column
 
-    def compiled(self, what: str, parts: Sequence[tuple[Expression, tuple[int, ...]]]) -> _Compiled:
+    def compiled(
+        self, what: str, parts: Sequence[tuple[Expression, tuple[int, ...]]]
+    ) -> _CopyingFunction:
         """A function of (t, x, u) that returns these expressions as arrays of these shapes."""
         rows = [ca.densify(expression.T) for expression, _ in parts]
         function = ca.Function("f", [self.t, self.x, self.u], rows, {"allow_free": True})
@@ -172,7 +174,7 @@ class _Symbols:
                 f"{what} of mode {self.key!r} depends on {', '.join(function.get_free())}, which "
                 f"the mode does not declare as state, input or time"
             )
-        return _Compiled(function, [shape for _, shape in parts])
+        return _CopyingFunction(function, [shape for _, shape in parts])
 
 
 def _column(kind: Any, expression: Expression, what: str) -> Expression:
@@ -189,7 +191,7 @@ def _column(kind: Any, expression: Expression, what: str) -> Expression:
     return ca.densify(column)
 
 
-class _Compiled:
+class _CopyingFunction:
     """A CasADi function of (t, x, u) that returns copies of these shapes."""
 
     def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -296,7 +298,7 @@ class ExpressionReset(ResetModel):
 
 def _derivatives(
     what: str, symbols: _Symbols, expression: Expression, shape: tuple[int, ...]
-) -> _Compiled:
+) -> _CopyingFunction:
     """Derivatives of a column with respect to t, x and u."""
     return symbols.compiled(
         what,

@@ -15,7 +15,7 @@ from typing import Any
 import casadi as ca
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, Mapped
+from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.model import JumpTerms
 
 Expression = Any
@@ -47,7 +47,7 @@ class CompiledJump:
         return Compiled(made, [(2,), (nx,), (nu,), (n, nx), (n, nu), (n,)])
 
     @cached_property
-    def many(self) -> Mapped:
+    def many(self) -> MappedFunction:
         """A function of rows t, x and u, under inputs that are held.
 
         Its columns are x+ (nx+,), slope and size (2,), the derivative of the event time (nx,),
@@ -59,7 +59,7 @@ class CompiledJump:
         columns = [ca.densify(c) for c in (state, rates, by_state, r_x.T, rate)]
         made = ca.Function("jump", [t, x, u], ca.cse(columns))
         n, nx = state.numel(), x.numel()
-        return Mapped(made, [(n,), (2,), (nx,), (n, nx), (n,)])
+        return MappedFunction(made, [(n,), (2,), (nx,), (n, nx), (n,)])
 
     def _linear(self, *symbols: Expression) -> tuple[Expression, ...]:
         """Slope and size in one column, and the arrays of `JumpTerms`, vectors as columns."""

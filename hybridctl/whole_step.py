@@ -28,7 +28,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, Mapped
+from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import (
     Diffusion,
@@ -142,9 +142,9 @@ class CompiledMode(ModeModel):
         """The same steps from many points at once."""
         rate = _part(self.motion, "rate", 0)
         return ManySteps(
-            Mapped(rate, [(rate.numel_out(0),)]),
-            Mapped(*self._step_made),
-            partial(_matrices, Mapped(*self._varied_made)),
+            MappedFunction(rate, [(rate.numel_out(0),)]),
+            MappedFunction(*self._step_made),
+            partial(_matrices, MappedFunction(*self._varied_made)),
         )
 
     def step(
@@ -212,13 +212,13 @@ class ManySteps(NamedTuple):
     varied: Many
 
 
-def _matrices(varied: Mapped, *rows: Array) -> list[Array]:
+def _matrices(varied: MappedFunction, *rows: Array) -> list[Array]:
     """The results of a varied step, with matrices in the order of C."""
     sound, error, end, columns = varied(*rows)
     return [sound, error, end, columns.transpose(0, 2, 1)]
 
 
-class _Start(NamedTuple):
+class _StepInputs(NamedTuple):
     """The inputs of a step, as symbols: t, h, rtol and atol in `scalars`, x and u.
 
     numbers: what a motion has further for arguments, the same on the whole step.
@@ -230,10 +230,10 @@ class _Start(NamedTuple):
     numbers: list[Expression]
 
     @staticmethod
-    def of(motion: Function) -> _Start:
+    def of(motion: Function) -> _StepInputs:
         sizes = [4, *(motion.numel_in(i) for i in range(1, motion.n_in()))]
         scalars, x, u, *numbers = (ca.MX.sym("start", n) for n in sizes)
-        return _Start(scalars, x, u, numbers)
+        return _StepInputs(scalars, x, u, numbers)
 
     @property
     def t(self) -> Expression:
@@ -271,7 +271,7 @@ def whole_step(motion: Function) -> Function:
     where the scalar `sound` is not positive the others are not what they should be. The step is
     sound where all its evaluations are.
     """
-    start = _Start.of(motion)
+    start = _StepInputs.of(motion)
     sound, error, states, _, *guards = _stepped(motion, start, lambda i, x: start.u)
     return start.function("step", motion, [sound, error, states, *guards])
 
@@ -282,7 +282,7 @@ def fed_step(motion: Function) -> Function:
     b (nu, k) and K (nx, nu k), transposed, at the stages and nodes. The results are those of
     `whole_step`, with the inputs (nu, 8) after the states.
     """
-    start = _Start.of(motion)
+    start = _StepInputs.of(motion)
     nx, nu, k = start.x.numel(), start.u.numel(), len(_INPUTS)
     shapes = (nu, k), (nx, nu * k), (nu, 1), (nu, 1)
     offsets, gains, least, most = (ca.MX.sym("law", *shape) for shape in shapes)
@@ -298,7 +298,7 @@ def fed_step(motion: Function) -> Function:
 
 
 def _stepped(
-    motion: Function, start: _Start, law: Callable[[int, Expression], Expression]
+    motion: Function, start: _StepInputs, law: Callable[[int, Expression], Expression]
 ) -> tuple[Expression, ...]:
     """The results of a step: soundness, error, states, inputs and guards at the nodes, bounds.
 
@@ -327,7 +327,7 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     noisy: the covariance (ndx, ndx) of the noise gathered on it, and bounds (n,) of the guards, are
     further results, for densities (ndx, ndx) and (nu, nu) behind the other arguments.
     """
-    start = _Start.of(motion)
+    start = _StepInputs.of(motion)
     n, u = start.x.numel(), start.u
     varied = _with_slopes(motion, noisy)
     tangent = _flat(n) if tangent is None else tangent
@@ -395,7 +395,7 @@ def _with_slopes(motion: Function, by_input: bool) -> Function:
 
 
 def _stages(
-    start: _Start, x: Expression, rate: Rate, last: int | None = None
+    start: _StepInputs, x: Expression, rate: Rate, last: int | None = None
 ) -> tuple[list[Expression], list[Expression], list[Expression]]:
     """States and rates at the stages of a step from x, the last one its end, and their soundness.
 
@@ -411,7 +411,7 @@ def _stages(
     return states, rates, sound
 
 
-def _error(start: _Start, scale: Expression, rates: Sequence[Expression]) -> Expression:
+def _error(start: _StepInputs, scale: Expression, rates: Sequence[Expression]) -> Expression:
     """The error of a step in units of `scale`, as `Tableau.error` has it."""
     main, low = (ca.sumsqr(_sum(row, rates) / scale) for row in DOP853_TABLEAU.errors)
     below = ca.sqrt((main + LOW_WEIGHT * low + _LEAST) * scale.numel())

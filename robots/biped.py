@@ -138,7 +138,7 @@ def soft(
     """
     p = parameters or Parameters()
     member("damping", damping, get_args(Damping))
-    body = _Body.of(p)
+    body = _BipedExpressions.of(p)
     modes, transitions = [], []
     for key in MODES:
         closed = _closed(key)
@@ -173,7 +173,7 @@ def rigid(parameters: Parameters | None = None) -> HybridSystem:
     impact. Feet that take turns ever faster come to rest on both (`simulate(on_zeno="rest")`).
     """
     p = parameters or Parameters()
-    body = _Body.of(p)
+    body = _BipedExpressions.of(p)
     base = hybrid_system([body.constrained(key) for key in MODES], list(_rigid_transitions(body)))
     pieces = {key: _impact(base, key) for key in MODES[1:]}
     landings = {key: _landing(body, pieces, key) for key in pieces}
@@ -184,7 +184,7 @@ def rigid(parameters: Parameters | None = None) -> HybridSystem:
 
 
 @dataclass(frozen=True, eq=False)
-class _Body:
+class _BipedExpressions:
     """The biped as expressions in its state."""
 
     state: Any
@@ -197,13 +197,13 @@ class _Body:
     energy: Any
 
     @staticmethod
-    def of(p: Parameters) -> _Body:
+    def of(p: Parameters) -> _BipedExpressions:
         q, v = ca.SX.sym("q", 3), ca.SX.sym("v", 3)
         masses = ca.SX(p.masses)
         gap = _gaps(q, p)
         normals = ca.jacobian(gap, q)
         rate = normals @ v
-        return _Body(
+        return _BipedExpressions(
             ca.vertcat(q, v),
             masses,
             ca.vertcat(0.0, -p.mass * p.gravity, 0.0),
@@ -257,7 +257,7 @@ def _gaps(q: Any, p: Parameters) -> Any:
     return ca.vertcat(*rows)
 
 
-def _rigid_transitions(body: _Body) -> Iterable[Transition | Joint]:
+def _rigid_transitions(body: _BipedExpressions) -> Iterable[Transition | Joint]:
     """All edges, with impacts after which every closed foot stays closed."""
     for key in MODES:
         closed = _closed(key)
@@ -294,7 +294,7 @@ def _impact(base: HybridSystem, key: Modes) -> ResetModel:
     return edge.reset
 
 
-def _landing(body: _Body, pieces: dict[Modes, ResetModel], key: Modes) -> ResetModel:
+def _landing(body: _BipedExpressions, pieces: dict[Modes, ResetModel], key: Modes) -> ResetModel:
     """The impact of the feet that are closed in `key`, of which those that would pull let go."""
     impulses = {
         piece: ca.Function("impulses", [body.state], [body.against(_closed(piece), body.rate)])

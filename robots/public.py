@@ -32,7 +32,7 @@ _DAMPING = 0.7  # of critical
 
 
 @dataclass(frozen=True)
-class Model:
+class PublicRobot:
     """Where a robot is described and how it stands.
 
     file: within the robots of the package. posture: of joints that are not at zero, rad; springs
@@ -70,7 +70,7 @@ def _legs(names: str, **angles: float) -> dict[str, float]:
 
 
 MODELS = {
-    "solo12": Model(
+    "solo12": PublicRobot(
         "solo_description/robots/solo12.urdf",
         {
             **_legs("FL FR", **{"{}_HFE": 0.8, "{}_KFE": -1.6}),
@@ -80,7 +80,7 @@ MODELS = {
         legs=("HAA", "HFE", "KFE"),
         bearing=13.0,
     ),
-    "anymal": Model(
+    "anymal": PublicRobot(
         "anymal_b_simple_description/robots/anymal.urdf",
         {
             **_legs("LF RF", **{"{}_HFE": 0.7, "{}_KFE": -1.4}),
@@ -90,14 +90,14 @@ MODELS = {
         legs=("HAA", "HFE", "KFE"),
         bearing=500.0,
     ),
-    "go1": Model(
+    "go1": PublicRobot(
         "go1_description/urdf/go1.urdf",
         _legs("FL FR RL RR", **{"{}_thigh_joint": 0.8, "{}_calf_joint": -1.6}),
         ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
         legs=("hip", "thigh", "calf"),
         bearing=120.0,
     ),
-    "talos": Model(
+    "talos": PublicRobot(
         "talos_data/robots/talos_reduced.urdf",
         _legs(
             "left right",
@@ -109,7 +109,7 @@ MODELS = {
         bearing=4000.0,
         lag=0.02,
     ),
-    "icub": Model(
+    "icub": PublicRobot(
         "icub_description/robots/icub_reduced.urdf",
         _legs("l r", **{"{}_hip_pitch": 0.3, "{}_knee": -0.6, "{}_ankle_pitch": -0.3}),
         ("l_sole", "r_sole"),
@@ -118,7 +118,7 @@ MODELS = {
         bearing=800.0,
         lag=0.02,
     ),
-    "ur5": Model(
+    "ur5": PublicRobot(
         "ur_description/urdf/ur5_robot.urdf",
         {"shoulder_lift_joint": -1.2, "elbow_joint": 1.6, "wrist_1_joint": -0.4},
         ("tool0",),
@@ -126,7 +126,7 @@ MODELS = {
         wall=0.5,
         friction=0.3,
     ),
-    "panda": Model(
+    "panda": PublicRobot(
         "panda_description/urdf/panda.urdf",
         {"panda_joint2": -0.3, "panda_joint4": -2.0, "panda_joint6": 1.8},
         ("panda_hand_tcp",),

@@ -17,7 +17,7 @@ from hybridctl.hybrid.flow import METHODS, Flow, Integrator
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.series import NODES
-from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
+from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
 from hybridctl.hybrid.system import MappedSystem
 
 KINDS = pytest.mark.parametrize("kind", [ca.SX, ca.MX])
@@ -66,7 +66,7 @@ LAWS = pytest.mark.parametrize("law", [HELD, Feedback()], ids=["held", "feedback
 
 
 def formulas(system, key="swing", rtol=1e-6, atol=1e-8, law=HELD):
-    motion = Motion(system.mode(key), law, watched=True)
+    motion = DrivenMode(system.mode(key), law, watched=True)
     return (
         CompiledFormula(motion, motion.whole_law, rtol, atol),
         ExplicitFormula(METHODS["DOP853"], motion, rtol, atol),
@@ -101,7 +101,7 @@ def test_the_generic_step_is_scipys():
     settings = Integrator(METHODS["DOP853"], 1e-8, 1e-10, np.inf)
     for law in (HeldInput(U), lambda t, x: U):
         theirs = DOP853(rate, 0.0, np.array([1.0, 0.5]), 20.0, rtol=1e-8, atol=1e-10)
-        flow = Flow(settings, Motion(mode, law), 0.0, np.array([1.0, 0.5]), 20.0)
+        flow = Flow(settings, DrivenMode(mode, law), 0.0, np.array([1.0, 0.5]), 20.0)
         for step in flow.steps():
             theirs.step()
             # step lengths are a root of the error, which is known to 1e-6 of itself
@@ -200,13 +200,13 @@ def test_what_needs_more_than_a_held_input_takes_the_generic_step():
     system = pendulum()
     mode, ways = system.mode("swing"), system.outgoing("swing")
     held, fed = HeldInput(U), Feedback()
-    assert Motion(mode, held).whole_law is held
-    assert Motion(mode, fed).whole_law is fed
-    assert Motion(mode, lambda t, x: U).whole_law is None
+    assert DrivenMode(mode, held).whole_law is held
+    assert DrivenMode(mode, fed).whole_law is fed
+    assert DrivenMode(mode, lambda t, x: U).whole_law is None
     guards = ways.guards
     moved = type(guards)(guards.names, lambda t, x, u: guards.values(t, x, u) + 1.0)
     other = hc.HybridSystem(system.mode, lambda key: replace(ways, guards=moved)).mode("swing")
-    assert Motion(other, held).whole_law is None
+    assert DrivenMode(other, held).whole_law is None
     at = 0.2, np.array([0.3, 0.1])
     assert other.step(*at, held, 0.01, 1e-9, 1e-9) is None
     np.testing.assert_array_equal(other.guards(*at, U), mode.guards(*at, U) + 1.0)

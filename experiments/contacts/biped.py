@@ -102,7 +102,7 @@ class Variant:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class DropResult:
     """Drops of one variant: final states (points, 6) by pitch (points,), and derivatives.
 
     level: the final state (6,) without a pitch. sides: the derivatives (6,) of the final state for
@@ -169,7 +169,7 @@ def variants(config: Config) -> dict[str, Variant]:
     }
 
 
-def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Result:
+def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> DropResult:
     """All drops of one variant, and its derivatives at level."""
     nominal = variant.drop(config, 0.0)
     level = nominal.final_state
@@ -187,7 +187,9 @@ def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Re
         [(variant.drop(config, sign * step).final_state - level) / step for sign in (-1.0, 1.0)]
         for step in config.steps
     ]
-    return Result(variant, pitches, np.array(finals), level, found, sides, np.array(differences))
+    return DropResult(
+        variant, pitches, np.array(finals), level, found, sides, np.array(differences)
+    )
 
 
 def difference_of_orders(p: Parameters) -> Array:
@@ -201,7 +203,7 @@ def difference_of_orders(p: Parameters) -> Array:
     return found
 
 
-def record(config: Config, result: Result) -> dict[str, Any]:
+def record(config: Config, result: DropResult) -> dict[str, Any]:
     """A variant as it stands in summary.json; derivatives in SI units per rad."""
     found: dict[str, Any] = {
         "has_cascade": result.map is not None,
@@ -315,7 +317,7 @@ def _outline(p: Parameters, x: Array) -> list[Array]:
     return [np.array([feet[0], x[:2], feet[1]])]
 
 
-def draw_flow(folder: RunFolder, results: Mapping[str, Result]) -> None:
+def draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
     """A column for each ground: drops as dots, and the one-sided derivatives as tangents."""
     rows = [
         [
@@ -328,7 +330,7 @@ def draw_flow(folder: RunFolder, results: Mapping[str, Result]) -> None:
     series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")
 
 
-def _flow(result: Result, component: int) -> list[Line]:
+def _flow(result: DropResult, component: int) -> list[Line]:
     """A component of the final state over the pitch; without tangents where it jumps at level."""
     lines = [Line(result.pitches, result.finals[:, component], "simulated", "black", ".")]
     if result.sides is None:

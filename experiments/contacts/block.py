@@ -88,7 +88,7 @@ class Config(Settings):
         return block.Parameters(friction=self.friction)
 
 
-class Runs(NamedTuple):
+class BlockRuns(NamedTuple):
     """The three motions."""
 
     landing: HybridTrajectory
@@ -120,14 +120,14 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def simulate_all(config: Config, console: Console) -> Runs:
+def simulate_all(config: Config, console: Console) -> BlockRuns:
     """The block that lands and is lifted, the one that slides, the one that rocks."""
     model = config.model
     slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
     on_ground = [0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0]
     run = partial(simulate, rtol=config.rtol, atol=config.atol)
     with console.status("simulating"):
-        return Runs(
+        return BlockRuns(
             run(
                 block.system(model, actuated=True),
                 OPEN,
@@ -245,7 +245,7 @@ def event_table(run: HybridTrajectory) -> Table:
     return table("A block lands, slides, stops and is lifted", columns, rows)
 
 
-def draw_all(config: Config, runs: Runs, folder: RunFolder) -> None:
+def draw_all(config: Config, runs: BlockRuns, folder: RunFolder) -> None:
     """Snapshots of the landing, and the contacts of landing and rocking."""
     draw_snapshots(config, runs.landing, folder)
     scenes = []

@@ -74,7 +74,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Case:
+class ImpactCase:
     """An impact: corners by index, configuration and velocity before it."""
 
     corners: tuple[int, ...]
@@ -175,7 +175,7 @@ def corner_contacts(dimension: int, friction: float) -> list[Contact]:
     return [c for c in contacts if dimension == 3 or c.offset[1] < 0.0]
 
 
-def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generator) -> Case:
+def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generator) -> ImpactCase:
     """Random corners, attitude and velocity; the velocity is drawn until all approach."""
     corners = tuple(sorted(rng.choice(CORNERS[dimension], points, replace=False).tolist()))
     q = robot.integrate(robot.neutral(), rng.uniform(-np.pi, np.pi, robot.nv))
@@ -186,14 +186,14 @@ def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generato
     while True:
         v = scale * rng.normal(size=robot.nv)
         if (normals @ v < 0.0).all():
-            return Case(corners, q, v)
+            return ImpactCase(corners, q, v)
 
 
 def judge_all(
     config: Config,
     robot: Robot,
     dimension: int,
-    cases: Sequence[Case],
+    cases: Sequence[ImpactCase],
     done: float,
     tick: Callable[[float], None],
 ) -> list[Tally]:
@@ -208,7 +208,7 @@ def judge_all(
     return tallies
 
 
-def problem_of(robot: Robot, contacts: Sequence[Contact], case: Case) -> CoulombProblem:
+def problem_of(robot: Robot, contacts: Sequence[Contact], case: ImpactCase) -> CoulombProblem:
     """The law for a plastic impact of the corners of a case."""
     hit = [contacts[i] for i in case.corners]
     rows = ContactSet(robot, hit)

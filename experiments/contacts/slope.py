@@ -80,7 +80,7 @@ class Config(Settings):
 
 
 @dataclass(frozen=True)
-class Case:
+class BallCase:
     """Friction and restitution of one ball."""
 
     friction: float
@@ -88,7 +88,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ClosedForm:
     """The motion in closed form: times in s, velocities in m/s.
 
     tangential_after, normal_after: of the first impact. rest_time: the end of the bouncing.
@@ -132,18 +132,18 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def cases(config: Config) -> dict[str, Case]:
+def cases(config: Config) -> dict[str, BallCase]:
     """The balls, by what they do."""
     return {
-        "frictionless": Case(0.0),
-        "slides": Case(config.friction_low),
-        "stops": Case(config.friction_high),
-        "caught": Case(config.friction_catch),
-        "bounces": Case(config.friction_low, config.restitution),
+        "frictionless": BallCase(0.0),
+        "slides": BallCase(config.friction_low),
+        "stops": BallCase(config.friction_high),
+        "caught": BallCase(config.friction_catch),
+        "bounces": BallCase(config.friction_low, config.restitution),
     }
 
 
-def predict(config: Config, case: Case) -> Prediction:
+def predict(config: Config, case: BallCase) -> ClosedForm:
     """The motion in closed form."""
     along, into = GRAVITY * np.sin(config.slope), GRAVITY * np.cos(config.slope)
     mu, e = case.friction, case.restitution
@@ -159,7 +159,7 @@ def predict(config: Config, case: Case) -> Prediction:
     stop_time = None
     if acceleration < 0.0:
         stop_time = rest_time - speed / acceleration
-    return Prediction(
+    return ClosedForm(
         impact_time,
         first,
         e * normal,
@@ -170,12 +170,12 @@ def predict(config: Config, case: Case) -> Prediction:
     )
 
 
-def _after_impact(tangential: float, normal: float, case: Case) -> float:
+def _after_impact(tangential: float, normal: float, case: BallCase) -> float:
     """Velocity down the slope after an impact at the given speed towards it."""
     return max(tangential - case.friction * (1.0 + case.restitution) * normal, 0.0)
 
 
-def parameters(config: Config, case: Case) -> ball.Parameters:
+def parameters(config: Config, case: BallCase) -> ball.Parameters:
     """The model of one case."""
     return ball.Parameters(
         slope=config.slope,
@@ -185,7 +185,7 @@ def parameters(config: Config, case: Case) -> ball.Parameters:
     )
 
 
-def simulate_case(config: Config, case: Case, tick: Any) -> HybridTrajectory:
+def simulate_case(config: Config, case: BallCase, tick: Any) -> HybridTrajectory:
     """One ball, until it has come to rest on the slope and beyond."""
     down, away = axes(config)
     return simulate(
@@ -206,7 +206,7 @@ def axes(config: Config) -> tuple[Array, Array]:
     return np.array([c, -s]), np.array([s, c])
 
 
-def compare(config: Config, expected: Prediction, run: HybridTrajectory) -> list[Comparison]:
+def compare(config: Config, expected: ClosedForm, run: HybridTrajectory) -> list[Comparison]:
     """What the simulation has in common with the closed form."""
     down, away = axes(config)
     impact, rest = run.events[0], landing(run)

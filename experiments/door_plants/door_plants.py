@@ -144,7 +144,7 @@ def quick(config: Config) -> Config:
 
 
 @dataclass(frozen=True)
-class Study:
+class LawSearch:
     """Where runs are made, and kept."""
 
     config: Config
@@ -207,7 +207,7 @@ Results = dict[str, dict[str, Statistics]]  # by plant and law
 def run(config: Config, console: Console) -> Findings:
     """Tune all laws on mixed plants, and judge them on each."""
     with crew(config.workers, config.dask) as hands, progress(console, 0.0, 1.0) as begin:
-        study = Study(config, hands.others)
+        study = LawSearch(config, hands.others)
         laws, plants = config.laws, config.chosen
         step = begin("searching")
         pool: list[Array] = []

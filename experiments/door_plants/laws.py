@@ -39,7 +39,7 @@ def scene() -> tuple[HybridSystem, Reference]:
 
 
 @dataclass(frozen=True)
-class Windows:
+class WindowedSprings:
     """Gains and windows by logarithms of frequencies in rad/s, dampings, and lengths in ms."""
 
     springs: SpringGains
@@ -51,9 +51,9 @@ class Windows:
         return WindowedGains(gains.arcs, gains.phantoms, windows)
 
 
-def structure() -> Windows:
+def structure() -> WindowedSprings:
     """What is sought."""
-    return Windows(SpringGains.of(*scene()))
+    return WindowedSprings(SpringGains.of(*scene()))
 
 
 def policy(name: str, design: WindowedGains, timeout: float) -> Policy:

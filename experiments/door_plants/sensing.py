@@ -28,7 +28,7 @@ _HIT = 0.08  # rad/s, by which velocity may change in a sample after a touch
 _AFTER = 0.025  # s, for how long
 
 
-class Sensor(Protocol):
+class StateSensor(Protocol):
     """Measured states from sample after sample."""
 
     def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
@@ -109,7 +109,7 @@ class Observer:
         return self._mean[:2].ravel()
 
 
-def sensor(kind: Kind, seed: int, period: float) -> Sensor:
+def sensor(kind: Kind, seed: int, period: float) -> StateSensor:
     """One of the three, for the nominal robot."""
     if kind == "true":
         return TrueState()

@@ -99,7 +99,7 @@ class Config(Settings):
 
 
 @dataclass(frozen=True)
-class Trial:
+class StudyRun:
     """One run to make: all filters at the stated noise, the salted one at other scales."""
 
     model: str
@@ -109,7 +109,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FilterOutcome:
     """What a filter made of one run: nees, degrees and mode at the times of the setup, and more.
 
     failed: what was raised, instead of all that.
@@ -148,7 +148,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 def studied(record: Journal, config: Config, console: Console) -> Findings:
     """All trials of all models, and what they say."""
     trials = [
-        Trial(model, scale, config.seed + k, filters(config, model, scale, k))
+        StudyRun(model, scale, config.seed + k, filters(config, model, scale, k))
         for model in config.models
         for scale in (1.0, *config.scales)
         for k in range(config.runs if scale == 1.0 else config.sweep)
@@ -177,9 +177,11 @@ def checks(models: Mapping[str, Any]) -> list[Check]:
     ]
 
 
-def judged(config: Config, model: str, made: Mapping[Trial, Sequence[Outcome]]) -> dict[str, Any]:
+def judged(
+    config: Config, model: str, made: Mapping[StudyRun, Sequence[FilterOutcome]]
+) -> dict[str, Any]:
     """A model as it stands in summary.json."""
-    results: dict[float, dict[str, list[Outcome]]] = {}
+    results: dict[float, dict[str, list[FilterOutcome]]] = {}
     for trial, found in made.items():
         if trial.model == model:
             own = results.setdefault(trial.scale, {})
@@ -202,8 +204,8 @@ def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]
 
 
 def outcomes(
-    config: Config, trials: Sequence[Trial], record: Journal, console: Console
-) -> list[tuple[Outcome, ...]]:
+    config: Config, trials: Sequence[StudyRun], record: Journal, console: Console
+) -> list[tuple[FilterOutcome, ...]]:
     """All trials, in their order; those that the record has are not made again."""
     keys = {trial: json.dumps(astuple(trial)) for trial in trials}
     missing = [trial for trial, key in keys.items() if record.get(key) is None]
@@ -217,10 +219,10 @@ def outcomes(
             record.put(keys[trial], (content,))
             tick(float(len(record)))
     stored = [json.loads((record.get(keys[trial]) or ("[]",))[0]) for trial in trials]
-    return [msgspec.convert(found, tuple[Outcome, ...]) for found in stored]
+    return [msgspec.convert(found, tuple[FilterOutcome, ...]) for found in stored]
 
 
-def attempt(trial: Trial) -> tuple[Outcome, ...]:
+def attempt(trial: StudyRun) -> tuple[FilterOutcome, ...]:
     """One run, and what each filter makes of it."""
     settings = replace(_settings(trial.model, trial.scale), seed=trial.seed)
     model = _model(trial.model, trial.scale)
@@ -229,26 +231,26 @@ def attempt(trial: Trial) -> tuple[Outcome, ...]:
     try:
         start, rest = first_estimate(model, settings, record)
     except HybridctlError as error:
-        return tuple(Outcome(failed=str(error)) for _ in trial.filters)
+        return tuple(FilterOutcome(failed=str(error)) for _ in trial.filters)
     for name in trial.filters:
         try:
             result = run_filter(name, model, settings, rest, start)
             results.append(outcome(model, SETUPS[trial.model].times, result, truth.run))
         except HybridctlError as error:
-            results.append(Outcome(failed=str(error)))
+            results.append(FilterOutcome(failed=str(error)))
     return tuple(results)
 
 
 def outcome(
     model: FilterModel, times: Sequence[float], result: FilterResult, truth: HybridTrajectory
-) -> Outcome:
+) -> FilterOutcome:
     """One result against the truth."""
     found = [result.mixtures[int(np.abs(result.times - t).argmin())] for t in times]
     pairs = [nees(model.space, mixture, truth(mixture.time)) for mixture in found]
     last, degrees = pairs[-1]
     spectra = [np.linalg.eigvalsh(p) for p in result.covariances]
     taken = [i for i in result.innovations if i.accepted]
-    return Outcome(
+    return FilterOutcome(
         tuple(square for square, _ in pairs),
         tuple(k for _, k in pairs),
         tuple(mixture.mode == truth.arc(mixture.time).mode for mixture in found),
@@ -262,7 +264,7 @@ def outcome(
     )
 
 
-def digest(model: str, results: Sequence[Outcome]) -> dict[str, Any]:
+def digest(model: str, results: Sequence[FilterOutcome]) -> dict[str, Any]:
     """Averages over runs, as they stand in summary.json."""
     whole = [o for o in results if o.failed is None]
     judged = []

@@ -23,7 +23,7 @@ from hybridctl.experiments.cube_filter.score import filtered
 from hybridctl.experiments.cube_filter.tosses import ORIGIN, moved, recorded
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
-from rich.table import Table as RichTable
+from rich.table import Table
 from scipy.spatial.transform import Rotation
 from scipy.stats import qmc
 
@@ -53,7 +53,7 @@ def shortened(record: Record, until: float) -> Record:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LikelihoodTable:
     """Log-likelihoods by point and toss, and how many poses the gate rejected, in a journal.
 
     Every toss has a filter with one hypothesis go along its first poses.
@@ -228,7 +228,7 @@ def identified(journal: Journal, config: Config, console: Console) -> Findings:
     read = recorded(config.data, numbers, config.noise)
     whole = {k: moved(record, SCALE) for k, record in read.items()}
     records = {k: shortened(record, config.until) for k, record in whole.items()}
-    values = Table(journal, config.noise, records)
+    values = LikelihoodTable(journal, config.noise, records)
     own, rest = numbers[: config.fitted], numbers[config.fitted :]
     points, wide = np.vstack([box.drawn() for box in config.boxes]), config.wide.drawn()
     with progress(console, 0.0, float(len(points))) as begin:
@@ -282,7 +282,11 @@ def halves(surface: Surface) -> list[dict[str, Any]]:
 
 
 def judge(
-    config: Config, values: Table, top: Top, whole: Mapping[int, Record], rest: Sequence[int]
+    config: Config,
+    values: LikelihoodTable,
+    top: Top,
+    whole: Mapping[int, Record],
+    rest: Sequence[int],
 ) -> list[dict[str, Any]]:
     """Parameters on tosses that were not used: log-likelihood, and errors of predictions.
 
@@ -319,7 +323,7 @@ def judge(
     return rows
 
 
-def printed(summary: Mapping[str, Any]) -> list[RichTable | str]:
+def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """What was found, in the halves as well, and how it does on other tosses."""
     found = [
         (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hybridctl.experiments.legged.recording import Truth
+from hybridctl.experiments.legged.recording import MotionCapture
 
 from hybridctl.app.plots import (
     BANDS,
@@ -28,7 +28,7 @@ from hybridctl.estimation.legged.system import STICK
 from hybridctl.estimation.result import FilterResult
 
 if TYPE_CHECKING:
-    from hybridctl.experiments.legged.score import Outcome
+    from hybridctl.experiments.legged.score import BaseOutcome
 
 COLORS = {
     "filter": TRACKING,
@@ -45,9 +45,9 @@ SOON = 2.0  # s
 
 def draw(
     folder: Path,
-    truth: Truth,
-    outcomes: Sequence[Outcome],
-    tilted: Sequence[Outcome],
+    truth: MotionCapture,
+    outcomes: Sequence[BaseOutcome],
+    tilted: Sequence[BaseOutcome],
     result: FilterResult,
 ) -> None:
     """All figures, into a folder."""
@@ -58,7 +58,7 @@ def draw(
     _tilts(folder / "tilt.png", tilted)
 
 
-def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
+def _path(path: Path, truth: MotionCapture, by_name: dict[str, BaseOutcome]) -> None:
     """The root from above."""
     figure = canvas(8.0, 3.0)
     axes = figure.subplots()
@@ -78,7 +78,7 @@ def _path(path: Path, truth: Truth, by_name: dict[str, Outcome]) -> None:
     save_figure(figure, path)
 
 
-def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> None:
+def _errors(path: Path, by_name: dict[str, BaseOutcome], bands: Sequence[Band]) -> None:
     """Errors of the position and the yaw, with twice what the filter claims."""
     main = by_name["filter"].errors
     assert main.spread is not None
@@ -100,7 +100,7 @@ def _errors(path: Path, by_name: dict[str, Outcome], bands: Sequence[Band]) -> N
     series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
 
 
-def _tilts(path: Path, tilted: Sequence[Outcome]) -> None:
+def _tilts(path: Path, tilted: Sequence[BaseOutcome]) -> None:
     """Tilt and position just after a start that is wrong in tilt."""
     rows: list[list[Panel]] = []
     for what in ("tilt [deg]", "position [mm]"):

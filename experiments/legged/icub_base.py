@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.legged import figures, robustness
-from hybridctl.experiments.legged.recording import FEET, INERTIAL, Recording, Source, load
+from hybridctl.experiments.legged.recording import FEET, INERTIAL, LeggedLog, Source, load
 from hybridctl.experiments.legged.score import (
-    Outcome,
+    BaseOutcome,
     errors,
     filtered,
     judged,
@@ -152,17 +152,17 @@ def checks(summary: dict[str, Any]) -> list[Check]:
     ]
 
 
-def _ways(config: Config, recording: Recording) -> list[Callable[[], Outcome]]:
+def _ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome]]:
     """The ways to estimate the base, to be called one after the other."""
     s, blind = config.settings, without_truth(config, recording)
     low = replace(s, touch_force=30.0, lift_force=10.0)
     others = [error for error in ERRORS if error != s.error]
     evidence, motion = ContactEvidence(), ContactEvidence(forces=False)
 
-    def way(name: str, settings: BaseSettings, **options: Any) -> Callable[[], Outcome]:
+    def way(name: str, settings: BaseSettings, **options: Any) -> Callable[[], BaseOutcome]:
         return partial(filtered, name, settings, recording, **options)
 
-    found: list[Callable[[], Outcome]] = [
+    found: list[Callable[[], BaseOutcome]] = [
         way(MAIN, s),
         *(way(f"{e} error", replace(s, error=e)) for e in others),
         way("noise from standing and creep", blind),
@@ -181,7 +181,7 @@ def _ways(config: Config, recording: Recording) -> list[Callable[[], Outcome]]:
     return found
 
 
-def without_truth(config: Config, recording: Recording) -> BaseSettings:
+def without_truth(config: Config, recording: LeggedLog) -> BaseSettings:
     """Settings by what the robot knows: forces standing, sensor noise, feet that creep."""
     s = config.settings
     readings = recording.readings(s.build(recording.robot))
@@ -190,7 +190,7 @@ def without_truth(config: Config, recording: Recording) -> BaseSettings:
     return noise_of_creep(noise_of_standing(s, readings), recording.robot, readings)
 
 
-def _likely(config: Config, blind: BaseSettings, recording: Recording) -> Outcome:
+def _likely(config: Config, blind: BaseSettings, recording: LeggedLog) -> BaseOutcome:
     readings = recording.readings(blind.build(recording.robot))
     s, _ = noise_of_innovations(
         blind, recording.robot, [readings], max_evaluations=config.evaluations
@@ -206,16 +206,16 @@ def _biased(estimator: BaseEstimator, first: Estimate) -> Estimate:
     return replace(first, mean=x, covariance=p)
 
 
-def _odometry(settings: BaseSettings, recording: Recording) -> Outcome:
+def _odometry(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
     estimator, truth = settings.build(recording.robot), recording.truth
     readings = recording.readings(estimator)
     first = estimator.start(readings, heading=float(truth.angles[0, 2]), position=truth.position[0])
     root = estimator.root(first)
     track = odometry(estimator, readings, root.orientation, root.position)
-    return Outcome("odometry", errors(track, truth), track)
+    return BaseOutcome("odometry", errors(track, truth), track)
 
 
-def _smoothed(settings: BaseSettings, recording: Recording) -> Outcome:
+def _smoothed(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
     estimator = settings.build(recording.robot)
     outcome = filtered(MAIN, settings, recording)
     assert outcome.result is not None
@@ -227,10 +227,10 @@ def _smoothed(settings: BaseSettings, recording: Recording) -> Outcome:
     ]
     record = estimator.record(recording.readings(estimator))
     track = tracked(estimator, record, chosen)
-    return Outcome("smoother", errors(track, recording.truth), track)
+    return BaseOutcome("smoother", errors(track, recording.truth), track)
 
 
-def _tilted(config: Config, recording: Recording, error: Error) -> Outcome:
+def _tilted(config: Config, recording: LeggedLog, error: Error) -> BaseOutcome:
     """The filter with one kind of error from a start that is turned about x."""
     angle = np.radians(config.tilted)
     s = config.settings
@@ -240,7 +240,7 @@ def _tilted(config: Config, recording: Recording, error: Error) -> Outcome:
     return filtered(error, s, recording, orientation=turn.as_quat().tolist())
 
 
-def _record(outcome: Outcome, walk: float) -> dict[str, Any]:
+def _record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
     found = {"name": outcome.name, **judged(outcome.errors, walk), "seconds_per_sample": None}
     if outcome.result is not None:
         samples = sum(step.channel == ANGLES for step in outcome.result.steps)
@@ -252,7 +252,7 @@ def _record(outcome: Outcome, walk: float) -> dict[str, Any]:
     return found
 
 
-def _tilt_record(outcome: Outcome, walk: float) -> dict[str, Any]:
+def _tilt_record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
     """How a start that is wrong in tilt is made up for before the walk begins."""
     times, still = outcome.errors.times, outcome.errors.times < walk
     tilt = np.linalg.norm(outcome.errors.angles[:, :2], axis=1)
@@ -267,7 +267,7 @@ def _tilt_record(outcome: Outcome, walk: float) -> dict[str, Any]:
     }
 
 
-def _levels(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def _levels(outcomes: Sequence[BaseOutcome]) -> list[dict[str, Any]]:
     """The settings of the rows that differ in noise or thresholds."""
     found = []
     for outcome in outcomes:

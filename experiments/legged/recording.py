@@ -65,7 +65,7 @@ Source = Literal["any", "archive", "bag"]
 
 
 @dataclass(frozen=True, eq=False)
-class Truth:
+class MotionCapture:
     """Motion capture of the root: times (n,) in s, position (n, 3) in m, Euler angles (n, 3).
 
     angles: roll, pitch and yaw in rad, Rz Ry Rx, the yaw without jumps. good (n,): without the
@@ -79,12 +79,12 @@ class Truth:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class LeggedLog:
     """A log with its robot and its truth."""
 
     log: Log
     robot: Robot
-    truth: Truth
+    truth: MotionCapture
 
     def readings(self, estimator: BaseEstimator) -> Readings:
         """What the sensors said, for an estimator."""
@@ -97,7 +97,7 @@ class Recording:
         return float(sum(np.median(values) for values in still))
 
 
-def load(folder: str | None, source: Source = "any", *, jump: float, lost: float) -> Recording:
+def load(folder: str | None, source: Source = "any", *, jump: float, lost: float) -> LeggedLog:
     """The recording in a folder.
 
     jump: speed in m/s of the true position that no walk has; from there on the truth counts as
@@ -120,7 +120,7 @@ def load(folder: str | None, source: Source = "any", *, jump: float, lost: float
     patterns, mapping = kinds[found]
     path = _only(place, patterns, "recording")
     log = read_log(path.parent if path.name == "metadata.yaml" else path, Mapping.parse(mapping))
-    return Recording(log, robot, _truth(log, jump, lost))
+    return LeggedLog(log, robot, _truth(log, jump, lost))
 
 
 def _only(place: Path, patterns: list[str], what: str) -> Path:
@@ -141,7 +141,7 @@ def euler(quaternions: Array) -> Array:
     return np.asarray(angles)
 
 
-def _truth(log: Log, jump: float, lost: float) -> Truth:
+def _truth(log: Log, jump: float, lost: float) -> MotionCapture:
     position, orientation = log["position"], log["orientation"]
     times = uniform_stamps(position.times)
     angles = euler(orientation.values)
@@ -149,4 +149,4 @@ def _truth(log: Log, jump: float, lost: float) -> Truth:
     good = np.ones(len(times), dtype=bool)
     for k in np.flatnonzero(speed > jump):
         good[k + 1 :][times[k + 1 :] <= times[k + 1] + lost] = False
-    return Truth(times, position.values, angles, good)
+    return MotionCapture(times, position.values, angles, good)

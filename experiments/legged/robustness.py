@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.legged.recording import Recording
+from hybridctl.experiments.legged.recording import LeggedLog
 from hybridctl.experiments.legged.score import filtered, judged
 from scipy.stats import chi2
 
@@ -22,13 +22,13 @@ LEVEL = 0.999
 SEED = 0
 
 
-def rows(recording: Recording, settings: BaseSettings, walk: float) -> list[dict[str, Any]]:
+def rows(recording: LeggedLog, settings: BaseSettings, walk: float) -> list[dict[str, Any]]:
     """One row for each damage: errors, the share of rows within what is stated, and flags."""
     known = replace(settings, weight=recording.weight(settings))
     return [{"name": name, **judge(recording, known, name, walk)} for name in DAMAGES]
 
 
-def judge(recording: Recording, settings: BaseSettings, damage: str, walk: float) -> dict[str, Any]:
+def judge(recording: LeggedLog, settings: BaseSettings, damage: str, walk: float) -> dict[str, Any]:
     """The filter on the readings of a recording with one of `DAMAGES`."""
     estimator = settings.build(recording.robot)
     readings = DAMAGES[damage](recording.readings(estimator))

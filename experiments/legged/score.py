@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from hybridctl.experiments.legged.recording import FEET, Recording, Truth, euler
+from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCapture, euler
 
 from hybridctl.checks import Array
 from hybridctl.estimation import Estimate, Record
@@ -73,7 +73,7 @@ class Track:
 
 
 @dataclass(frozen=True, eq=False)
-class Errors:
+class BaseErrors:
     """Errors at the rows with truth: times (n,), position (n, 3) in m, angles (n, 3) in rad.
 
     nees (n,): of the position, None without covariance. spread (n, 4): claimed standard deviations
@@ -87,7 +87,7 @@ class Errors:
     spread: Array | None
 
 
-def errors(track: Track, truth: Truth) -> Errors:
+def errors(track: Track, truth: MotionCapture) -> BaseErrors:
     """Errors of a track at the rows of truth that are good and not before it."""
     rows = np.flatnonzero(truth.good & (truth.times >= track.times[0] - 1e-6))
     at = np.clip(track.times.searchsorted(truth.times[rows] + 1e-6) - 1, 0, None)
@@ -100,10 +100,10 @@ def errors(track: Track, truth: Truth) -> Errors:
         nees = np.einsum("ij,ij->i", position, whitened)
         variances = np.diagonal(p, axis1=1, axis2=2)
         spread = np.sqrt(variances[:, [3, 4, 5, 2]])
-    return Errors(truth.times[rows], position, angles, nees, spread)
+    return BaseErrors(truth.times[rows], position, angles, nees, spread)
 
 
-def judged(found: Errors, walk: float) -> dict[str, Any]:
+def judged(found: BaseErrors, walk: float) -> dict[str, Any]:
     """Root mean squares in m and rad over all, and from the time `walk` on; mean NEES of 3."""
     walking = found.times >= walk
     return {
@@ -125,14 +125,14 @@ def rms(errors: Array) -> float:
     return float(np.sqrt(square.mean()))
 
 
-class Outcome(NamedTuple):
+class BaseOutcome(NamedTuple):
     """What came of one way to estimate the base: errors, the track, and the filter's result.
 
     touchdowns: by side.
     """
 
     name: str
-    errors: Errors
+    errors: BaseErrors
     track: Track
     result: FilterResult | None = None
     settings: BaseSettings | None = None
@@ -142,13 +142,13 @@ class Outcome(NamedTuple):
 def filtered(
     name: str,
     settings: BaseSettings,
-    recording: Recording,
+    recording: LeggedLog,
     *,
     signals: bool = True,
     begin: Begin | None = None,
     orientation: Sequence[float] | None = None,
     readings: Readings | None = None,
-) -> Outcome:
+) -> BaseOutcome:
     """The filter on a recording, begun at the first true position and heading.
 
     signals: whether contacts change. begin: changes the estimate at the start. orientation: of
@@ -167,7 +167,7 @@ def filtered(
     track = tracked(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])
     changes = estimator.contact_changes(result)
     downs = dict(zip(("left", "right"), (changes[foot][0] for foot in FEET), strict=True))
-    return Outcome(name, errors(track, truth), track, result, settings, downs)
+    return BaseOutcome(name, errors(track, truth), track, result, settings, downs)
 
 
 def tracked(estimator: BaseEstimator, record: Record, estimates: Sequence[Estimate]) -> Track:

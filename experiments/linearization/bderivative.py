@@ -149,7 +149,7 @@ class Instance:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class InstanceResult:
     """What the simulations of one instance gave.
 
     rim, image, predicted (m, 2): points on the ball around the start, where the flow takes them,
@@ -227,7 +227,7 @@ def instances(config: Config) -> dict[str, Instance]:
     }
 
 
-def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> Result:
+def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> InstanceResult:
     """Simulate the ball and the differences of one instance."""
     system = instance.system()
 
@@ -242,7 +242,7 @@ def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> 
     predicted = instance.predict(around)
     errors = [np.abs(flow(step * around) / step - predicted).max() for step in config.steps]
     tick(1.0)
-    return Result(instance, rim, flow(rim), instance.predict(rim), np.array(errors))
+    return InstanceResult(instance, rim, flow(rim), instance.predict(rim), np.array(errors))
 
 
 def circle(points: int) -> Array:
@@ -251,7 +251,7 @@ def circle(points: int) -> Array:
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def record(config: Config, result: Result) -> dict[str, Any]:
+def record(config: Config, result: InstanceResult) -> dict[str, Any]:
     """An instance as it stands in summary.json; errors in m per m of deviation."""
     b = result.instance.derivative()
     pieces = b.pieces()
@@ -272,14 +272,14 @@ MARKS = ((TRACKING, "o-"), (REFERENCE, "s--"), (GREEN, "^-"))
 DOT = 4  # of so many simulated points one is drawn
 
 
-def draw_balls(path: Path, results: Mapping[str, Result]) -> None:
+def draw_balls(path: Path, results: Mapping[str, InstanceResult]) -> None:
     """The ball before the surfaces and its image behind them, simulated and predicted."""
     panels = [Panel(name, ball_lines(result)) for name, result in results.items()]
     title, surfaces = "A ball of initial points and its image after 1 s", list(np.eye(2))
     plane(path, [panels], title=title, labels=("x1 [m]", "x2 [m]"), surfaces=surfaces)
 
 
-def ball_lines(result: Result) -> list[Line]:
+def ball_lines(result: InstanceResult) -> list[Line]:
     """The nominal path, the rim of the ball and its predicted image by order, simulated points."""
     instance, b = result.instance, result.instance.derivative()
     start, end = instance.start, instance.end
@@ -297,7 +297,7 @@ def ball_lines(result: Result) -> list[Line]:
     return [*lines, Line.through((end + result.image)[::DOT], "simulated", "black", ".")]
 
 
-def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, Result]) -> None:
+def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, InstanceResult]) -> None:
     """Errors of one-sided differences of the flow, for shrinking steps."""
     sizes = np.array(steps)
     lines = [

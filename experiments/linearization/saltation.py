@@ -91,7 +91,7 @@ class Maps:
 
 
 @dataclass(frozen=True, eq=False)
-class Ensemble:
+class SampledCovariance:
     """Starts and simulated ends (n, nx), and covariances (nx, nx) at the end, about the mean.
 
     before: of the starts. right, wrong: predicted from it by the two maps.
@@ -127,7 +127,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class ExampleResult:
     """Everything that was found of one example.
 
     errors: rows (deviation, largest error of the saltation matrix, of the Jacobian alone).
@@ -138,7 +138,7 @@ class Result:
     example: Example
     maps: Maps
     errors: tuple[tuple[float, float, float], ...]
-    ensembles: tuple[Ensemble, ...]
+    ensembles: tuple[SampledCovariance, ...]
     pairs: tuple[Pair, ...]
     paths: tuple[HybridTrajectory, ...]
 
@@ -184,7 +184,7 @@ class Result:
         }
 
 
-def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick) -> Result:
+def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick) -> ExampleResult:
     """Maps of one example, and simulations beside them."""
     run = simulate_from(example, config, example.start)
     maps = maps_along(example, run, config)
@@ -200,7 +200,9 @@ def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick
     far = np.argsort(-np.linalg.norm(starts - example.start, axis=1))[:PATHS]
     paths = tuple(simulate_from(example, config, starts[k]) for k in far)
     tick(1.0)
-    return Result(example, maps, errors, tuple(ensembles), pairs(example, config, maps), paths)
+    return ExampleResult(
+        example, maps, errors, tuple(ensembles), pairs(example, config, maps), paths
+    )
 
 
 def simulate_from(example: Example, config: Config, start: Array) -> HybridTrajectory:
@@ -267,7 +269,9 @@ def sweep(
     return tuple(rows)
 
 
-def ensemble(example: Example, config: Config, maps: Maps, scale: float, sample: Array) -> Ensemble:
+def ensemble(
+    example: Example, config: Config, maps: Maps, scale: float, sample: Array
+) -> SampledCovariance:
     """The runs of a sample of deviations (n, nx), all of them multiplied by `scale`.
 
     The sample is the same at every scale and symmetric about zero, which takes its odd moments
@@ -277,7 +281,7 @@ def ensemble(example: Example, config: Config, maps: Maps, scale: float, sample:
     ends = ends_from(example, config, starts)
     before, after = (np.cov(states.T, bias=True) for states in (scale * sample, ends))
     right, wrong = (m @ before @ m.T for m in (maps.right, maps.wrong))
-    return Ensemble(scale, starts, ends, before, after, right, wrong)
+    return SampledCovariance(scale, starts, ends, before, after, right, wrong)
 
 
 def pairs(example: Example, config: Config, maps: Maps) -> tuple[Pair, ...]:
@@ -380,7 +384,7 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def checks(name: str, result: Result) -> list[Check]:
+def checks(name: str, result: ExampleResult) -> list[Check]:
     """The matrix is its closed form; the smallest deviation is predicted by it alone."""
     _, right, wrong = result.errors[-1]
     off = float(np.abs(result.maps.saltation - result.example.closed_form(result.maps.event)).max())
@@ -471,7 +475,7 @@ def ball_matrix(config: Config, impact: str, event: Event) -> Array:
     return np.block([[block, zero], [late, block]])
 
 
-def tables(results: Mapping[str, Result]) -> list[Table]:
+def tables(results: Mapping[str, ExampleResult]) -> list[Table]:
     """Errors of predicted deviations, and of predicted covariances."""
     deviations = [
         (name, f"{length:g}", f"{right:.1e}", f"{wrong:.1e}")

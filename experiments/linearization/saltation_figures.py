@@ -26,7 +26,7 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 if TYPE_CHECKING:
-    from hybridctl.experiments.linearization.saltation import Pair, Result
+    from hybridctl.experiments.linearization.saltation import ExampleResult, Pair
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
 MAPS = ((RIGHT, "saltation matrix"), (WRONG, "reset's Jacobian"))
@@ -37,7 +37,7 @@ PERIOD = 4e-3  # s, between drawn points
 in_plane = partial(plane, labels=("q1, horizontal [m]", "q2, vertical [m]"))
 
 
-def draw_all(results: Mapping[str, Result], folder: RunFolder) -> None:
+def draw_all(results: Mapping[str, ExampleResult], folder: RunFolder) -> None:
     """All figures of the experiment."""
     figures = folder / "figures"
     balls = {name: result for name, result in results.items() if name != "flow"}
@@ -47,7 +47,7 @@ def draw_all(results: Mapping[str, Result], folder: RunFolder) -> None:
     draw_errors(figures / "errors.png", results)
 
 
-def draw_drop(path: Path, results: Mapping[str, Result]) -> None:
+def draw_drop(path: Path, results: Mapping[str, ExampleResult]) -> None:
     """Balls from start to end, and the positions at the end with both predictions."""
     above, below = [], []
     for name, result in results.items():
@@ -61,7 +61,7 @@ def draw_drop(path: Path, results: Mapping[str, Result]) -> None:
     in_plane(path, [above, below], title=title, surfaces=_surface(results))
 
 
-def draw_flow(path: Path, result: Result) -> None:
+def draw_flow(path: Path, result: ExampleResult) -> None:
     """Deviations (left) and a covariance (right) through a change of a constant flow."""
     maps, e = result.maps, result.ensembles[0]
     nominal, (start, end) = _path(maps.run, "nominal"), (maps.run(0.0), maps.run.final_state)
@@ -80,7 +80,7 @@ def draw_flow(path: Path, result: Result) -> None:
     in_plane(path, [row], title=title, surfaces=_surface({"flow": result}))
 
 
-def draw_pairs(path: Path, results: Mapping[str, Result]) -> None:
+def draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
     """Balls that start apart along the direction that the impact takes out, and along the slope."""
     captions = ("along the null vector of the saltation matrix", "along the slope")
     names = (("nominal", "black"), ("one side", RIGHT), ("the other side", WRONG))
@@ -99,7 +99,7 @@ def draw_pairs(path: Path, results: Mapping[str, Result]) -> None:
     in_plane(path, rows, title=title, surfaces=_surface(results))
 
 
-def draw_errors(path: Path, results: Mapping[str, Result]) -> None:
+def draw_errors(path: Path, results: Mapping[str, ExampleResult]) -> None:
     """Errors of predicted deviations over their length, for both maps."""
     panels = []
     for k, (_, label) in enumerate(MAPS, 1):
@@ -127,13 +127,13 @@ def _path(
     return Line.through(points, label, color, "-", width)
 
 
-def _surface(results: Mapping[str, Result]) -> list[Array]:
+def _surface(results: Mapping[str, ExampleResult]) -> list[Array]:
     """The direction of the line, through the origin, at which the events happen."""
     normal = next(iter(results.values())).example.normal
     return [np.array([normal[1], -normal[0]])]
 
 
-def _ellipses(result: Result, *, start: bool = False) -> list[Line]:
+def _ellipses(result: ExampleResult, *, start: bool = False) -> list[Line]:
     """Covariances of the positions, at the end as predicted, about the nominal ones."""
     e, run = result.ensembles[0], result.maps.run
     drawn = [

@@ -84,7 +84,7 @@ class Config(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class ValidationResult:
     """What the simulations of one case gave.
 
     remainders (directions, sizes): the largest over all samples. derivative_errors, reset_errors
@@ -151,14 +151,14 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     ]
 
 
-def study(config: Config, case: Case, tick: Callable[[float], None]) -> Result:
+def study(config: Config, case: Case, tick: Callable[[float], None]) -> ValidationResult:
     """Perturb one nominal trajectory in all directions."""
     rng = np.random.default_rng(config.seed)
     remainders, correct, reset = [], [], []
     reset_only = case.reset_only()
     for k in range(config.directions):
         direction = draw_direction(rng, case, config.input_size)
-        runs = _Runs(config, case, direction)
+        runs = _DirectionRuns(config, case, direction)
         predicted = case.map.along(direction.state, direction.input)
         remainders.append(remainder(config, case.nominal, runs, predicted))
         if k < config.difference_directions:
@@ -167,7 +167,7 @@ def study(config: Config, case: Case, tick: Callable[[float], None]) -> Result:
             correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
             reset.append([_relative(false, d) for d in differences])
         tick((k + 1) / config.directions)
-    return Result(
+    return ValidationResult(
         case, np.array(remainders), np.array(correct).max(axis=0), np.array(reset).max(axis=0)
     )
 
@@ -185,7 +185,7 @@ def draw_direction(rng: np.random.Generator, case: Case, input_size: float) -> D
     return Direction(state, lambda t: heights * np.sin(rates * t + phases))
 
 
-class _Runs:
+class _DirectionRuns:
     """Simulations in one direction, by their epsilon."""
 
     def __init__(self, config: Config, case: Case, direction: Direction) -> None:
@@ -232,7 +232,7 @@ class _Runs:
 
 
 def remainder(
-    config: Config, nominal: HybridTrajectory, runs: _Runs, predicted: list[Variation]
+    config: Config, nominal: HybridTrajectory, runs: _DirectionRuns, predicted: list[Variation]
 ) -> Array:
     """The largest remainder (sizes,), over times at which all runs have the same event count."""
     found = {size: matched(nominal, runs[size], size) for size in config.sizes}
@@ -282,7 +282,7 @@ def _relative(value: Array, reference: Array) -> float:
     return float(np.linalg.norm(value - reference) / np.linalg.norm(reference))
 
 
-def summarize(config: Config, results: Mapping[str, Result]) -> dict[str, Any]:
+def summarize(config: Config, results: Mapping[str, ValidationResult]) -> dict[str, Any]:
     """All slopes, the one farthest from 2, and the worst case of either derivative.
 
     best_derivative_error is that of the best step, and the largest of all cases; reset_only_error
@@ -299,7 +299,7 @@ def summarize(config: Config, results: Mapping[str, Result]) -> dict[str, Any]:
     }
 
 
-def record(config: Config, result: Result) -> dict[str, Any]:
+def record(config: Config, result: ValidationResult) -> dict[str, Any]:
     """A case as it stands in summary.json."""
     slopes = result.slopes(config.sizes).tolist()
     return {
@@ -350,7 +350,9 @@ def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
 MARKS = ((TRACKING, "o"), (REFERENCE, "s"), (GREEN, "^"), (ORANGE, "d"))
 
 
-def draw(path: Path, experiment: str, config: Config, results: Mapping[str, Result]) -> None:
+def draw(
+    path: Path, experiment: str, config: Config, results: Mapping[str, ValidationResult]
+) -> None:
     """Remainders, and derivative errors with and without saltation (dotted)."""
     sizes, steps = np.array(config.sizes), np.array(config.steps)
     left, right = [], []

@@ -70,7 +70,7 @@ class Config(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class DesignCosts:
     """Costs (samples,) of each design by simulation, inf where a run could not go on.
 
     values (samples,): predicted costs of the right design. gaps (sizes,): the
@@ -108,7 +108,7 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def study(config: Config, case: Case, tick: Any) -> Result:
+def study(config: Config, case: LqrCase, tick: Any) -> DesignCosts:
     """All runs of one case."""
     weights = case.state_weights, case.input_weights, case.final_weight
     designs = {d: hybrid_lqr(with_jumps(case.map, d), *weights) for d in DESIGNS}
@@ -125,7 +125,7 @@ def study(config: Config, case: Case, tick: Any) -> Result:
     for size in config.sizes:
         value = right.predicted_cost(size * deviations[0])
         gaps.append(abs(cost_of(config, case, right, size * deviations[0]) / value - 1.0))
-    return Result(
+    return DesignCosts(
         {design: np.array(found) for design, found in costs.items()},
         np.array([right.predicted_cost(dx) for dx in deviations]),
         np.array(gaps),
@@ -151,7 +151,7 @@ def with_jumps(lin: Linearization, design: str) -> Linearization:
     return replace(lin, jumps=tuple(wrong(jump) for jump in lin.jumps))
 
 
-def cost_of(config: Config, case: Case, result: LqrResult, dx: Array) -> float:
+def cost_of(config: Config, case: LqrCase, result: LqrResult, dx: Array) -> float:
     """The cost of tracking from a deviation dx, infinite where the run cannot go on."""
     nominal = case.reference.nominal
     first = nominal.arcs[0]
@@ -206,7 +206,7 @@ def simulated_cost(
     return total
 
 
-def record(config: Config, result: Result) -> dict[str, Any]:
+def record(config: Config, result: DesignCosts) -> dict[str, Any]:
     """A case as it stands in summary.json; ratios are to the design with the saltation matrix."""
     found: dict[str, Any] = {
         "mean_cost": float(result.costs["saltation"].mean()),
@@ -266,7 +266,7 @@ WRONG = (("reset", "reset's Jacobian only", REFERENCE), ("no", "no jump", BASELI
 COLORS = (TRACKING, REFERENCE, GREEN)
 
 
-def draw(path: Path, config: Config, results: Mapping[str, Result]) -> None:
+def draw(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None:
     """Ratios of costs of all starts on the left, value function against simulation on the right."""
     figure = canvas(10.5, 4.6)
     left, right = figure.subplots(1, 2)
@@ -306,7 +306,7 @@ BLOCK_END = 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class LqrCase:
     """A reference with its map and the weights of the cost.
 
     state_weights, input_weights: of each arc. The error before the last impact counts little.
@@ -321,13 +321,13 @@ class Case:
     deviation: Array
 
 
-def on_the_paddle(tolerance: float) -> Case:
+def on_the_paddle(tolerance: float) -> LqrCase:
     """A ball that bounces on a driven paddle, from apex to apex, where it would not stay."""
     plant, p = paddle.system(), paddle.Parameters()
     orbit = periodic_orbit(plant, paddle.AIR, paddle.apex(), p.period, input=paddle.drive)
     q, r = np.diag([100.0, 10.0, 1.0, 0.1]), 1e-3 * np.eye(1)
     nominal, _ = periodic_lqr(orbit.linearization, q, r).repeated(PERIODS)
-    return Case(
+    return LqrCase(
         linearize(plant, nominal, rtol=tolerance, atol=tolerance),
         extend(plant, nominal, before=0.5 * p.period, after=0.5 * p.period),
         (q,) * (PERIODS + 1),
@@ -337,14 +337,14 @@ def on_the_paddle(tolerance: float) -> Case:
     )
 
 
-def of_the_block(tolerance: float) -> Case:
+def of_the_block(tolerance: float) -> LqrCase:
     """A block that lands corner by corner and slides, pushed and turned at its centre."""
     plant = block.system(actuated=True)
     nominal = simulate(
         plant, ("open", "open"), BLOCK_START, (0.0, BLOCK_END), rtol=tolerance, atol=tolerance
     )
     q, r = np.diag([100.0, 100.0, 10.0, 1.0, 1.0, 0.1]), np.diag([1e-2, 1e-2, 1.0])
-    return Case(
+    return LqrCase(
         linearize(plant, nominal, rtol=tolerance, atol=tolerance),
         extend(plant, nominal, before=0.02, after=0.02),
         (EARLY * q, EARLY * q, EARLY * q, q),
@@ -354,13 +354,13 @@ def of_the_block(tolerance: float) -> Case:
     )
 
 
-def at_the_door(tolerance: float) -> Case:
+def at_the_door(tolerance: float) -> LqrCase:
     """The reference of the thesis, which hits the door with both corners at once."""
     parameters = rrr_door.Parameters()
     plant = rrr_door.system(parameters)
     reference = build(plant, parameters, Design(), rtol=tolerance, atol=tolerance)
     q, r = np.diag([100.0] * 4 + [1.0] * 4), 0.01 * np.eye(3)
-    return Case(
+    return LqrCase(
         linearize(plant, reference.nominal, rtol=tolerance, atol=tolerance),
         reference,
         (EARLY * q, q),
@@ -370,7 +370,7 @@ def at_the_door(tolerance: float) -> Case:
     )
 
 
-CASES: Mapping[str, Callable[[float], Case]] = {
+CASES: Mapping[str, Callable[[float], LqrCase]] = {
     "paddle": on_the_paddle,
     "block": of_the_block,
     "door": at_the_door,

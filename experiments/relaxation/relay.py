@@ -70,7 +70,7 @@ class Config(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class RelayFindings:
     """What was found for one system.
 
     exact: Filippov's run. times (m,), states (m, n): of it. errors (widths,): the largest
@@ -110,7 +110,7 @@ def system(config: Config, surface: Surface) -> HybridSystem:
     return symbolic.hybrid_system(modes, [down, up])
 
 
-def study(config: Config, surface: Surface) -> Study:
+def study(config: Config, surface: Surface) -> RelayFindings:
     """Filippov's solution and the relaxed ones."""
     first = config.start if surface == "relay" else (0.0, config.speed)
     x0, span, given = (*first, 0.0, 1.0), (0.0, config.duration), system(config, surface)
@@ -123,7 +123,7 @@ def study(config: Config, surface: Surface) -> Study:
         run = simulate(relaxed, "plus", x0, span)
         found.append([relaxed.entered(run.arc(t).mode, t, run(t))[1] for t in times.tolist()])
     errors = [float(np.abs(np.array(f) - states).max()) for f in found]
-    return Study(exact, times, states, np.array(errors), np.array(found[0]))
+    return RelayFindings(exact, times, states, np.array(errors), np.array(found[0]))
 
 
 def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
@@ -141,7 +141,7 @@ def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
     return phases, np.array([run(t)[0] for t in times.tolist()])
 
 
-def order(config: Config, found: Study) -> float:
+def order(config: Config, found: RelayFindings) -> float:
     """The slope of the errors over the widths, in logarithms."""
     return float(np.polyfit(np.log(config.widths), np.log(found.errors), 1)[0])
 
@@ -150,7 +150,9 @@ def order(config: Config, found: Study) -> float:
 def run(config: Config, console: Console) -> Findings:
     """Slide by Filippov's modes, by relaxation, and by mechanics."""
     with console.status("sliding"):
-        studies: dict[str, Study] = {surface: study(config, surface) for surface in SURFACES}
+        studies: dict[str, RelayFindings] = {
+            surface: study(config, surface) for surface in SURFACES
+        }
         phases, positions = stuck(config)
     friction = studies["friction"]
     orders = {name: order(config, found) for name, found in studies.items()}
@@ -189,7 +191,7 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def draw_sliding(folder: RunFolder, name: str, found: Study) -> None:
+def draw_sliding(folder: RunFolder, name: str, found: RelayFindings) -> None:
     """Velocity over time, with the phases of sliding shaded."""
     bands = [Band(start, end, "slides", BANDS[1]) for start, end in found.phases]
     lines = [

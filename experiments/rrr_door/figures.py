@@ -31,14 +31,14 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
 
 if TYPE_CHECKING:
-    from hybridctl.experiments.rrr_door.tracking import Runs
+    from hybridctl.experiments.rrr_door.tracking import DoorRuns
 
 NAMES = ("shoulder", "elbow", "wrist", "hinge")
 PERIOD = 2e-3
 EVENT_WINDOW = 0.06  # s, on either side of the events
 
 
-def draw_all(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+def draw_all(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Save every figure of the experiment."""
     if len(runs.reference.arcs) == 2:
         draw_task_space(parameters, runs, folder)
@@ -53,7 +53,7 @@ def draw_all(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
     write_scene(parameters, runs.plant, runs.reference.nominal, runs.tracking, folder)
 
 
-def draw_task_space(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+def draw_task_space(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Foot in the world before the event, along the door after it (Fig. 5.4)."""
     ante, post = (_motions(runs.plant, arc) for arc in runs.reference.arcs)
     foot = [foot_motion(parameters, *motion) for motion in ante[1]]
@@ -118,7 +118,7 @@ def _derivative_panel(
     return Panel(name, lines)
 
 
-def draw_states(runs: Runs, folder: RunFolder) -> None:
+def draw_states(runs: DoorRuns, folder: RunFolder) -> None:
     """Joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
     panels = []
     for i, name in enumerate(NAMES):
@@ -142,7 +142,7 @@ def draw_states(runs: Runs, folder: RunFolder) -> None:
     )
 
 
-def draw_inputs(runs: Runs, folder: RunFolder) -> None:
+def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
     """Torques of the three joints, with those of the conventional error (Fig. 5.7)."""
     panels = [
         [
@@ -167,7 +167,7 @@ def draw_inputs(runs: Runs, folder: RunFolder) -> None:
     )
 
 
-def draw_forces(runs: Runs, folder: RunFolder) -> None:
+def draw_forces(runs: DoorRuns, folder: RunFolder) -> None:
     """Contact forces around the event, of reference and tracking (Figs. 5.5 and 5.8)."""
     for name, run, color in (
         ("reference", runs.reference.nominal, REFERENCE),
@@ -193,7 +193,7 @@ def draw_forces(runs: Runs, folder: RunFolder) -> None:
         )
 
 
-def draw_errors(runs: Runs, folder: RunFolder) -> None:
+def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     """Norm of the error over all states, with and without reference spreading."""
     spread, clock, conventional = runs.spread_error, runs.clock_error, runs.conventional_error
     lines = [
@@ -214,7 +214,7 @@ def draw_errors(runs: Runs, folder: RunFolder) -> None:
     )
 
 
-def draw_snapshots(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+def draw_snapshots(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Arm and door of reference and tracking at start, events and end (Fig. 5.9)."""
     planned = [event.time for event in runs.reference.events]
     last, end = planned[-1], runs.reference.nominal.end
@@ -246,7 +246,7 @@ def write_scene(
     write_motion(folder, [Scene("Arm and door, seen from above", movers)])
 
 
-def animate(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
+def animate(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Save an animation at a quarter of real time, and twenty times slower around the events."""
     times = np.arange(0.0, runs.reference.nominal.end, 0.02)
     for event in (*runs.reference.events, *runs.tracking.events):
@@ -259,7 +259,7 @@ def animate(parameters: Parameters, runs: Runs, folder: RunFolder) -> None:
     )
 
 
-def _poses(parameters: Parameters, runs: Runs, t: float) -> list[Pose]:
+def _poses(parameters: Parameters, runs: DoorRuns, t: float) -> list[Pose]:
     return [
         Pose(outline(parameters, run(t)[:4]), t, color, alpha)
         for run, color, alpha in (

@@ -67,7 +67,7 @@ MARGIN = 1.0  # N, wanted between any contact force and zero
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CandidateRun:
     """A tracked run of one candidate."""
 
     touches: tuple[float, ...]
@@ -109,7 +109,7 @@ def impulses(parameters: Parameters) -> Array:
     return np.asarray(np.linalg.solve(rows @ np.linalg.solve(mass, rows.T), -rows @ v))
 
 
-def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> Outcome:
+def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> CandidateRun:
     """The perturbed run (5.29)-(5.31) of the experiment's own controller."""
     plant = system(parameters)
     reference = build(plant, parameters, design, rtol=1e-8, atol=1e-8)
@@ -119,7 +119,7 @@ def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> Outcome
     run = simulate(plant, OPEN, x0, (0.0, 1.5), policy, rtol=rtol, atol=rtol, max_events=4)
     modes = [event.mode_after for event in run.events]
     split = modes == [("closed", "open"), CLOSED]
-    return Outcome(
+    return CandidateRun(
         tuple(event.time for event in run.events),
         tuple(float(x) for event in run.events for x in event.impulses if x > 0.0),
         min(least_force(plant, run), least_force(plant, reference.nominal)),

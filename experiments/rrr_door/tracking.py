@@ -98,7 +98,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Runs:
+class DoorRuns:
     """The reference and the two tracked runs, with their errors."""
 
     plant: HybridSystem
@@ -183,7 +183,7 @@ def scene(
     return parameters, plant, reference
 
 
-def simulate_all(config: Config, begin: Any) -> tuple[Parameters, Runs]:
+def simulate_all(config: Config, begin: Any) -> tuple[Parameters, DoorRuns]:
     """The reference, and the run from the perturbed start with either error."""
     from_file = tuned(config)  # before the work: it may not be there
     parameters, plant, reference = scene(config, begin("reference"))
@@ -205,7 +205,7 @@ def simulate_all(config: Config, begin: Any) -> tuple[Parameters, Runs]:
 
     tracking = tracked(ReferenceSpreading(reference, feedback), "reference spreading")
     conventional = tracked(ClockTracking(reference, feedback), "conventional error")
-    return parameters, Runs(
+    return parameters, DoorRuns(
         plant,
         reference,
         tracking,
@@ -216,7 +216,7 @@ def simulate_all(config: Config, begin: Any) -> tuple[Parameters, Runs]:
     )
 
 
-def summarize(runs: Runs, report: Feasibility | None) -> dict[str, Any]:
+def summarize(runs: DoorRuns, report: Feasibility | None) -> dict[str, Any]:
     """The metrics of all runs; with the published numbers where there are such."""
     nominal, tracking, conventional = runs.reference.nominal, runs.tracking, runs.conventional
     reference = measures(runs.plant, nominal, runs.reference.events)
@@ -265,7 +265,7 @@ def measures(
 
 
 def printed(
-    runs: Runs, report: Feasibility | None, summary: Mapping[str, Any]
+    runs: DoorRuns, report: Feasibility | None, summary: Mapping[str, Any]
 ) -> list[Table | str]:
     """Events as in Tables 5.1 and 5.2, beside the published ones if comparable, then errors."""
     found: list[Table | str] = []

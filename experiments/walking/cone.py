@@ -31,7 +31,7 @@ _AHEAD = 0.05  # s before a landing: earlier, its velocity is not known by prese
 _INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where nothing is missed
 
 
-class _Rows(NamedTuple):
+class _RowFunctions(NamedTuple):
     """CasADi functions of a mode.
 
     standing: x to a and b. approach: x and u to the gap of the other foot, its rate, its
@@ -49,7 +49,7 @@ class ConeModel:
 
     def __init__(self, gait: Gait) -> None:
         self._gait = gait
-        self._functions: dict[ModeKey, _Rows] = {}
+        self._functions: dict[ModeKey, _RowFunctions] = {}
 
     def __call__(self, key: ModeKey, x: Array, wanted: Array) -> tuple[Array, Array]:
         """a (m, 4), b (m,) of a foot that stands: normal force above the least, sides of its cone.
@@ -70,7 +70,7 @@ class ConeModel:
         a, b = (np.vstack([np.asarray(row[i]) for row in rows]) for i in (0, 1))
         return a, b.ravel()
 
-    def _made(self, key: ModeKey) -> _Rows:
+    def _made(self, key: ModeKey) -> _RowFunctions:
         walker, modes = self._gait.walker, contact_modes(key)
         mode = mode_field(
             walker.robot, walker.contacts, modes, stabilization=walker.dynamics.stabilization
@@ -89,7 +89,7 @@ class ConeModel:
         arriving = ca.vertcat(there, x[robot.nq :] + t * acceleration)
         impulses = ca.substitute(impact.impulses, impact.x, arriving)
         landing = self._sides(impulses[lands], impulses[count + lands])
-        return _Rows(
+        return _RowFunctions(
             ca.Function("standing", [x], _affine(standing, u)),
             ca.Function("approach", [x, u], approach),
             ca.Function("landing", [x, t, there], _affine(landing, u)),

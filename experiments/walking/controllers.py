@@ -16,7 +16,7 @@ import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.walking.cone import ConeModel
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.phases import ByValue, PhaseReset, Values
+from hybridctl.experiments.walking.phases import LeastValueTracking, PhaseReset, ValueFunction
 
 from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
@@ -93,10 +93,10 @@ class Tracks:
         if name == "phase":
             return PhaseReset(self.reference, gains, limits)
         if name in ("value", "cone"):
-            return ByValue(
+            return LeastValueTracking(
                 self.reference,
                 gains,
-                Values.of(lqr, self.gait.period, self.extension),
+                ValueFunction.of(lqr, self.gait.period, self.extension),
                 limits,
                 period=self.gait.period,
                 sample=_SAMPLE,

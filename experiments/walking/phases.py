@@ -1,7 +1,7 @@
 r"""Policies that choose at which phase of its step the walker is, instead of going by the clock.
 
 - `PhaseReset`: the step began when its foot touched down.
-- `ByValue`: the phase at which the value function of the feedback is least,
+- `LeastValueTracking`: the phase at which the value function of the feedback is least,
 
   .. math:: \tau^* = \arg\min_\tau (\alpha_k(\tau) - x)^T V(\tau) (\alpha_k(\tau) - x),
 
@@ -56,7 +56,7 @@ class PhaseReset:
         return later(self.reference.arcs[k], self.gains.arcs[k], late, self.limits)
 
 
-class Values(NamedTuple):
+class ValueFunction(NamedTuple):
     """V (n, ndx, ndx) at phases (n,) of a step, s, seen from the left and from the right foot."""
 
     phases: Array
@@ -64,7 +64,7 @@ class Values(NamedTuple):
     right: Array
 
     @staticmethod
-    def of(lqr: PeriodicLqr, period: float, reach: float) -> Values:
+    def of(lqr: PeriodicLqr, period: float, reach: float) -> ValueFunction:
         """On a step and `reach` s beyond it, where V is held."""
         first, second = lqr.period.values  # left foot from mid-step on; right foot up to mid-step
         assert lqr.symmetry is not None
@@ -74,10 +74,10 @@ class Values(NamedTuple):
         for s in np.clip(phases, 0.0, period).tolist():
             now = first(s) if s >= 0.5 * period else other.T @ second(period + s) @ other
             left.append(now)
-        return Values(phases, np.array(left), other.T @ np.array(left) @ other)
+        return ValueFunction(phases, np.array(left), other.T @ np.array(left) @ other)
 
 
-class ByValue:
+class LeastValueTracking:
     """The reference at the phase of least value, chosen every `sample` seconds.
 
     limits (2, 4): the least and the greatest torques, N m. cone: what the feet allow, or None.
@@ -88,7 +88,7 @@ class ByValue:
         self,
         reference: Reference,
         gains: GainSchedule,
-        values: Values,
+        values: ValueFunction,
         limits: Array,
         *,
         period: float,

@@ -387,7 +387,7 @@ def filter_log(
     from hybridctl.app.commands import filter as filtering
     from hybridctl.app.page.transcript import Transcript
 
-    request = filtering.Request(model, log, assignments=settings, **options)
+    request = filtering.FilterRequest(model, log, assignments=settings, **options)
     filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 
@@ -435,7 +435,9 @@ def identify_parameters(
 
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
     options["workers"] = 1 if workers is None else workers
-    request = identify.Request(logs, model, names, profiles=shown, assignments=settings, **options)
+    request = identify.IdentifyRequest(
+        logs, model, names, profiles=shown, assignments=settings, **options
+    )
     identify.run(request, out, Transcript(), overwrite=overwrite, look=look)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.batch.watch import Flags, Rows, Seen, Watch
+from hybridctl.batch.watch import Flags, Rows, StepVerdicts, Watch
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.events import NEWTON
@@ -27,7 +27,7 @@ _STALLED = 64.0  # spacings of numbers at t: as near to a root as the rounding o
 
 
 @dataclass(frozen=True)
-class Ground:
+class HeldMode:
     """A mode under a held input u (nu,), as a flight sees it.
 
     tolerances (n,) of its guards; window: of simultaneous ones, s. rtol, atol: of the transition
@@ -76,7 +76,7 @@ class Flight:
     matrix (ndx, ndx): of the arc, where asked for. outside: whether it began outside its mode.
     """
 
-    def __init__(self, ground: Ground, t: Array, x: Array, lengths: Array) -> None:
+    def __init__(self, ground: HeldMode, t: Array, x: Array, lengths: Array) -> None:
         m, ndx = len(t), ground.mode.space.ndx
         self._ground, self._begin = ground, t
         self._t, self._x = t.copy(), x.copy()
@@ -177,7 +177,7 @@ class Flight:
         self.steps[rows] += start > self._begin[rows]
         self.start[rows], self.end[rows], self.states[rows] = start, end, states
 
-    def _end_arcs(self, rows: Rows, seen: Seen) -> None:
+    def _end_arcs(self, rows: Rows, seen: StepVerdicts) -> None:
         """Newton's iteration with the guards themselves, by steps from where members stand."""
         t, x = self._t[rows], self._x[rows]
         now, before = seen.root.copy(), np.full(len(rows), np.inf)

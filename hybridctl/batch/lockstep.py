@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from hybridctl.batch.flight import Flight, Ground
+from hybridctl.batch.flight import Flight, HeldMode
 from hybridctl.batch.watch import Flags, Rows
 from hybridctl.checks import Array
-from hybridctl.compiled import Mapped
+from hybridctl.compiled import MappedFunction
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
@@ -24,8 +24,8 @@ from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.run import (
     LONGER,
+    ArcStart,
     BriefEvent,
-    Point,
     Run,
     accumulating,
     check_start,
@@ -90,8 +90,8 @@ class _MappedJump(NamedTuple):
     """
 
     target: ModeKey
-    after: Ground
-    function: Mapped
+    after: HeldMode
+    function: MappedFunction
 
     def saltation(self, times: Array, found: Sequence[Array]) -> Array:
         """The saltation matrices (m, nx+, nx), given what the function returned at these times."""
@@ -123,7 +123,7 @@ class Lockstep:
         self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
         self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
         self._lengths: dict[ModeKey, Array] = {}
-        self._grounds: dict[ModeKey, Ground | None] = {}
+        self._grounds: dict[ModeKey, HeldMode | None] = {}
         self._jumps: dict[tuple[ModeKey, int], _MappedJump | None] = {}
         self._waiting: dict[tuple[ModeKey, int], list[_Wave]] = {}
         self.arrived: dict[int, Arrived] = {}
@@ -244,7 +244,7 @@ class Lockstep:
         """The arc of one member, and what ends it before the span ends."""
         run, mode, i = self._run, self._run.system.mode(key), int(one.rows[0])
         t, x, u = float(one.times[0]), one.states[0], self._input(key)
-        point = Point(mode, HeldInput(u), t, x, u, np.inf)
+        point = ArcStart(mode, HeldInput(u), t, x, u, np.inf)
         if not self._events[i]:
             check_start(run, point)
         known, memory = self._lengths[key], run.memory
@@ -288,7 +288,7 @@ class Lockstep:
         law = input_law(self._run.policy, History(key, self._start, nothing), mode.nu)
         return law(self._start, nothing)
 
-    def _ground(self, key: ModeKey) -> Ground | None:
+    def _ground(self, key: ModeKey) -> HeldMode | None:
         """The mode as a flight sees it, None where its members do not fly together."""
         if key not in self._grounds:
             try:
@@ -297,11 +297,11 @@ class Lockstep:
                 self._grounds[key] = None
         return self._grounds[key]
 
-    def _new_ground(self, key: ModeKey) -> Ground | None:
+    def _new_ground(self, key: ModeKey) -> HeldMode | None:
         run, mode = self._run, self._run.system.mode(key)
         if not flies(mode):
             return None
-        return Ground(
+        return HeldMode(
             mode,
             self._input(key),
             run.integrator,

@@ -25,7 +25,7 @@ _ROUNDING = 1e-15  # of half a step: the root of a series is known no better
 _APART = 2.0  # event windows: roots farther apart than this, and than both are vague, are two
 
 
-class Seen(NamedTuple):
+class StepVerdicts(NamedTuple):
     """What the guards of k members do on their steps, each from `start` to `end`.
 
     odd (k,): whether it takes more to say. guard (k,): the one that fires, -1 for none; then it
@@ -39,10 +39,10 @@ class Seen(NamedTuple):
     root: Array
     slope: Array
 
-    def part(self, which: Rows) -> Seen:
+    def part(self, which: Rows) -> StepVerdicts:
         """Some of the members, by their positions."""
         places = (part[which] for part in self[2:])
-        return Seen(self.odd[which], self.guard[which], *places)
+        return StepVerdicts(self.odd[which], self.guard[which], *places)
 
 
 class Watch:
@@ -64,10 +64,12 @@ class Watch:
         self._floor[rows] = np.where(values < -OUTSIDE * allowed, -allowed, inside)
         return np.asarray((values < -allowed).any(axis=1))
 
-    def scan(self, rows: Rows, start: Array, end: Array, guards: Array, bounds: Array) -> Seen:
+    def scan(
+        self, rows: Rows, start: Array, end: Array, guards: Array, bounds: Array
+    ) -> StepVerdicts:
         """The steps of members `rows` (k,), with guards (k, 8, n) and their bounds (k, n)."""
         k = len(rows)
-        seen = Seen(
+        seen = StepVerdicts(
             np.asarray(~np.isfinite(guards).all(axis=(1, 2))),
             np.full(k, -1),
             *(np.full(k, np.nan) for _ in range(4)),
@@ -87,7 +89,9 @@ class Watch:
             self._first(seen, start, end, r[fall], c[fall], pairs.rooted(fall, low, high))
         return seen
 
-    def _first(self, seen: Seen, start: Array, end: Array, r: Rows, c: Rows, roots: _Roots) -> None:
+    def _first(
+        self, seen: StepVerdicts, start: Array, end: Array, r: Rows, c: Rows, roots: _Roots
+    ) -> None:
         """Choose the first guard that falls on each step, if no other falls with it."""
         length = (end - start)[r]
         times = np.full(self._armed[: len(start)].shape, np.inf)

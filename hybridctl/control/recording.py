@@ -15,7 +15,7 @@ from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, read_only
 _ROOM = 1024  # samples, to begin with
 
 
-class _Table:
+class _GrowingTable:
     """Rows of numbers that are appended, in an array that grows by doubling."""
 
     def __init__(self, columns: int) -> None:
@@ -39,7 +39,7 @@ class _Stretch:
     """The samples of one mode, up to the event that ends it."""
 
     mode: ModeKey
-    samples: _Table
+    samples: _GrowingTable
     event: Event | None = None
 
 
@@ -52,7 +52,7 @@ class Recording:
     def put(self, t: float, x: Array, u: Array, mode: ModeKey) -> None:
         """Append a sample: time in s, state (nx,), the input (nu,) from there on, and the mode."""
         if not self._stretches or self._stretches[-1].event is not None:
-            self._stretches.append(_Stretch(mode, _Table(1 + len(x) + len(u))))
+            self._stretches.append(_Stretch(mode, _GrowingTable(1 + len(x) + len(u))))
         self._stretches[-1].samples.append(t, x, u)
 
     def event(self, event: Event) -> None:

@@ -60,7 +60,7 @@ class Crossing(NamedTuple):
     guards: tuple[str, ...]
 
 
-class Piece:
+class GuardPiece:
     """A guard with values (8,) at the nodes of an interval that they resolve.
 
     series: its Chebyshev coefficients. error: the size of the last ones, how well they know it.
@@ -179,7 +179,7 @@ class GuardWatch:
             negative = np.vstack((step.guards < 0.0, np.ones(len(self._guards.names), dtype=bool)))
             open_ones.sort(key=negative.argmax(axis=0).__getitem__)
         for i in open_ones:
-            whole = Piece(step.start, step.end, step.guards[:, i])
+            whole = GuardPiece(step.start, step.end, step.guards[:, i])
             time = self._first(i, whole, partial(flow.guard, step, i), late)
             if time is not None:
                 found[i] = time
@@ -209,7 +209,7 @@ class GuardWatch:
         reach = (now >= 0.0) & (later <= 0.0) & (later < now)
         return [i for i in np.flatnonzero(reach).tolist() if self._armed[i]]
 
-    def _first(self, i: int, whole: Piece, guard: Value, late: float) -> float | None:
+    def _first(self, i: int, whole: GuardPiece, guard: Value, late: float) -> float | None:
         """The time at which guard i fires on a whole step, if it is not after `late`.
 
         One that is not armed may fire later, for having fallen before.
@@ -222,7 +222,9 @@ class GuardWatch:
                 return time
         return None
 
-    def _resolved(self, i: int, piece: Piece, guard: Value, halvings: int) -> Iterator[Piece]:
+    def _resolved(
+        self, i: int, piece: GuardPiece, guard: Value, halvings: int
+    ) -> Iterator[GuardPiece]:
         """Pieces of a piece, in order, on which eight samples resolve guard i near zero."""
         size = [abs(c) for c in piece.series]
         vague = piece.error > max(TAIL * max(size), self._tolerances[i])
@@ -236,9 +238,9 @@ class GuardWatch:
             values = np.array([guard(t) for t in times])
             if not np.isfinite(values).all():
                 raise self._not_finite(times, values[:, None], self._guards.names[i : i + 1])
-            yield from self._resolved(i, Piece(left, right, values), guard, halvings - 1)
+            yield from self._resolved(i, GuardPiece(left, right, values), guard, halvings - 1)
 
-    def _fires(self, i: int, piece: Piece, guard: Value) -> float | None:
+    def _fires(self, i: int, piece: GuardPiece, guard: Value) -> float | None:
         """Time at which guard i fires on a piece that resolves it, arming it on the way."""
         times, g, dips, density = piece.refined()
         armed_from = 0
@@ -265,7 +267,7 @@ class GuardWatch:
     def _leaves(
         self,
         i: int,
-        piece: Piece,
+        piece: GuardPiece,
         guard: Value,
         times: tuple[float, float],
         values: tuple[float, float],
@@ -338,7 +340,7 @@ def _lowest(value: Value, left: float, right: float) -> float:
 
 
 def _root(
-    piece: Piece, guard: Value, ends: tuple[float, float], values: tuple[float, float]
+    piece: GuardPiece, guard: Value, ends: tuple[float, float], values: tuple[float, float]
 ) -> float:
     """Where a guard falls through zero between two times, by Newton from the root of its series.
 

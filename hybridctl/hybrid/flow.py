@@ -23,9 +23,9 @@ from hybridctl.hybrid.model import FREE_PACE, ModeModel, Pace
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import (
     CompiledFormula,
+    DrivenMode,
     ExplicitFormula,
     Formula,
-    Motion,
     Step,
     failure,
     put_back,
@@ -67,7 +67,7 @@ class Integrator:
         self, mode: ModeModel, law: InputLaw, t: float, x: Array, t_end: float
     ) -> Iterator[Step]:
         """Accepted steps from (t, x) until t_end, before or after t. Raises what `Flow` raises."""
-        return Flow(self, Motion(mode, law), t, x, t_end).steps()
+        return Flow(self, DrivenMode(mode, law), t, x, t_end).steps()
 
 
 class Flow:
@@ -83,7 +83,7 @@ class Flow:
     def __init__(
         self,
         integrator: Integrator,
-        motion: Motion,
+        motion: DrivenMode,
         t: float,
         x: Array,
         t_end: float,

@@ -26,7 +26,7 @@ from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.series import FRACTIONS
-from hybridctl.hybrid.step import Motion, Step, failure
+from hybridctl.hybrid.step import DrivenMode, Step, failure
 from hybridctl.spaces import VectorSpace
 
 
@@ -36,7 +36,7 @@ class ImplicitStepper:
     def __init__(
         self,
         method: Callable[..., OdeSolver],
-        motion: Motion,
+        motion: DrivenMode,
         t: float,
         x: Array,
         t_end: float,

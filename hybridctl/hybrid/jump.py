@@ -48,14 +48,14 @@ def jump(
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _OrderOutcome:
     """Where an order of some of the guards leads."""
 
     order: tuple[str, ...]
     mode: ModeKey
     jump: Jump
 
-    def is_same(self, other: _Outcome) -> bool:
+    def is_same(self, other: _OrderOutcome) -> bool:
         state, others = self.jump.state, other.jump.state
         return (
             self.mode == other.mode
@@ -75,9 +75,9 @@ class _Orders:
 
     def compared(self, start: Jump) -> tuple[ModeKey, Jump]:
         """Mode and jump after all guards, once all orders have been seen to agree."""
-        level = {frozenset[str](): [_Outcome((), self._source, start)]}
+        level = {frozenset[str](): [_OrderOutcome((), self._source, start)]}
         for _ in self._guards:
-            following: dict[frozenset[str], list[_Outcome]] = {}
+            following: dict[frozenset[str], list[_OrderOutcome]] = {}
             for fired, outcomes in level.items():
                 for outcome in outcomes:
                     for after in self._next(outcome):
@@ -86,10 +86,10 @@ class _Orders:
         first = level[frozenset(self._guards)][0]
         return first.mode, first.jump
 
-    def _next(self, outcome: _Outcome) -> Iterator[_Outcome]:
+    def _next(self, outcome: _OrderOutcome) -> Iterator[_OrderOutcome]:
         return (self._fire(outcome, g) for g in self._guards if g not in outcome.order)
 
-    def _add(self, known: list[_Outcome], new: _Outcome) -> None:
+    def _add(self, known: list[_OrderOutcome], new: _OrderOutcome) -> None:
         """Keep an outcome of the same guards that differs, unless it ends differently too."""
         if any(new.is_same(other) for other in known):
             return
@@ -99,13 +99,13 @@ class _Orders:
                 raise self._ambiguous(first, second)
         known.append(new)
 
-    def _completed(self, outcome: _Outcome) -> _Outcome:
+    def _completed(self, outcome: _OrderOutcome) -> _OrderOutcome:
         for name in self._guards:
             if name not in outcome.order:
                 outcome = self._fire(outcome, name)
         return outcome
 
-    def _fire(self, outcome: _Outcome, name: str) -> _Outcome:
+    def _fire(self, outcome: _OrderOutcome, name: str) -> _OrderOutcome:
         order, earlier = (*outcome.order, name), outcome.jump.impulses
         edge = self._system.outgoing(outcome.mode).edge((name,))
         if edge is None:
@@ -117,9 +117,9 @@ class _Orders:
         key, jump = landing(edge.target, reset)
         if len(earlier) == len(jump.impulses):
             jump = replace(jump, impulses=earlier + jump.impulses)
-        return _Outcome(order, key, jump)
+        return _OrderOutcome(order, key, jump)
 
-    def _ambiguous(self, first: _Outcome, second: _Outcome) -> AmbiguousEventError:
+    def _ambiguous(self, first: _OrderOutcome, second: _OrderOutcome) -> AmbiguousEventError:
         return AmbiguousEventError(
             f"guards {self._guards} of mode {self._source!r} fired together at t = "
             f"{self._time:.9g} s, and their order matters: {first.order} leads to "
@@ -138,7 +138,7 @@ class _Orders:
         )
 
 
-def _apart(first: _Outcome, second: _Outcome) -> str:
+def _apart(first: _OrderOutcome, second: _OrderOutcome) -> str:
     """The largest difference of two states, in words where their sizes differ."""
     state, others = first.jump.state, second.jump.state
     if state.shape != others.shape:

@@ -23,7 +23,7 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
-from hybridctl.hybrid.step import Motion, Step
+from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, read_only
@@ -73,7 +73,7 @@ class Run:
         return (INSTANT_EVENTS - 1) * self.min_dwell
 
 
-class Point(NamedTuple):
+class ArcStart(NamedTuple):
     """Where an arc begins, and when the policy wants it to end."""
 
     mode: ModeModel
@@ -84,7 +84,7 @@ class Point(NamedTuple):
     change: float
 
 
-def check_start(run: Run, point: Point) -> None:
+def check_start(run: Run, point: ArcStart) -> None:
     """Raise what is wrong with a start: off what its mode holds, or outside it."""
     if point.mode.held is not None:
         point.mode.held.check("x0", point.mode.key, point.state)
@@ -99,7 +99,7 @@ def check_start(run: Run, point: Point) -> None:
         )
 
 
-def _instead(system: HybridSystem, point: Point) -> str:
+def _instead(system: HybridSystem, point: ArcStart) -> str:
     """Which mode is consistent with a start, where the system can tell."""
     try:
         key = system.consistent_mode(point.state, point.input)
@@ -153,7 +153,7 @@ class Resting(NamedTuple):
     jump: Jump
 
 
-class Flown(NamedTuple):
+class FlownArc(NamedTuple):
     """The steps of an arc until `end`, what ends it, and where it is stuck, if it is."""
 
     steps: list[Step]
@@ -162,21 +162,21 @@ class Flown(NamedTuple):
     stuck: str | None = None
 
 
-def flow_on(run: Run, point: Point) -> Flown:
+def flow_on(run: Run, point: ArcStart) -> FlownArc:
     """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
 
     A change is a crossing without guards.
     """
     key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
     if not point.time < last:
-        return Flown([], run.t_end)
+        return FlownArc([], run.t_end)
     watch = memory.watches.get(key)
     if watch is None:
         watch = GuardWatch(
             point.mode.guard_set, key, tolerance=run.guard_tolerance, window=run.event_window
         )
         memory.watches[key] = watch
-    motion = Motion(point.mode, point.law, watched=True)
+    motion = DrivenMode(point.mode, point.law, watched=True)
     length = memory.lengths.get(key) if run.integrator.first_step is None else None
     for _ in range(_LOOKS):
         watch.begin()
@@ -190,7 +190,7 @@ def flow_on(run: Run, point: Point) -> Flown:
     return flown
 
 
-def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> Flown:
+def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> FlownArc:
     """Steps of a flow until a guard fires, or `last`."""
     steps: list[Step] = []
     for step in flow.steps():
@@ -202,12 +202,12 @@ def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> Flo
         if crossing is not None:
             if crossing.time > step.start:
                 steps[-1] = flow.ended(step, crossing.time)
-            return Flown(steps, crossing.time, crossing)
+            return FlownArc(steps, crossing.time, crossing)
         if run.memory.steps > run.max_steps:
-            return Flown(steps, step.end, stuck=f"the last {flow.limit}")
+            return FlownArc(steps, step.end, stuck=f"the last {flow.limit}")
     if last < run.t_end:
-        return Flown(steps, last, Crossing(last, watch.imminent(steps[-1])))
-    return Flown(steps, last)
+        return FlownArc(steps, last, Crossing(last, watch.imminent(steps[-1])))
+    return FlownArc(steps, last)
 
 
 def cross(
@@ -216,7 +216,7 @@ def cross(
     crossing: Crossing,
     past: tuple[Event, ...],
     resting: Resting | None,
-) -> tuple[Event, Point]:
+) -> tuple[Event, ArcStart]:
     """Apply the resets of an event, or come to rest, and select the mode that flows on."""
     t, end = crossing.time, None
     before, u, rate = map(read_only, arc.left_limit())
@@ -265,7 +265,7 @@ def cross(
             if mode.held is not None:
                 mode.held.check(name, key, after)
             change = next_change(run.policy, history)
-            return event(key, u_after), Point(mode, law, t, after, u_after, change)
+            return event(key, u_after), ArcStart(mode, law, t, after, u_after, change)
         tried.append(key)
         key = selected
     raise NoContactSolutionError(

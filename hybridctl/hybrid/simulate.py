@@ -23,8 +23,8 @@ from hybridctl.hybrid.policy import (
 )
 from hybridctl.hybrid.relaxation.past import past_zeno
 from hybridctl.hybrid.run import (
+    ArcStart,
     Memory,
-    Point,
     Run,
     accumulating,
     check_start,
@@ -132,7 +132,7 @@ def simulate(
     history = History(mode, start, state)
     law = input_law(run.policy, history, first.nu)
     u = first_input(law, start, state, first.nu)
-    point = Point(first, law, start, state, u, next_change(run.policy, history))
+    point = ArcStart(first, law, start, state, u, next_change(run.policy, history))
     check_start(run, point)
     return _event_loop(run, point, _never if terminal is None else function("terminal", terminal))
 
@@ -188,7 +188,7 @@ def new_run(
     )
 
 
-def _event_loop(run: Run, point: Point, terminal: Callable[[Event], bool]) -> HybridTrajectory:
+def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) -> HybridTrajectory:
     arcs: list[Arc] = []
     events: list[Event] = []
     fired = 0

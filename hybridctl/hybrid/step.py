@@ -71,7 +71,7 @@ def guard_bounds(values: Array) -> Array:
         return np.asarray(c[0] + size[0] - 2.0 * size.sum(axis=0))
 
 
-class Motion:
+class DrivenMode:
     """A mode under an input law; watched: whether its guards are sampled along it."""
 
     def __init__(self, mode: ModeModel, law: InputLaw, watched: bool = False) -> None:
@@ -193,7 +193,7 @@ def _rate(mode: ModeModel, law: InputLaw) -> Rate:
 class ExplicitFormula:
     """An explicit Runge-Kutta formula for fields that are any callables."""
 
-    def __init__(self, tableau: Tableau, motion: Motion, rtol: float, atol: float) -> None:
+    def __init__(self, tableau: Tableau, motion: DrivenMode, rtol: float, atol: float) -> None:
         n = motion.mode.space.nx
         self.exponent = tableau.exponent
         self._tableau, self._motion, self._rtol, self._atol = tableau, motion, rtol, atol
@@ -264,7 +264,7 @@ class CompiledFormula:
 
     exponent = DOP853_TABLEAU.exponent
 
-    def __init__(self, motion: Motion, law: InputLaw, rtol: float, atol: float) -> None:
+    def __init__(self, motion: DrivenMode, law: InputLaw, rtol: float, atol: float) -> None:
         self._motion, self._law, self._rtol, self._atol = motion, law, rtol, atol
         self._last: Step | None = None  # attempted, and None for one of the general formula
         self._ended: Step | None = None

@@ -33,7 +33,7 @@ class Body(NamedTuple):
     center: Array
 
 
-class Motion(NamedTuple):
+class BodyKinematics(NamedTuple):
     """Kinematics in world coordinates: Jacobian (6, nv), its rate, and poses of joints asked for.
 
     A spatial velocity is (linear velocity of the point at the world origin, angular velocity).

@@ -20,12 +20,12 @@ import casadi as ca
 
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
-from hybridctl.mechanics.expressions import Bodies, Expression, Motion, Spatial
-from hybridctl.mechanics.geometry import Place
+from hybridctl.mechanics.expressions import Bodies, BodyMotion, Expression, Spatial
+from hybridctl.mechanics.geometry import ContactPlace
 from hybridctl.mechanics.surfaces import ExpressedSurface, Surface
 
 
-class Rows(NamedTuple):
+class RowExpressions(NamedTuple):
     """gaps (c, 1); rates and accelerations (r, 1) of a motion."""
 
     gaps: Expression
@@ -36,15 +36,15 @@ class Rows(NamedTuple):
 class ContactPoints:
     """Some contacts of a robot, at the configuration of its bodies."""
 
-    def __init__(self, bodies: Bodies, places: Sequence[Place]) -> None:
+    def __init__(self, bodies: Bodies, places: Sequence[ContactPlace]) -> None:
         self._bodies = bodies
-        self._points = [_Point(bodies, place) for place in places]
+        self._points = [_PointExpressions(bodies, place) for place in places]
 
     def gaps(self) -> Expression:
         """h (c, 1)."""
         return _column([point.distance for point in self._points])
 
-    def rows(self, motion: Motion) -> Rows:
+    def rows(self, motion: BodyMotion) -> RowExpressions:
         """Rates and accelerations of a motion."""
         normals, tangents = [], []
         for point in self._points:
@@ -54,7 +54,7 @@ class ContactPoints:
             velocity, acceleration = point.touching(motion, velocity, acceleration)
             tangents += [(_dot(t, velocity), _dot(t, acceleration)) for t in point.tangents]
         rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
-        return Rows(self.gaps(), _column(rates), _column(accelerations))
+        return RowExpressions(self.gaps(), _column(rates), _column(accelerations))
 
     def jacobian(self) -> Expression:
         """J (r, nv): rates = J v."""
@@ -77,10 +77,10 @@ class ContactPoints:
         return total
 
 
-class _Point:
+class _PointExpressions:
     """One contact: distance, normal (3, 1) and tangents in the frame of its surface."""
 
-    def __init__(self, bodies: Bodies, place: Place) -> None:
+    def __init__(self, bodies: Bodies, place: ContactPlace) -> None:
         self._bodies = bodies
         self._a, self._b = place.joint_a - 1, place.joint_b - 1
         self._point = ca.SX(place.point)
@@ -99,7 +99,7 @@ class _Point:
         self._touch_b = self._on_b + arm
         self._touch = self._world + pose_b.rotation @ arm
 
-    def relative(self, motion: Motion) -> tuple[Expression, Expression]:
+    def relative(self, motion: BodyMotion) -> tuple[Expression, Expression]:
         """Velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
         va, vb = motion.velocities[self._a], motion.velocities[self._b]
         aa, ab = motion.accelerations[self._a], motion.accelerations[self._b]
@@ -111,7 +111,7 @@ class _Point:
         return self._turn.T @ velocity, self._turn.T @ acceleration
 
     def touching(
-        self, motion: Motion, velocity: Expression, acceleration: Expression
+        self, motion: BodyMotion, velocity: Expression, acceleration: Expression
     ) -> tuple[Expression, Expression]:
         """The same of the body's point that touches, from those of the centre.
 

@@ -39,7 +39,7 @@ from hybridctl.mechanics.flat_terms import FlatTerms
 from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.phase import ContactPhase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import (
     beginnings,
@@ -52,7 +52,7 @@ from hybridctl.mechanics.sliding import (
     surely,
 )
 from hybridctl.mechanics.surfaces import ExpressedSurface
-from hybridctl.mechanics.terms import Derivatives, PinocchioTerms, Terms, Values
+from hybridctl.mechanics.terms import PinocchioTerms, TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
@@ -107,7 +107,7 @@ class ContactDynamics:
         self.all = ContactSet(robot, self.contacts)
         self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
         self._in_space = all(len(tangents) == 2 for tangents in self.all.tangents)
-        self._phases: dict[Modes, Phase] = {}
+        self._phases: dict[Modes, ContactPhase] = {}
 
     @property
     def has_expressions(self) -> bool:
@@ -172,11 +172,11 @@ class ContactDynamics:
 
     # Modes
 
-    def phase(self, modes: Modes) -> Phase:
+    def phase(self, modes: Modes) -> ContactPhase:
         """The meaning of these modes of all contacts, made once."""
         known = self._phases.get(modes)
         if known is None:
-            made = Phase(self.all.tangents, self.friction, self.static_friction, modes)
+            made = ContactPhase(self.all.tangents, self.friction, self.static_friction, modes)
             known = self._phases.setdefault(modes, made)
         return known
 
@@ -191,7 +191,7 @@ class ContactDynamics:
         friction, slip = np.zeros((2, count, 2))
         return ContactAcceleration(a, np.zeros(count), friction, slip, self.gaps(q), None)
 
-    def solved(self, phase: Phase, q: Array, v: Array, u: Array) -> tuple[Solution, Array]:
+    def solved(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> tuple[Solution, Array]:
         """The equations of a phase with a closed contact, solved, and all gaps (c,).
 
         The acceleration is right, the forces are where they need not be shared; see `loaded`.
@@ -211,23 +211,23 @@ class ContactDynamics:
             )
         return ContactAcceleration(now.acceleration, forces, friction, slip, gaps, now)
 
-    def kept_values(self, q: Array, v: Array) -> Values:
+    def kept_values(self, q: Array, v: Array) -> TermValues:
         """Terms at (q, v) and zero input, in arrays that last."""
-        return Values(*(a.copy() for a in self.terms.values(q, v, np.zeros(self.robot.nu))))
+        return TermValues(*(a.copy() for a in self.terms.values(q, v, np.zeros(self.robot.nu))))
 
-    def rows(self, phase: Phase, q: Array, v: Array, u: Array) -> Rows:
+    def rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Rows:
         """Terms of the closed contacts of a phase."""
         return closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
 
-    def solve(self, phase: Phase, q: Array, v: Array, u: Array) -> Solution:
+    def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
         return self._solved(phase, self.rows(phase, q, v, u))
 
-    def problem(self, phase: Phase, rows: Rows) -> CoulombProblem:
+    def problem(self, phase: ContactPhase, rows: Rows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
         return problem(phase, rows, phase.friction)
 
-    def _solved(self, phase: Phase, rows: Rows) -> Solution:
+    def _solved(self, phase: ContactPhase, rows: Rows) -> Solution:
         """The solution in the directions of sliding velocities, or, where there is none, of others.
 
         Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
@@ -254,7 +254,7 @@ class ContactDynamics:
         return solve(still, rows, directions | begun, tuple(begun) if sure else ())
 
     def _beginning(
-        self, phase: Phase, rows: Rows, directions: dict[int, Array], slow: list[int]
+        self, phase: ContactPhase, rows: Rows, directions: dict[int, Array], slow: list[int]
     ) -> Solution | None:
         """The solution in which slow contacts begin to slide with others that did just before.
 
@@ -277,14 +277,14 @@ class ContactDynamics:
         still = self._holding(phase, [k for k in slow if k not in begun])
         return solve(still, rows, directions | begun, tuple(begun))
 
-    def _holding(self, phase: Phase, contacts: Sequence[int]) -> Phase:
+    def _holding(self, phase: ContactPhase, contacts: Sequence[int]) -> ContactPhase:
         """The phase in which some more of the closed contacts stick."""
         modes = list(phase.modes)
         for k in contacts:
             modes[phase.closed[k]] = STICK
         return self.phase(tuple(modes))
 
-    def projected(self, phase: Phase, q: Array, v: Array) -> tuple[Array, Array]:
+    def projected(self, phase: ContactPhase, q: Array, v: Array) -> tuple[Array, Array]:
         """The state near (q, v) with the contacts of a phase closed and sticking, by least energy.
 
         q moves by dq of least dq' M dq, in Newton's steps, and v then by dv of least dv' M dv.
@@ -307,7 +307,7 @@ class ContactDynamics:
         )
 
     def projected_derivatives(
-        self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]
+        self, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int]
     ) -> Array:
         """Derivatives (2 nv, 2 nv) of `projected` by (q, v), on its image but for some contacts.
 
@@ -324,7 +324,7 @@ class ContactDynamics:
         moved[nv:] += system.solve(np.zeros((nv, 2 * nv)), -rates_z)[0]
         return moved
 
-    def stopped(self, phase: Phase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
+    def stopped(self, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
         """v without sliding velocities of some sticking contacts, by impulses of the phase.
 
         The normal velocities of closed contacts, and what others that stick have, stay; those that
@@ -335,7 +335,7 @@ class ContactDynamics:
         return v + system.solve(np.zeros(len(v)), change)[0]
 
     def stopped_derivatives(
-        self, phase: Phase, q: Array, v: Array, contacts: Sequence[int], before: Solution
+        self, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int], before: Solution
     ) -> Array:
         """Derivatives (nv, 2 nv) of `stopped` by (q, v), where nothing is left to be taken off.
 
@@ -358,14 +358,14 @@ class ContactDynamics:
             slowed[nv:] -= response @ across.T @ rates_z[before.phase.all_rows]
         return np.asarray((np.eye(nv, 2 * nv, nv) + dv) @ slowed)
 
-    def _stop(self, phase: Phase, q: Array, v: Array) -> tuple[KKT, Array]:
+    def _stop(self, phase: ContactPhase, q: Array, v: Array) -> tuple[KKT, Array]:
         """Impulses of a phase that change the rates of its constrained rows (m, nv), and these."""
         rows = self.rows(phase, q, v, np.zeros(self.robot.nu))
         directions, _ = sliding_directions(phase, rows)
         constrained = rows.jacobian[phase.constrained]
         return KKT(rows.mass, rows.jacobian.T @ phase.mix(directions), constrained), constrained
 
-    def _sliding_of(self, phase: Phase, contacts: Sequence[int]) -> Array:
+    def _sliding_of(self, phase: ContactPhase, contacts: Sequence[int]) -> Array:
         """1 for the constrained rows (m,) that are tangents of these contacts, otherwise 0."""
         held = phase.held_rows
         tangent = held >= len(self.contacts)
@@ -409,7 +409,7 @@ class ContactDynamics:
 
     def _linearised(
         self, q: Array, v: Array, now: Solution
-    ) -> tuple[Array, Array, Array, Derivatives]:
+    ) -> tuple[Array, Array, Array, TermDerivatives]:
         """By z: acceleration (nv, .), multipliers (m, .), forces at fixed multipliers (r, .).
 
         And the derivatives of the terms.

@@ -34,8 +34,8 @@ from hybridctl.mechanics.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import Friction, Phase
-from hybridctl.mechanics.terms import Values
+from hybridctl.mechanics.phase import ContactPhase, Friction
+from hybridctl.mechanics.terms import TermValues
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
 
@@ -63,7 +63,7 @@ class Solution:
     contacts that all but stand still and slide the way they accelerate.
     """
 
-    phase: Phase
+    phase: ContactPhase
     rows: Rows
     directions: dict[int, Array]
     mix: Array
@@ -81,7 +81,7 @@ class Solution:
         return self.multipliers if self.phase.identity else self.mix @ self.multipliers
 
     def turning(self, multipliers: Array) -> Array:
-        """K (r, r) of `Phase.turning`: of contacts whose direction is that of their velocity."""
+        """K (r, r) of `ContactPhase.turning`: contacts slide where their velocity points."""
         rates = self.rows.rates.copy()
         for k in self.steered:
             rates[self.phase.tangents[k]] = 0.0
@@ -127,7 +127,7 @@ class AccelerationDerivatives:
     rates_z: Array
 
 
-def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
+def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> Rows:
     r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
     rates, target = values.rates[phase.all_rows], -values.drift[phase.all_rows]
     if stabilization:
@@ -139,7 +139,7 @@ def closed_rows(phase: Phase, values: Values, stabilization: float) -> Rows:
 
 
 def solve(
-    phase: Phase, rows: Rows, directions: dict[int, Array], steered: tuple[int, ...] = ()
+    phase: ContactPhase, rows: Rows, directions: dict[int, Array], steered: tuple[int, ...] = ()
 ) -> Solution:
     """The equations of a phase for given directions of contacts that slide in surfaces.
 
@@ -214,7 +214,7 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     )
 
 
-def problem(phase: Phase, rows: Rows, friction: Friction) -> CoulombProblem:
+def problem(phase: ContactPhase, rows: Rows, friction: Friction) -> CoulombProblem:
     """Coulomb's law for the accelerations of the closed contacts."""
     kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
     free = kkt.by_mass(rows.drive)
@@ -299,7 +299,7 @@ def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
     return rows, now.kkt.by_mass(now.rows.jacobian.T @ rows)
 
 
-def friction_weights(phase: Phase, even: Array) -> Array:
+def friction_weights(phase: ContactPhase, even: Array) -> Array:
     """The weights (m,) for multipliers (m,) of the solve with equal weights.
 
     l (1 + log(1 + e^(n / l - 1))) for a normal force n, where l is 1e-6 of the norm of all: n
@@ -313,7 +313,7 @@ def friction_weights(phase: Phase, even: Array) -> Array:
     return weights
 
 
-def weights_derivative(phase: Phase, even: Array, even_z: Array) -> Array:
+def weights_derivative(phase: ContactPhase, even: Array, even_z: Array) -> Array:
     """The change (m, .) of `friction_weights` for changes even_z (m, .) of their multipliers."""
     count = len(phase.closed)
     normal, normal_z = even[:count], even_z[:count]

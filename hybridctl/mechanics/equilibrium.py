@@ -69,7 +69,7 @@ def equilibrium(
     Raises `InputError` for a mode with contacts that slide, and where no equilibrium is found
     near q0, with what is left of the equations.
     """
-    search = _Search(system, mode, vector("q0", q0, system.robot.nq))
+    search = _EquilibriumEquations(system, mode, vector("q0", q0, system.robot.nq))
     number("torque_weight", torque_weight, above=0.0)
     number("share", share, above=0.0, at_most=1.0)
     nv, nu = system.robot.nv, system.robot.nu
@@ -111,7 +111,7 @@ def equilibrium(
     return search.result(found.x, residual)
 
 
-class _Search:
+class _EquilibriumEquations:
     """Equations in z = (dq, u, f / weight), f the forces on the rows that a mode holds."""
 
     def __init__(self, system: ContactSystem, mode: ModeKey, q0: Array) -> None:

@@ -19,15 +19,17 @@ from hybridctl.mechanics.bodies import MovingBody, Tree
 Expression: TypeAlias = Any
 
 
-class Pose(NamedTuple):
+class FramePose(NamedTuple):
     """Rotation (3, 3) and position (3, 1) of a frame in another."""
 
     rotation: Expression
     position: Expression
 
-    def of(self, inner: Pose) -> Pose:
+    def of(self, inner: FramePose) -> FramePose:
         """The pose of a frame that is known in this one."""
-        return Pose(self.rotation @ inner.rotation, self.position + self.rotation @ inner.position)
+        return FramePose(
+            self.rotation @ inner.rotation, self.position + self.rotation @ inner.position
+        )
 
 
 class Spatial(NamedTuple):
@@ -46,10 +48,10 @@ class Spatial(NamedTuple):
 
 
 ZERO = Spatial(ca.DM.zeros(3, 1), ca.DM.zeros(3, 1))
-WORLD = Pose(ca.DM.eye(3), ca.DM.zeros(3, 1))
+WORLD = FramePose(ca.DM.eye(3), ca.DM.zeros(3, 1))
 
 
-class Motion(NamedTuple):
+class BodyMotion(NamedTuple):
     """Velocity and acceleration of each body, and of the world behind the last: index -1.
 
     The world accelerates against gravity; relative to it bodies accelerate as they do.
@@ -69,18 +71,18 @@ class Bodies:
     def __init__(self, tree: Tree, q: Expression) -> None:
         self.tree = tree
         self.nv: int = tree.armature.shape[0]
-        self.local: list[Pose] = []
-        self.world: list[Pose] = [WORLD]
+        self.local: list[FramePose] = []
+        self.world: list[FramePose] = [WORLD]
         rates = []
         for body in tree.bodies:
             moved, rate = _joint(body, q)
-            placed = Pose(ca.DM(body.rotation), ca.SX(body.position)).of(moved)
+            placed = FramePose(ca.DM(body.rotation), ca.SX(body.position)).of(moved)
             self.local.append(placed)
             self.world.insert(-1, self.world[body.parent].of(placed))
             rates.append(rate)
         self.rate: Expression = ca.diagcat(*rates)
 
-    def motion(self, v: Expression, a: Expression, weight: bool = True) -> Motion:
+    def motion(self, v: Expression, a: Expression, weight: bool = True) -> BodyMotion:
         """Motion at velocity v and acceleration a (nv, 1), without gravity if without `weight`."""
         up = ca.DM(-self.tree.gravity) if weight else ca.DM.zeros(3, 1)
         velocities, accelerations = [ZERO], [Spatial(up, ca.DM.zeros(3, 1))]
@@ -94,9 +96,9 @@ class Bodies:
             acceleration = _carried(pose, accelerations[body.parent])
             velocities.insert(-1, velocity)
             accelerations.insert(-1, acceleration.plus(_along(body, a)).plus(turned))
-        return Motion(velocities, accelerations)
+        return BodyMotion(velocities, accelerations)
 
-    def inverse_dynamics(self, motion: Motion, pushes: Sequence[Spatial]) -> Expression:
+    def inverse_dynamics(self, motion: BodyMotion, pushes: Sequence[Spatial]) -> Expression:
         """Joint forces (nv, 1) of a motion while each body is pushed; armature apart."""
         forces = [
             _momentum_rate(body, velocity, acceleration, push)
@@ -165,29 +167,29 @@ class Bodies:
         return found
 
 
-def _joint(body: MovingBody, q: Expression) -> tuple[Pose, Expression]:
+def _joint(body: MovingBody, q: Expression) -> tuple[FramePose, Expression]:
     """Pose of the body in its joint, and how its coordinates change with its velocity."""
     along, axis = ca.DM(body.twist[:3, 0]), body.twist[3:, 0]
     i = body.q
     if body.kind == "screw":
         turn = _turn(axis, ca.cos(q[i]), ca.sin(q[i])) if axis.any() else ca.DM.eye(3)
-        return Pose(turn, along * q[i]), ca.SX(1)
+        return FramePose(turn, along * q[i]), ca.SX(1)
     if body.kind == "translation":
-        return Pose(ca.DM.eye(3), q[i : i + 3]), ca.SX.eye(3)
+        return FramePose(ca.DM.eye(3), q[i : i + 3]), ca.SX.eye(3)
     if body.kind == "circle":
         c, s = q[i], q[i + 1]
-        return Pose(_turn(axis, c, s), ca.DM.zeros(3, 1)), ca.vertcat(-s, c)
+        return FramePose(_turn(axis, c, s), ca.DM.zeros(3, 1)), ca.vertcat(-s, c)
     if body.kind == "planar":
         c, s = q[i + 2], q[i + 3]
         turn = _turn(np.array([0.0, 0.0, 1.0]), c, s)
         rate = ca.diagcat(turn[:2, :2], ca.vertcat(-s, c))
-        return Pose(turn, ca.vertcat(q[i], q[i + 1], 0.0)), rate
+        return FramePose(turn, ca.vertcat(q[i], q[i + 1], 0.0)), rate
     if body.kind == "spherical":
         quaternion = q[i : i + 4]
-        return Pose(_rotation(quaternion), ca.DM.zeros(3, 1)), _quaternion_rate(quaternion)
+        return FramePose(_rotation(quaternion), ca.DM.zeros(3, 1)), _quaternion_rate(quaternion)
     quaternion = q[i + 3 : i + 7]
     turn = _rotation(quaternion)
-    return Pose(turn, q[i : i + 3]), ca.diagcat(turn, _quaternion_rate(quaternion))
+    return FramePose(turn, q[i : i + 3]), ca.diagcat(turn, _quaternion_rate(quaternion))
 
 
 def normalized(tree: Tree, q: Expression) -> Expression:
@@ -229,13 +231,13 @@ def _along(body: MovingBody, v: Expression) -> Spatial:
     return Spatial(ca.DM(body.twist[:3]) @ own, ca.DM(body.twist[3:]) @ own)
 
 
-def _carried(pose: Pose, parent: Spatial) -> Spatial:
+def _carried(pose: FramePose, parent: Spatial) -> Spatial:
     """A velocity or acceleration of the parent, at the origin and in the axes of the body."""
     back = pose.rotation.T
     return Spatial(back @ parent.at(pose.position), back @ parent.angular)
 
 
-def _handed_down(pose: Pose, force: Spatial) -> Spatial:
+def _handed_down(pose: FramePose, force: Spatial) -> Spatial:
     """A force on the body at the origin and in the axes of its parent."""
     linear = pose.rotation @ force.linear
     return Spatial(linear, pose.rotation @ force.angular + ca.cross(pose.position, linear))
@@ -287,7 +289,7 @@ class _Inertia(NamedTuple):
         """Of both together."""
         return _Inertia(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def seen_from(self, pose: Pose) -> _Inertia:
+    def seen_from(self, pose: FramePose) -> _Inertia:
         """The same in the frame in which the body has this pose."""
         turned = pose.rotation @ self.moment
         across, along = ca.skew(pose.position), ca.skew(turned)

@@ -19,17 +19,17 @@ from __future__ import annotations
 import numpy as np
 
 from hybridctl.checks import Array, Indices
-from hybridctl.mechanics.geometry import Ground
+from hybridctl.mechanics.geometry import PointsOnPlanes
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.sweeps import Slopes
-from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Values
+from hybridctl.mechanics.sweeps import SweepDerivatives
+from hybridctl.mechanics.terms import ImpulseDerivatives, TermDerivatives, TermValues
 
 
 class FlatTerms:
     """The terms of a robot whose contacts are points against planes of the world."""
 
-    def __init__(self, robot: Robot, ground: Ground, owner: Indices) -> None:
+    def __init__(self, robot: Robot, ground: PointsOnPlanes, owner: Indices) -> None:
         self._made_of = robot, ground, owner
         self._robot, self._heights = robot, ground.heights
         self._local, self._directions = ground.points, ground.directions
@@ -48,10 +48,10 @@ class FlatTerms:
         self._before, self._gravity = robot.carriers(), robot.tree().gravity
         self._falling, self._weightless = robot.sweeps(joints)
 
-    def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, Ground, Indices]]:
+    def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, PointsOnPlanes, Indices]]:
         return type(self), self._made_of
 
-    def values(self, q: Array, v: Array, u: Array) -> Values:
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """All terms at a point."""
         robot, now, at = self._robot, self._falling.fall(q, v), self._joints
         turns = now.rotations[at]
@@ -66,9 +66,9 @@ class FlatTerms:
         if robot.resists:
             drive -= robot.passive.torque(q, v)
         gaps = self._along[: len(points)] @ points.ravel() - self._heights
-        return Values(now.mass, drive, jacobian, drift, gaps, self._along @ velocity.ravel())
+        return TermValues(now.mass, drive, jacobian, drift, gaps, self._along @ velocity.ravel())
 
-    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,)."""
         now = self._falling.slopes(q, v, a)
         nv, points = len(v), self._points(now.rotations, now.positions)
@@ -91,7 +91,7 @@ class FlatTerms:
         np.multiply(wrench @ now.acceleration_v + 2.0 * slip, mask, out=accelerations[:, nv:])
         np.multiply(wrench @ velocity_q + slip, mask, out=rates[:, :nv])
         np.multiply(wrench @ now.columns, mask, out=rates[:, nv:])
-        return Derivatives(equations, accelerations, rates)
+        return TermDerivatives(equations, accelerations, rates)
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
@@ -114,7 +114,7 @@ class FlatTerms:
         moments = (self._turn @ points.ravel()).reshape(-1, 3)
         return np.concatenate((self._directions, moments), axis=1)
 
-    def _turning(self, now: Slopes, points: Array, forces: Array) -> Array:
+    def _turning(self, now: SweepDerivatives, points: Array, forces: Array) -> Array:
         """D_q (J' f) at fixed forces (r,)."""
         pull = skew((forces @ self._along).reshape(-1, 3))
         each = np.concatenate((pull, skew(points) @ pull), axis=1)

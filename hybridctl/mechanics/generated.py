@@ -26,10 +26,10 @@ from hybridctl.mechanics import contact_expressions, expressions
 from hybridctl.mechanics.bodies import Tree
 from hybridctl.mechanics.contact_expressions import ContactPoints
 from hybridctl.mechanics.expressions import Bodies, Expression
-from hybridctl.mechanics.geometry import ContactSet, Place
+from hybridctl.mechanics.geometry import ContactPlace, ContactSet
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Values
+from hybridctl.mechanics.terms import ImpulseDerivatives, TermDerivatives, TermValues
 
 _SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
 
@@ -48,13 +48,13 @@ class GeneratedTerms:
         for place in self._constants.places:
             contact_expressions.known_surface(place.surface)
 
-    def values(self, q: Array, v: Array, u: Array) -> Values:
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """All terms at the configuration q (nq,), velocity v (nv,) and input u (nu,)."""
-        return Values(*self._values(q, v, u))
+        return TermValues(*self._values(q, v, u))
 
-    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,), by q in its tangent."""
-        return Derivatives(*self._derivatives(q, v, a, forces))
+        return TermDerivatives(*self._derivatives(q, v, a, forces))
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
@@ -88,7 +88,7 @@ class Constants(NamedTuple):
     nq: int
     springs: Passive
     actuation: Array
-    places: tuple[Place, ...]
+    places: tuple[ContactPlace, ...]
     friction: Array
 
     @staticmethod

@@ -23,7 +23,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.mechanics.bodies import Motion
+from hybridctl.mechanics.bodies import BodyKinematics
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.robot import Robot
@@ -49,7 +49,7 @@ class RowDerivatives(NamedTuple):
     jacobian_b: Array
 
 
-class Place(NamedTuple):
+class ContactPlace(NamedTuple):
     """Where a contact is: `point` (3,) in joint a, its surface in joint b, and its tangents.
 
     radius: of a sphere around the point, m, or 0. rotation (3, 3) and position (3,) place the
@@ -68,7 +68,7 @@ class Place(NamedTuple):
     axis: Array | None
 
 
-class Ground(NamedTuple):
+class PointsOnPlanes(NamedTuple):
     """Points of moving bodies and planes of the world that they touch.
 
     joints (c,): of the bodies; points (c, 3) in their frames; directions (r, 3) of all rows in the
@@ -176,7 +176,7 @@ class ContactSet:
         wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
         return np.asarray(self._row_sign * (wrench @ motion.jacobian))
 
-    def motion(self, motion: Motion, v: Array) -> tuple[Array, Array, Array, Array]:
+    def motion(self, motion: BodyKinematics, v: Array) -> tuple[Array, Array, Array, Array]:
         """J (r, nv), drift Jdot v (r,), gaps (c,) and rates J v (r,), by kinematics at (q, v)."""
         p, turn, r = self._place(motion.poses)
         moving = self._sign * v
@@ -311,11 +311,11 @@ class ContactSet:
             result[places] = part
         return result
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[ContactPlace, ...]:
         """The constants of all contacts, from which their motion follows."""
         count = len(self._each)
         return tuple(
-            Place(
+            ContactPlace(
                 self.joint_a[i],
                 self._local[i, :3, 3],
                 float(self._radius[i]),
@@ -329,7 +329,7 @@ class ContactSet:
             for i in range(count)
         )
 
-    def on_ground(self) -> Ground | None:
+    def on_ground(self) -> PointsOnPlanes | None:
         """The contacts as points on planes of the world, None where some are something else."""
         count = len(self._each)
         moving = all(self.joint_a[:count]) and not any(self.joint_b[:count])
@@ -339,7 +339,9 @@ class ContactSet:
         directions = _times(turn[self.owner], self._flat)
         here = ((np.zeros(3) - origin)[:, None, :] @ turn)[:, 0]
         heights = -np.asarray(self._on_surfaces("distance", here))
-        return Ground(tuple(self.joint_a[:count]), self._local[:count, :3, 3], directions, heights)
+        return PointsOnPlanes(
+            tuple(self.joint_a[:count]), self._local[:count, :3, 3], directions, heights
+        )
 
     def _bend(
         self,

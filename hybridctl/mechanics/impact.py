@@ -26,8 +26,8 @@ from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import Phase, default_slip
-from hybridctl.mechanics.terms import Values
+from hybridctl.mechanics.phase import ContactPhase, default_slip
+from hybridctl.mechanics.terms import TermValues
 from hybridctl.mechanics.tolerances import FIXED_VELOCITY, SEPARATION_SPEED, STANDSTILL
 
 
@@ -56,7 +56,7 @@ class ImpactResult:
     law_residual: float
     energy_loss: float
     uniqueness: Uniqueness
-    terms: Values = field(repr=False)
+    terms: TermValues = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def impact_of(
     dynamics: ContactDynamics,
     v: Array,
     at: tuple[int, ...],
-    terms: Values,
+    terms: TermValues,
     *,
     plastic: bool = False,
 ) -> ImpactResult:
@@ -157,7 +157,9 @@ def _solution(dynamics: ContactDynamics, problem: CoulombProblem, before: Array)
         return max(solutions, key=loss)
 
 
-def settle(dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: Values) -> ImpactResult:
+def settle(
+    dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: TermValues
+) -> ImpactResult:
     """The limit of impacts of the contacts `at` that accumulate: all of them stay closed.
 
     A plastic impact with friction, and what it leaves of normal velocities, and of sliding
@@ -265,7 +267,7 @@ class Linearised(NamedTuple):
 
 
 def states_linearised(
-    phase: Phase, mass: Array, rows: Array, after: Array, forces: Array
+    phase: ContactPhase, mass: Array, rows: Array, after: Array, forces: Array
 ) -> Linearised:
     """The equations, linear in changes of velocity and impulses, at an impact's result."""
     directions = _directions(phase, rows @ after, forces)
@@ -294,7 +296,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
 
 def _redundant_change(
     dynamics: ContactDynamics,
-    phase: Phase,
+    phase: ContactPhase,
     q: Array,
     rows: Array,
     eq: Linearised,
@@ -318,7 +320,7 @@ def _redundant_change(
     return np.asarray(eq.system.indeterminate() @ (weights[:, None] * change))
 
 
-def row_values(phase: Phase, result: ImpactResult) -> Array:
+def row_values(phase: ContactPhase, result: ImpactResult) -> Array:
     """Impulses along the rows of a phase (r,)."""
     values = np.zeros(len(phase.owner))
     for k, (i, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
@@ -327,7 +329,7 @@ def row_values(phase: Phase, result: ImpactResult) -> Array:
     return values
 
 
-def _directions(phase: Phase, rates: Array, forces: Array) -> dict[int, Array]:
+def _directions(phase: ContactPhase, rates: Array, forces: Array) -> dict[int, Array]:
     """Sliding directions in surfaces: of the velocity or, at a standstill, against friction."""
     found = {}
     for slide in phase.spatial:
@@ -345,7 +347,7 @@ def _directions(phase: Phase, rates: Array, forces: Array) -> dict[int, Array]:
 
 
 def _standing(
-    phase: Phase, directions: dict[int, Array], rates: Array, mix: Array, select: Array
+    phase: ContactPhase, directions: dict[int, Array], rates: Array, mix: Array, select: Array
 ) -> tuple[Array, Array]:
     """Constraints of contacts that begin to slide at v_t+ = 0: no velocity across s."""
     for slide in phase.spatial:

@@ -20,7 +20,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.mode_expressions import Part, cholesky, friction_of, gauss, tangents_of
+from hybridctl.mechanics.mode_expressions import HeldRows, cholesky, friction_of, gauss, tangents_of
 from hybridctl.mechanics.robot import Robot
 
 
@@ -44,7 +44,7 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
     q, v = x[: c.nq], x[c.nq :]
     bodies = Bodies(c.tree, q)
     jacobian = ContactPoints(bodies, c.places).jacobian()
-    part = Part(tangents_of(members), friction_of(contacts), modes)
+    part = HeldRows(tangents_of(members), friction_of(contacts), modes)
     mix = part.mix(jacobian @ v)
     by_mass, _ = cholesky(bodies.mass())
     push = by_mass(jacobian.T @ mix)
@@ -60,6 +60,6 @@ def held_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expres
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
     points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)
-    part = Part(tangents_of(members), friction_of(contacts), modes)
+    part = HeldRows(tangents_of(members), friction_of(contacts), modes)
     rates = points.jacobian() @ x[c.nq :]
     return ca.vertcat(points.gaps()[part.closed], rates[part.held])

@@ -29,12 +29,12 @@ from scipy.linalg import svd
 from hybridctl.checks import Array
 from hybridctl.mechanics.equations import Solution
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.phase import Phase
+from hybridctl.mechanics.phase import ContactPhase
 from hybridctl.mechanics.terms import Terms
 from hybridctl.mechanics.tolerances import REGULAR_RESPONSE
 
 
-def can_jam(phase: Phase) -> bool:
+def can_jam(phase: ContactPhase) -> bool:
     """Whether friction of sliding contacts acts in this mode."""
     return any(slide.friction > 0.0 for slide in phase.sliding)
 

@@ -19,7 +19,7 @@ from hybridctl.mechanics.contact_states import OPEN, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.impact import impact_of, mode_by_velocity
 from hybridctl.mechanics.selection import select_modes
-from hybridctl.mechanics.terms import Values
+from hybridctl.mechanics.terms import TermValues
 from hybridctl.mechanics.tolerances import OFF_MODE
 
 
@@ -59,7 +59,7 @@ def consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Modes:
     return select_modes(dynamics, q, v, u, _proposed(dynamics, dynamics.kept_values(q, v)))
 
 
-def _proposed(dynamics: ContactDynamics, terms: Values) -> Modes:
+def _proposed(dynamics: ContactDynamics, terms: TermValues) -> Modes:
     """The modes of all contacts by gaps and velocities alone."""
     modes: list[str] = []
     for i, contact in enumerate(dynamics.contacts):

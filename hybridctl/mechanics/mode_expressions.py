@@ -23,7 +23,7 @@ from scipy.linalg import qr
 
 from hybridctl.checks import Array
 from hybridctl.mechanics import tolerances
-from hybridctl.mechanics.contact_expressions import ContactPoints, Rows
+from hybridctl.mechanics.contact_expressions import ContactPoints, RowExpressions
 from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.expressions import Bodies, Expression
@@ -95,16 +95,16 @@ class ModeEquations(NamedTuple):
         """
         constants = Constants.of(robot, members, friction_of(contacts))
         tangents = tangents_of(members)
-        part = Part(tangents, constants.friction, modes)
+        part = HeldRows(tangents, constants.friction, modes)
         independent = _independent_rows(robot, members, part)
         return ModeEquations(
             constants, tangents, tuple(map(str, modes)), stabilization, independent
         )
 
     @property
-    def part(self) -> Part:
+    def part(self) -> HeldRows:
         """Which rows the mode holds."""
-        return Part(self.tangents, self.constants.friction, self.modes)
+        return HeldRows(self.tangents, self.constants.friction, self.modes)
 
     def key(self, *parts: Any) -> str:
         """A name under which to keep what is made from these, but for numbers, and from `parts`."""
@@ -172,7 +172,7 @@ def mode_derivatives(mode: ModeField) -> list[Expression]:
     return [by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :]]
 
 
-def _target(rows: Rows, count: int, s: float) -> Expression:
+def _target(rows: RowExpressions, count: int, s: float) -> Expression:
     """What J a (r, 1) must be for contacts to stay closed and sticking."""
     gaps = ca.vertcat(rows.gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
@@ -189,7 +189,7 @@ def friction_of(contacts: Sequence[Contact]) -> Array:
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
-class Part:
+class HeldRows:
     """Which rows of all contacts a mode holds, and which forces come with them."""
 
     def __init__(
@@ -222,7 +222,7 @@ class Part:
             mix[tangents, k] = -self._friction[i, 0] * direction
         return mix
 
-    def guards(self, rows: Rows, forces: Expression, ratio: Expression) -> Expression:
+    def guards(self, rows: RowExpressions, forces: Expression, ratio: Expression) -> Expression:
         """The guards of the mode, in the order of `guards`; ratio: see `jamming`."""
         values = []
         for i, mode in enumerate(self._modes):
@@ -240,7 +240,7 @@ class Part:
         """Of all closed contacts, what is positive inside their cones."""
         return [value for i in self.closed for value in self._cone(i, forces)]
 
-    def speeds(self, rows: Rows) -> list[Expression]:
+    def speeds(self, rows: RowExpressions) -> list[Expression]:
         """Of contacts that slide in a surface, the speed beyond the least."""
         spatial = [i for i in self.closed if SLIPS.get(self._modes[i]) == 0.0]
         return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
@@ -290,7 +290,7 @@ def _pivots(matrix: Array) -> list[int]:
     return sorted(order[: int((sizes > RANK * sizes[0]).sum())].tolist())
 
 
-def _independent_rows(robot: Robot, members: ContactSet, part: Part) -> _Independent:
+def _independent_rows(robot: Robot, members: ContactSet, part: HeldRows) -> _Independent:
     """Rows and columns of the block of G = C M^-1 J^T E that is regular where contacts touch."""
     if len(part.held) <= 1:
         return _Independent([0] * len(part.held), [0] * len(part.held))
@@ -324,7 +324,7 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
 
 
 def _multipliers(
-    part: Part, g: Expression, wanted: Expression, independent: _Independent
+    part: HeldRows, g: Expression, wanted: Expression, independent: _Independent
 ) -> tuple[Expression, Expression]:
     """m with G m = wanted and the margin; of least weighted norm where G is singular.
 
@@ -354,7 +354,7 @@ def _multipliers(
     return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
 
 
-def _friction_weights(part: Part, even: Expression) -> Expression:
+def _friction_weights(part: HeldRows, even: Expression) -> Expression:
     """`equations.friction_weights` of the multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]

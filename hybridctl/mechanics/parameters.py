@@ -42,7 +42,7 @@ from hybridctl.mechanics.equations import (
 )
 from hybridctl.mechanics.guards import ContactGuards
 from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearised
-from hybridctl.mechanics.phase import Phase, contact_modes
+from hybridctl.mechanics.phase import ContactPhase, contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
 from hybridctl.mechanics.system import ContactSystem, contact_system
@@ -70,12 +70,12 @@ def parameter_derivatives(
     the model, and a restitution of zero, as the least bounce changes the order of modes.
     """
     system = contact_system(robot, contacts, stabilization=stabilization)
-    by = _Derivatives(system, _Columns(system.dynamics, names))
+    by = _ContactParameterDerivatives(system, _Columns(system.dynamics, names))
     return ParameterDerivatives(tuple(names), by.field, by.guards, by.reset)
 
 
 @dataclass(frozen=True)
-class _Derivatives:
+class _ContactParameterDerivatives:
     """What `ParameterDerivatives` wants of a contact system."""
 
     system: ContactSystem
@@ -167,7 +167,7 @@ class _Columns:
             return np.zeros((len(dv), self.count))
         return np.asarray(self._robot.impulse_regressor(q, dv) @ self._bodies)
 
-    def friction_per_normal(self, phase: Phase, directions: dict[int, Array]) -> list[Array]:
+    def friction_per_normal(self, phase: ContactPhase, directions: dict[int, Array]) -> list[Array]:
         """D_p of friction per normal force (m, np), for each sliding contact of a phase."""
         result = []
         for slide in phase.sliding:

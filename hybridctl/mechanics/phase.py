@@ -35,7 +35,7 @@ class Friction:
     kinetic: Array
 
 
-class Phase:
+class ContactPhase:
     """The closed contacts of one mode: which rows are constrained, which forces act.
 
     tangents: for each of all c contacts its rows among all rows; friction (c,) is kinetic, the

@@ -31,7 +31,7 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.terms import Derivatives, ImpulseDerivatives, Terms, Values
+from hybridctl.mechanics.terms import ImpulseDerivatives, TermDerivatives, Terms, TermValues
 
 _ROUNDING = 4.0  # spacings of floats between times that are meant to be the same
 
@@ -233,11 +233,11 @@ class _Driven:
     own: Terms
     nu: int
 
-    def values(self, q: Array, v: Array, u: Array) -> Values:
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
         values = self.own.values(q, v, u[: self.nu])
         return values._replace(drive=values.drive + u[self.nu :])
 
-    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         return self.own.derivatives(q, v, a, forces)
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:

@@ -25,7 +25,7 @@ from hybridctl.mechanics.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_of, settle
 from hybridctl.mechanics.jamming import response_ratio
 from hybridctl.mechanics.phase import contact_modes
-from hybridctl.mechanics.terms import Values
+from hybridctl.mechanics.terms import TermValues
 from hybridctl.mechanics.tolerances import (
     NEAR_JAM,
     RESTING_SPEED,
@@ -62,13 +62,13 @@ class ContactEdges:
         if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes))
         if hit:
-            return Edge(_Impact(self.dynamics, frozenset(hit), self.modes))
+            return Edge(_ImpactReset(self.dynamics, frozenset(hit), self.modes))
         if stops:
             return Edge(_Stop(self.dynamics, tuple(after), stops))
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin:
             return Edge(_Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
-        return Edge(_Change(self.dynamics, tuple(after)))
+        return Edge(_ReleaseReset(self.dynamics, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
         """Contacts whose impacts accumulate close without bouncing; in this mode some have."""
@@ -76,7 +76,7 @@ class ContactEdges:
         hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
             return None
-        return Edge(Reset(_Impact(self.dynamics, frozenset(hit), self.modes).settled))
+        return Edge(Reset(_ImpactReset(self.dynamics, frozenset(hit), self.modes).settled))
 
     def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
@@ -84,7 +84,7 @@ class ContactEdges:
 
 
 @dataclass(frozen=True)
-class _Impact(ResetModel):
+class _ImpactReset(ResetModel):
     """Impact of contacts that `hit`, closed ones and all others that touch; its report: the result.
 
     Closed contacts of bodies that no impulse reaches take no part, and stay in their mode. One
@@ -158,7 +158,7 @@ class _Impact(ResetModel):
         modes = tuple(self.modes[i] if i in kept else m for i, m in enumerate(result.modes))
         return replace(result, modes=modes)
 
-    def _reached(self, at: tuple[int, ...], terms: Values) -> tuple[int, ...]:
+    def _reached(self, at: tuple[int, ...], terms: TermValues) -> tuple[int, ...]:
         """Those of some contacts that impulses of the ones that are not closed reach.
 
         Impulses of contacts move velocities, and these others through the mass matrix: by what is
@@ -176,7 +176,7 @@ class _Impact(ResetModel):
                 return tuple(i for i in at if i in found)
             found = more
 
-    def _touching(self, terms: Values) -> tuple[int, ...]:
+    def _touching(self, terms: TermValues) -> tuple[int, ...]:
         """Those that hit or are closed, and all others that rest on their surface without a force.
 
         One whose gap closes at the same instant, but that moves, has an event of its own.
@@ -189,7 +189,7 @@ class _Impact(ResetModel):
             if i in self.closed or (i not in bouncing and (i in self.hit or _rests(gap, rate)))
         )
 
-    def _bouncing(self, terms: Values) -> set[int]:
+    def _bouncing(self, terms: TermValues) -> set[int]:
         """Contacts that bounce off, but those that hit where all of these do."""
         if not self.dynamics.bounces:
             return set()
@@ -245,7 +245,7 @@ def _identity(dynamics: ContactDynamics, at: JumpPoint) -> ResetJacobian:
 
 
 @dataclass(frozen=True)
-class _Change(ResetModel):
+class _ReleaseReset(ResetModel):
     """Contacts open or slip without an impulse, and go on in `modes`."""
 
     dynamics: ContactDynamics

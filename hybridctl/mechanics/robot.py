@@ -21,8 +21,8 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_of, file_or_text
 from hybridctl.mechanics.bodies import (
     Body,
+    BodyKinematics,
     Frame,
-    Motion,
     MotionDerivatives,
     Tree,
     check_inertias,
@@ -414,11 +414,11 @@ class Robot:
         pin.forwardKinematics(self._model, self._scratch.data, q)
         return self._poses(joints)
 
-    def motion(self, q: Array, v: Array, joints: Sequence[int]) -> Motion:
-        """Jacobians of all joints at once (see `Motion`), and the poses of `joints`."""
+    def motion(self, q: Array, v: Array, joints: Sequence[int]) -> BodyKinematics:
+        """Jacobians of all joints at once (see `BodyKinematics`), and the poses of `joints`."""
         data = self._scratch.data
         pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
-        return Motion(
+        return BodyKinematics(
             np.array(data.J).reshape(6, self.nv),
             np.array(data.dJ).reshape(6, self.nv),
             self._poses(joints),

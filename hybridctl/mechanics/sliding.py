@@ -17,7 +17,7 @@ from hybridctl.mechanics.equations import (
     linearised,
     problem,
 )
-from hybridctl.mechanics.phase import Friction, Phase
+from hybridctl.mechanics.phase import ContactPhase, Friction
 from hybridctl.mechanics.tolerances import (
     ALONG,
     AT_BORDER,
@@ -30,7 +30,7 @@ from hybridctl.mechanics.tolerances import (
 )
 
 
-def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
+def sliding_directions(phase: ContactPhase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
     """Unit sliding velocities of contacts that slide in a surface, by closed contact.
 
     Besides, which of them stand still: what is found for those is a guess.
@@ -46,7 +46,7 @@ def sliding_directions(phase: Phase, rows: Rows) -> tuple[dict[int, Array], list
     return found, starting
 
 
-def begun_before(phase: Phase, rows: Rows) -> list[int]:
+def begun_before(phase: ContactPhase, rows: Rows) -> list[int]:
     """Contacts that slide in a surface, but have hardly begun, or have almost stopped."""
     speeds = {s.contact: float(np.linalg.norm(rows.rates[s.rows])) for s in phase.spatial}
     return [k for k, speed in speeds.items() if STANDSTILL < speed <= BEGUN]
@@ -163,7 +163,7 @@ def staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
 
 
 def beginnings(
-    phase: Phase, held: Solution, starting: list[int], stays: list[int], friction: Friction
+    phase: ContactPhase, held: Solution, starting: list[int], stays: list[int], friction: Friction
 ) -> tuple[dict[int, Array], bool]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
@@ -194,7 +194,8 @@ def sliding_times(now: Solution) -> tuple[float, float]:
 
     When the first one stops if it goes on slowing down so, :math:`|v_t| / (-d|v_t|/dt)`;
     and the time in which friction turns a sliding velocity into its own direction,
-    :math:`1 / |K J M^{-1} J^T|` with K of `Phase.turning`, from a standstill as at `STANDSTILL`.
+    :math:`1 / |K J M^{-1} J^T|` with K of `ContactPhase.turning`, from a standstill as at
+    `STANDSTILL`.
     """
     rows, phase = now.rows, now.phase
     change = rows.jacobian @ now.acceleration - rows.target

@@ -31,7 +31,7 @@ class Fall(NamedTuple):
     motions: Array
 
 
-class Slopes(NamedTuple):
+class SweepDerivatives(NamedTuple):
     """Derivatives at (q, v, a), by columns of the axes, all in the world.
 
     bias_q, bias_v (nv, nv) of M a + h; columns (6, nv) and their rate; acceleration_q and
@@ -72,12 +72,12 @@ class Sweeps(threading.local):
         motions = np.array(self._motions).reshape(-1, 2, 6)
         return Fall(data.M, data.nle, data.J, *self._places(), motions)
 
-    def slopes(self, q: Array, v: Array | None, a: Array) -> Slopes:
+    def slopes(self, q: Array, v: Array | None, a: Array) -> SweepDerivatives:
         """The derivatives of the equations of motion and of the motion; v None is zero."""
         data = self._data
         v = self._still if v is None else v
         pin.computeRNEADerivatives(self._model, data, q, v, a)
-        return Slopes(
+        return SweepDerivatives(
             data.dtau_dq,
             data.dtau_dv,
             data.J,

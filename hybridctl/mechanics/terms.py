@@ -20,7 +20,7 @@ from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.robot import Robot
 
 
-class Values(NamedTuple):
+class TermValues(NamedTuple):
     """Terms at (q, v, u): c contacts, r rows.
 
     mass (nv, nv); drive (nv,) = S u - h, with springs and dampers; jacobian (r, nv), drift (r,)
@@ -35,7 +35,7 @@ class Values(NamedTuple):
     rates: Array
 
 
-class Derivatives(NamedTuple):
+class TermDerivatives(NamedTuple):
     """By (q, v), at fixed acceleration a and row forces f; D_v of the rates is J.
 
     equations (nv, 2 nv) of M a + h - J' f; accelerations (r, 2 nv) of J a + Jdot v;
@@ -60,11 +60,11 @@ class Terms(Protocol):
     Arrays may be views that hold until the same method is called again in the same thread.
     """
 
-    def values(self, q: Array, v: Array, u: Array) -> Values:
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """All terms at a point."""
         ...
 
-    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,)."""
         ...
 
@@ -79,18 +79,18 @@ class PinocchioTerms:
     def __init__(self, robot: Robot, rows: ContactSet) -> None:
         self._robot, self._rows = robot, rows
 
-    def values(self, q: Array, v: Array, u: Array) -> Values:
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """All terms at a point."""
         robot, rows = self._robot, self._rows
         drive = robot.actuation @ u - robot.bias(q, v)
         mass = robot.mass_matrix(q)
-        return Values(mass, drive, *rows.motion(robot.motion(q, v, rows.joints), v))
+        return TermValues(mass, drive, *rows.motion(robot.motion(q, v, rows.joints), v))
 
-    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> Derivatives:
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,)."""
         d = self._rows.derivatives(q, v, a)
         e_q, e_v = self._robot.bias_derivatives(q, v, a, _wrenches(self._rows, d.wrench, forces))
-        return Derivatives(
+        return TermDerivatives(
             np.hstack((e_q - _turning_wrenches(d, forces), e_v)),
             np.hstack((d.acceleration_q, d.acceleration_v)),
             np.hstack((d.rate_q, d.jacobian)),

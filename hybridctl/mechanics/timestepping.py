@@ -84,10 +84,10 @@ def time_stepping(
         name = contacts[int(gaps.argmin())].name
         raise GuardViolatedError(f"x0 penetrates at contact {name!r}: gap {gaps.min():.3g} m")
     times = np.linspace(start, end, max(round((end - start) / step), 1) + 1).tolist()
-    return _Run(system, as_policy(policy, system)).run(times, state, progress)
+    return _SteppedRun(system, as_policy(policy, system)).run(times, state, progress)
 
 
-class _Run:
+class _SteppedRun:
     """The arcs and events of one run as they come."""
 
     def __init__(self, system: ContactSystem, policy: Policy) -> None:

@@ -109,7 +109,7 @@ class FormSearch:
 
     def growing(self, rate: float, along: Array) -> PiecewiseForm | None:
         """A form that grows by at least `rate` a step and is positive at `along` (n,), if any."""
-        programme, eye = _Programme(len(self.cones) * len(self._basis)), np.eye(self._n)
+        programme, eye = _SemidefiniteProgramme(len(self.cones) * len(self._basis)), np.eye(self._n)
         margin = programme.variable()
         seen = self._seen(_cell(self.cones, along), along[:, None])
         programme.require(np.zeros((1, 1)), [seen, (margin, -np.eye(1)[None])])
@@ -125,8 +125,8 @@ class FormSearch:
         z[margin] *= 0.5
         return self._form(z, rate) if programme.holds(z) else None
 
-    def _shrinking(self, rate: float, floor: float) -> _Programme:
-        programme, eye = _Programme(len(self.cones) * len(self._basis)), np.eye(self._n)
+    def _shrinking(self, rate: float, floor: float) -> _SemidefiniteProgramme:
+        programme, eye = _SemidefiniteProgramme(len(self.cones) * len(self._basis)), np.eye(self._n)
         for c, cone in enumerate(self.cones):
             programme.require(-floor * eye, [self._seen(c, eye)], _products(cone))
         for c, after, matrix, products in self._moves:
@@ -148,7 +148,7 @@ class FormSearch:
         return PiecewiseForm(self.cones, forms, rate)
 
 
-class _Programme:
+class _SemidefiniteProgramme:
     """A linear cost under semidefinite inequalities, with weights that must not be negative."""
 
     def __init__(self, size: int) -> None:

@@ -161,7 +161,7 @@ def search(modes: PhantomModes, accuracy: float) -> Iterator[Piece]:
     first = modes.mode(frozenset())
     width = first.time_state.shape[1]
     start = np.eye(width, width + first.time_input.shape[1])
-    branch = _Branch((), start, start, start[:0], np.zeros(start.shape[1]))
+    branch = _OrderPrefix((), start, start, start[:0], np.zeros(start.shape[1]))
     return _search(modes, branch, width, accuracy)
 
 
@@ -171,7 +171,7 @@ def common_lineality(pieces: Sequence[Piece]) -> Array:
     return np.asarray(null_space(rows, rcond=_THIN)) if rows.any() else np.eye(rows.shape[1])
 
 
-class _Branch(NamedTuple):
+class _OrderPrefix(NamedTuple):
     """The beginning of an order.
 
     columns (d_k, d + nu): its map of (dx, du); size: the bound on its terms; cone (r, d + nu):
@@ -185,7 +185,9 @@ class _Branch(NamedTuple):
     inside: Array
 
 
-def _search(modes: PhantomModes, branch: _Branch, width: int, accuracy: float) -> Iterator[Piece]:
+def _search(
+    modes: PhantomModes, branch: _OrderPrefix, width: int, accuracy: float
+) -> Iterator[Piece]:
     order, columns, size = branch.order, branch.columns, branch.size
     if len(order) == len(modes):
         (matrix, after), (cone, rest) = (
@@ -212,7 +214,7 @@ def _search(modes: PhantomModes, branch: _Branch, width: int, accuracy: float) -
             jump = modes.jump(fired, j)
             after = _with_input(jump, columns, width)
             bound = _with_input(_absolute(jump), size, width)
-            following = _Branch((*order, j), after, bound, cone, centre)
+            following = _OrderPrefix((*order, j), after, bound, cone, centre)
             yield from _search(modes, following, width, accuracy)
 
 

@@ -129,7 +129,7 @@ def test_its_policies_walk_in_a_loop_at_250_hertz(gait, tracks, designs, name):
 def test_values_are_those_of_the_other_foot_seen_through_the_exchange(gait, designs):
     """V just before a touchdown is V just after it, taken through the jump: V- = G' V+ G."""
     lqr = designs["saltation"]
-    values = phases.Values.of(lqr, gait.period, 0.1)
+    values = phases.ValueFunction.of(lqr, gait.period, 0.1)
     jump = gait.map.jumps[0].state
     i, j = (int(np.abs(values.phases - s).argmin()) for s in (gait.period, 0.0))
     before, after = lqr.period.values[0].end, lqr.period.values[1].start

@@ -9,7 +9,7 @@ import pytest
 from hybridctl.experiments.cube_filter.tosses import recorded as tosses
 from hybridctl.experiments.identification import cube
 from hybridctl.experiments.identification.cube import (
-    Table,
+    LikelihoodTable,
     at_point,
     prediction_errors,
     shortened,
@@ -33,12 +33,12 @@ def test_a_table_keeps_what_it_has_found(tmp_path, monkeypatch):
     noise = cube.Config().noise
     given = tosses(str(DATA), (0, 1), noise)
     records = {k: shortened(r, 0.1) for k, r in given.items()}
-    table = Table(Journal(tmp_path / "table", {}), noise, records)
+    table = LikelihoodTable(Journal(tmp_path / "table", {}), noise, records)
     found = table.fill(POINT[None], [0, 1])
     assert found.shape == (1, 2)
     assert np.isfinite(found).all()
-    monkeypatch.setattr(Table, "_found", None)  # nothing is evaluated anew
-    again = Table(Journal(tmp_path / "table", {}), noise, records)
+    monkeypatch.setattr(LikelihoodTable, "_found", None)  # nothing is evaluated anew
+    again = LikelihoodTable(Journal(tmp_path / "table", {}), noise, records)
     np.testing.assert_array_equal(again.fill(POINT[None], [0, 1]), found)
     assert again.rejected(POINT, [0, 1]) == 0
 

@@ -45,7 +45,9 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append(trial)
-        return (study.Outcome((4.0 + trial.seed,) * 4, (4,) * 4, (True,) * 4, nis=(2.0, 2)),) * 4
+        return (
+            study.FilterOutcome((4.0 + trial.seed,) * 4, (4,) * 4, (True,) * 4, nis=(2.0, 2)),
+        ) * 4
 
     folder = RunFolder("study", tmp_path, draws=False)
     one = replace(config, workers=1)
@@ -66,17 +68,19 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_averages_leave_out_runs_in_another_mode_and_count_failures():
     right = [
-        study.Outcome((4.0,) * 4, (4,) * 4, (True,) * 4, nis=(2.0, 2), event_errors=(1e-3,))
+        study.FilterOutcome((4.0,) * 4, (4,) * 4, (True,) * 4, nis=(2.0, 2), event_errors=(1e-3,))
         for _ in range(3)
     ]
-    early = study.Outcome((1e6, 4.0, 4.0, 4.0), (4,) * 4, (False, True, True, True), nis=(2.0, 2))
-    found = study.digest("ball", [*right, early, study.Outcome(failed="it broke")])
+    early = study.FilterOutcome(
+        (1e6, 4.0, 4.0, 4.0), (4,) * 4, (False, True, True, True), nis=(2.0, 2)
+    )
+    found = study.digest("ball", [*right, early, study.FilterOutcome(failed="it broke")])
     assert (found["runs"], found["failed"], found["first_failure"]) == (5, 1, "it broke")
     assert [row["nees_per_degree"] for row in found["nees"]] == [1.0] * 4
     assert [row["other_mode"] for row in found["nees"]] == [1, 0, 0, 0]
     assert found["inside"]
     assert found["event_time_error"] == pytest.approx(1e-3)
-    far = [study.Outcome((40.0,) * 4, (4,) * 4, (True,) * 4) for _ in range(9)]
+    far = [study.FilterOutcome((40.0,) * 4, (4,) * 4, (True,) * 4) for _ in range(9)]
     assert not study.digest("ball", far)["inside"]
 
 
@@ -110,7 +114,7 @@ def test_ball_and_block_are_consistent_over_many_runs(tmp_path):
 @pytest.mark.parametrize("seed", [7, 13, 23])
 def test_two_impacts_within_a_sample_are_told_apart(seed):
     """Both corners hit between two values, in one case one after the other more than once."""
-    trial = study.Trial("door", 0.3, seed, ("salted",))
+    trial = study.StudyRun("door", 0.3, seed, ("salted",))
     (outcome,) = study.attempt(trial)
     assert not outcome.failed
     # chi-square of 8 degrees of freedom is below 35 in 99.997 % of cases

@@ -159,10 +159,10 @@ def test_settings_come_from_the_command_line_and_are_checked():
 
 def test_scores_are_those_of_errors_that_are_known(tmp_path):
     """A constant error of 3, 4 and 0 mm, of which the filter claims 5 mm: NEES is 1."""
-    from hybridctl.experiments.legged.recording import Truth
+    from hybridctl.experiments.legged.recording import MotionCapture
 
     times = 0.01 * np.arange(50)
-    truth = Truth(times, np.zeros((50, 3)), np.zeros((50, 3)), times > 0.1)
+    truth = MotionCapture(times, np.zeros((50, 3)), np.zeros((50, 3)), times > 0.1)
     covariance = np.tile(np.diag(np.repeat([1e-4, 25e-6, 1.0], 3)), (50, 1, 1))
     position = np.tile([3e-3, 4e-3, 0.0], (50, 1))
     yaw = np.tile([0.0, 0.0, 2.0 * np.pi + 0.01], (50, 1))

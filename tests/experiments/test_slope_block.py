@@ -78,7 +78,7 @@ def test_the_table_shows_the_right_motions(balls):
 def test_closed_forms_of_the_slope_hold_where_every_bounce_is_caught():
     """With much friction and no speed the ball bounces without sliding, and ends at rest."""
     config = slope.Config(speed=0.0)
-    expected = slope.predict(config, slope.Case(2.0, 0.5))
+    expected = slope.predict(config, slope.BallCase(2.0, 0.5))
     assert expected.tangential_after == 0.0
     assert expected.stop_time == expected.rest_time
     assert expected.acceleration == expected.final_speed == 0.0

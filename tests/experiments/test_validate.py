@@ -73,7 +73,7 @@ def test_with_resets_alone_the_remainder_is_of_first_order():
     case = validate_cases.landing("by_feet", 0.0, 1e-11)
     rng = np.random.default_rng(0)
     direction = validate.draw_direction(rng, case, 1.0)
-    runs = validate._Runs(BIPED, case, direction)
+    runs = validate._DirectionRuns(BIPED, case, direction)
     false = case.reset_only().along(direction.state)
     found = validate.remainder(BIPED, case.nominal, runs, false)
     slopes = np.diff(np.log(found)) / np.diff(np.log(BIPED.sizes))

@@ -11,7 +11,7 @@ from hybridctl.robots.bodies import free_body
 import hybridctl as hc
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change, WithoutGuards
-from hybridctl.hybrid.step import CompiledFormula, ExplicitFormula, Motion
+from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
@@ -101,7 +101,7 @@ def assert_steps_agree(system, key):
     x, u = moving(system, 3)
     x[: system.robot.nq] *= 1.0 + 1e-9
     mode = system.mode(key)
-    motion = Motion(mode, HeldInput(u), watched=True)
+    motion = DrivenMode(mode, HeldInput(u), watched=True)
     compiled = CompiledFormula(motion, motion.whole_law, 1e-9, 1e-9)
     generic = ExplicitFormula(DOP853_TABLEAU, motion, 1e-9, 1e-9)
     assert mode.step(0.0, x, HeldInput(u), 1e-2, 1e-9, 1e-9) is not None
@@ -184,7 +184,7 @@ def test_forces_outside_their_cones_are_looked_for_elsewhere():
     mode = system.mode(FACE)
     assert mode.step(0.0, CUBE_AT_REST, none, 1e-3, 1e-9, 1e-9) is not None
     assert mode.step(0.0, CUBE_AT_REST, law, 1e-3, 1e-9, 1e-9) is None
-    motion = Motion(mode, law, watched=True)
+    motion = DrivenMode(mode, law, watched=True)
     formula = CompiledFormula(motion, motion.whole_law, 1e-9, 1e-9)
     formula.start(0.0, CUBE_AT_REST)
     formula.attempt(1e-3)

@@ -32,7 +32,7 @@ _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
 
 
 @dataclass(frozen=True)
-class Request:
+class FilterRequest:
     """What the command line asks for; without a log, one is recorded on the fly.
 
     truth: a file that `record` has written; by default the one beside the log, if there.
@@ -50,7 +50,7 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class FilterCase:
     """A log and what is needed to filter it."""
 
     model: FilterModel
@@ -60,7 +60,7 @@ class Case:
 
 
 def run(
-    request: Request,
+    request: FilterRequest,
     out: Path | None,
     console: Console,
     *,
@@ -101,7 +101,9 @@ def run(
     return summary
 
 
-def recorded(source: ModelSource, request: Request, folder: RunFolder, console: Console) -> Case:
+def recorded(
+    source: ModelSource, request: FilterRequest, folder: RunFolder, console: Console
+) -> FilterCase:
     """A log that is made now, and left in the folder."""
     if request.mapping is not None or request.segment is not None or request.truth is not None:
         raise InputError("mapping, segment and truth belong to a log, and no log is given")
@@ -111,10 +113,10 @@ def recorded(source: ModelSource, request: Request, folder: RunFolder, console: 
         log, truth = synthetic_log(model, settings)
     write(folder / "log.npz", model, log, truth)
     say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")
-    return Case(model, settings, log, truth.run)
+    return FilterCase(model, settings, log, truth.run)
 
 
-def read(source: ModelSource, request: Request, path: Path) -> Case:
+def read(source: ModelSource, request: FilterRequest, path: Path) -> FilterCase:
     """A log from a file, with the truth where there is one."""
     log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
     given = recorded_settings(log, source.name)
@@ -124,7 +126,7 @@ def read(source: ModelSource, request: Request, path: Path) -> Case:
     beside = truth_path(path)
     found = request.truth or (beside if given and beside.is_file() else None)
     truth = None if found is None else HybridTrajectory.load(found, model.system)
-    return Case(model, settings, log, truth)
+    return FilterCase(model, settings, log, truth)
 
 
 def load_log(
@@ -158,7 +160,7 @@ def recorded_settings(log: Log, model: str) -> dict[str, Any]:
 
 
 def filtered(
-    case: Case, record: Record, names: Sequence[str], console: Console
+    case: FilterCase, record: Record, names: Sequence[str], console: Console
 ) -> tuple[tuple[Judgement, ...], dict[str, str]]:
     """Every filter from the same first estimate, judged; and why others than the first failed."""
     start, rest = first_estimate(case.model, case.settings, record)
@@ -181,7 +183,7 @@ def filtered(
 
 
 def summarize(
-    case: Case, judgements: Sequence[Judgement], failures: Mapping[str, str]
+    case: FilterCase, judgements: Sequence[Judgement], failures: Mapping[str, str]
 ) -> dict[str, Any]:
     """What summary.json holds: the first filter's numbers, and those of all."""
     return {

@@ -35,7 +35,7 @@ FACTOR = 10.0  # by which a parameter may end above or below where it starts
 
 
 @dataclass(frozen=True)
-class Request:
+class IdentifyRequest:
     """What the command line asks for.
 
     parameters: settings of the model, which start at what `assignments` say. bounds: NAME=LOW:HIGH.
@@ -80,7 +80,7 @@ class ModelAt:
 
 
 def run(
-    request: Request,
+    request: IdentifyRequest,
     out: Path | None,
     console: Console,
     *,
@@ -124,7 +124,7 @@ def run(
 class _State:
     """The evaluations of a run, in a file that is written anew after each."""
 
-    def __init__(self, folder: RunFolder, console: Console, request: Request) -> None:
+    def __init__(self, folder: RunFolder, console: Console, request: IdentifyRequest) -> None:
         self.folder, self.console, self.names = folder, console, request.parameters
         self.asked = {
             "model": request.model,
@@ -202,7 +202,7 @@ def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type
 
 
 def _records(
-    request: Request, model: FilterModel, logs: Sequence[Path], segments: str | None
+    request: IdentifyRequest, model: FilterModel, logs: Sequence[Path], segments: str | None
 ) -> tuple[Record, ...]:
     numbers: list[int | None] = [None] if segments is None else list(_numbers(segments))
     found = []

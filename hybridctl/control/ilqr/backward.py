@@ -37,7 +37,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from hybridctl.checks import Array
 from hybridctl.control.ilqr.cost import Cost, FinalExpansion, RunningExpansion
-from hybridctl.control.ilqr.rollout import Plant, Rollout
+from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
@@ -150,7 +150,7 @@ def augmented(m: Interval) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class BackwardSweep:
     """Offsets (N+1, nu) of the inputs, and N gains K (nu, ndx + nu) of z_k.
 
     The model of the decrease of the cost by a step a is a linear - a^2/2 quadratic.
@@ -172,13 +172,15 @@ def trapezoid(times: Array) -> Array:
     return np.asarray(0.5 * (np.append(h, 0.0) + np.append(0.0, h)))
 
 
-def total_cost(plant: Plant, rollout: Rollout, cost: Cost) -> float:
+def total_cost(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> float:
     """J of a rollout."""
     running = _running(plant, rollout, cost)
     return _total(trapezoid(plant.times), running, cost.final(rollout.states[-1]))
 
 
-def expand(plant: Plant, rollout: Rollout, cost: Cost, linearizer: Linearizer) -> Expanded:
+def expand(
+    plant: ShootingProblem, rollout: Rollout, cost: Cost, linearizer: Linearizer
+) -> Expanded:
     """The cost and the maps along a rollout. Raises what the linearization raises."""
     maps = tuple(interval(linearizer(plant.system, piece)) for piece in rollout.pieces)
     return Expanded(
@@ -229,7 +231,7 @@ def _widths(m: Interval) -> tuple[int, ...]:
     return tuple(part.shape[1] for part in m)
 
 
-def sweep(now: Expanded, regularization: float) -> Sweep | None:
+def sweep(now: Expanded, regularization: float) -> BackwardSweep | None:
     """The backward pass; None where some Q_vv is not positive definite."""
     (gradient, hessian), n = now.last(), len(now.final.state)
     offsets, gains = list[Array](), list[Array]()
@@ -261,10 +263,10 @@ def sweep(now: Expanded, regularization: float) -> Sweep | None:
     linear -= float(offset @ gradient[n:])
     quadratic += float(offset @ own @ offset)
     offsets.append(offset)
-    return Sweep(np.array(offsets[::-1]), tuple(gains[::-1]), linear, quadratic)
+    return BackwardSweep(np.array(offsets[::-1]), tuple(gains[::-1]), linear, quadratic)
 
 
-def _running(plant: Plant, rollout: Rollout, cost: Cost) -> tuple[RunningExpansion, ...]:
+def _running(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> tuple[RunningExpansion, ...]:
     points = zip(plant.times.tolist(), rollout.states, rollout.inputs, strict=True)
     return tuple(cost.running(t, x, u) for t, x, u in points)
 

@@ -24,7 +24,7 @@ from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 
 
 @dataclass(frozen=True, eq=False)
-class Plant:
+class ShootingProblem:
     """A hybrid system, where it starts, and the grid `times` (N+1,) of its held inputs."""
 
     system: HybridSystem
@@ -77,7 +77,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, eq=False)
-class Feedback:
+class RolloutFeedback:
     r"""v_k = v_k* + step * offset_{k+1} + K_k (z_k* - z_k) about a rollout; v_k is u_{k+1}.
 
     z = (x, u), and u_0 = u_0* + step * offset_0. Where the new motion has had more or fewer events
@@ -94,7 +94,7 @@ class Feedback:
 
 
 @dataclass(frozen=True, eq=False)
-class _Stretch:
+class _RolloutStretch:
     """The part of a rollout in one mode and event count: its arcs, and the grid indices on it."""
 
     mode: ModeKey
@@ -103,7 +103,7 @@ class _Stretch:
     indices: list[int]
 
 
-def open_loop(plant: Plant, inputs: Array) -> Rollout:
+def open_loop(plant: ShootingProblem, inputs: Array) -> Rollout:
     """The rollout of inputs (N+1, nu) alone. Raises what `simulate` raises."""
     mode, x = plant.mode, plant.x0
     pieces, states = list[HybridTrajectory](), [x]
@@ -114,7 +114,7 @@ def open_loop(plant: Plant, inputs: Array) -> Rollout:
     return Rollout(tuple(pieces), tuple(states), inputs)
 
 
-def closed_loop(plant: Plant, feedback: Feedback, step: float) -> Rollout:
+def closed_loop(plant: ShootingProblem, feedback: RolloutFeedback, step: float) -> Rollout:
     """The rollout under feedback, with this part of its offsets. Raises what `simulate` raises."""
     nominal = feedback.nominal
     stretches = _stretches(nominal)
@@ -135,13 +135,13 @@ def closed_loop(plant: Plant, feedback: Feedback, step: float) -> Rollout:
     return Rollout(tuple(pieces), tuple(states), np.array(inputs))
 
 
-def _stretches(rollout: Rollout) -> list[_Stretch]:
+def _stretches(rollout: Rollout) -> list[_RolloutStretch]:
     """The stretches of a rollout that have a grid time, in order."""
-    found = list[_Stretch]()
+    found = list[_RolloutStretch]()
     count, before = 0, list[Arc]()
     for k, piece in enumerate(rollout.pieces):
         if not found or found[-1].count != count:
-            found.append(_Stretch(piece.arcs[0].mode, count, before, []))
+            found.append(_RolloutStretch(piece.arcs[0].mode, count, before, []))
         found[-1].indices.append(k)
         found[-1].arcs.append(piece.arcs[0])
         before = [piece.arcs[-1]]
@@ -149,7 +149,9 @@ def _stretches(rollout: Rollout) -> list[_Stretch]:
     return found
 
 
-def _reference(plant: Plant, nominal: Rollout, near: _Stretch, k: int) -> tuple[Array, int]:
+def _reference(
+    plant: ShootingProblem, nominal: Rollout, near: _RolloutStretch, k: int
+) -> tuple[Array, int]:
     """The state of a stretch at grid index k, continued where it must be; the index of its gain."""
     i = min(max(k, near.indices[0]), near.indices[-1])
     if i == k:

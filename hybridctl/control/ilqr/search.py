@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, count, number, vector
 from hybridctl.control.ilqr.backward import (
+    BackwardSweep,
     Expanded,
     Linearizer,
-    Sweep,
     augmented,
     expand,
     sweep,
@@ -39,7 +39,13 @@ from hybridctl.control.ilqr.backward import (
     with_curvature,
 )
 from hybridctl.control.ilqr.cost import Cost
-from hybridctl.control.ilqr.rollout import Feedback, Plant, Rollout, closed_loop, open_loop
+from hybridctl.control.ilqr.rollout import (
+    Rollout,
+    RolloutFeedback,
+    ShootingProblem,
+    closed_loop,
+    open_loop,
+)
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -164,7 +170,7 @@ def ilqr(
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
+class _LineSearchStep:
     """What a line search found: the new motion and its step, or None and 0."""
 
     found: Expanded | None
@@ -172,28 +178,34 @@ class _Trial:
     refused: tuple[str, ...]
 
 
-def _search(plant: Plant, now: Expanded, back: Sweep, cost: Cost, linearizer: Linearizer) -> _Trial:
+def _search(
+    plant: ShootingProblem, now: Expanded, back: BackwardSweep, cost: Cost, linearizer: Linearizer
+) -> _LineSearchStep:
     """The largest step whose motion exists, is transversal, and lowers the cost enough."""
-    feedback = Feedback(now.rollout, back.offsets, back.gains)
+    feedback = RolloutFeedback(now.rollout, back.offsets, back.gains)
     refused = list[str]()
     for step in _STEPS:
         try:
             rollout = closed_loop(plant, feedback, step)
             if now.cost - total_cost(plant, rollout, cost) >= _ARMIJO * back.expected(step):
-                return _Trial(expand(plant, rollout, cost, linearizer), step, tuple(refused))
+                return _LineSearchStep(
+                    expand(plant, rollout, cost, linearizer), step, tuple(refused)
+                )
         except (SimulationError, GuardViolatedError) as error:
             refused.append(f"step {step:.3g}: {error}")
-    return _Trial(None, 0.0, tuple(refused))
+    return _LineSearchStep(None, 0.0, tuple(refused))
 
 
-def _record(now: Expanded, slope: float, back: Sweep, mu: float, trial: _Trial) -> Iteration:
+def _record(
+    now: Expanded, slope: float, back: BackwardSweep, mu: float, trial: _LineSearchStep
+) -> Iteration:
     events = tuple(event.guards for event in now.rollout.events)
     expected = back.expected(trial.step if trial.found is not None else 1.0)
     actual = 0.0 if trial.found is None else now.cost - trial.found.cost
     return Iteration(now.cost, slope, events, trial.step, expected, actual, mu, trial.refused)
 
 
-def _definite(now: Expanded, mu: float) -> tuple[Sweep, float]:
+def _definite(now: Expanded, mu: float) -> tuple[BackwardSweep, float]:
     """The backward pass with the least regularization, from mu on, that makes it definite.
 
     Where none does, one without offsets and gains.
@@ -205,7 +217,7 @@ def _definite(now: Expanded, mu: float) -> tuple[Sweep, float]:
         mu = _raised(mu)
     nothing = [augmented(m) for m in now.maps]
     gains = tuple(np.zeros((h.shape[1], f.shape[1])) for f, h in nothing)
-    return Sweep(np.zeros_like(now.rollout.inputs), gains, 0.0, 0.0), mu
+    return BackwardSweep(np.zeros_like(now.rollout.inputs), gains, 0.0, 0.0), mu
 
 
 def _verdict(now: Expanded, slope: float, tolerance: float, mu: float, spent: bool) -> str | None:
@@ -232,17 +244,17 @@ def _plant(
     times: ArrayLike,
     rtol: float,
     atol: float,
-) -> Plant:
+) -> ShootingProblem:
     grid = array("times", times, (None,))
     if len(grid) < 2 or not (np.diff(grid) > 0.0).all():
         raise InputError(f"times must increase and have two entries at least, got {grid}")
     start = vector("x0", x0, system.mode(mode).space.nx)
     system.mode(mode).space.check("x0", start)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
-    return Plant(system, mode, start, grid, rtol, atol)
+    return ShootingProblem(system, mode, start, grid, rtol, atol)
 
 
-def _guess(plant: Plant, inputs: ArrayLike) -> Array:
+def _guess(plant: ShootingProblem, inputs: ArrayLike) -> Array:
     nu = plant.system.mode(plant.mode).nu
     if nu == 0:
         raise InputError(f"mode {plant.mode!r} has no input, so that there is nothing to choose")

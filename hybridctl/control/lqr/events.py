@@ -58,18 +58,18 @@ _SOLVED = 1e-10
 _RANK = 1e-13
 
 
-class Feedback(NamedTuple):
+class EventFeedback(NamedTuple):
     """V and K just before an event, or where some guards of a simultaneous one have fired."""
 
     value: Array
     gain: Array
 
 
-def at_the_instant(jump: JumpGains, after: Array, weight: Array) -> Feedback:
+def at_the_instant(jump: JumpGains, after: Array, weight: Array) -> EventFeedback:
     """The best gain for an input that costs du . weight du at the instant, and V before it."""
     whole = weight + jump.input.T @ after @ jump.input
     gain = best_gain(whole, jump.input.T @ after @ jump.state)
-    return Feedback(_form(jump.state - jump.input @ gain, after), gain)
+    return EventFeedback(_form(jump.state - jump.input @ gain, after), gain)
 
 
 def through_jump(jump: JumpGains, after: Array, gain: GainOf) -> Array:
@@ -91,7 +91,7 @@ class Together:
 
     def through(
         self, piecewise: PiecewiseLinearJump, after: Array, gains: Mapping[frozenset[int], GainOf]
-    ) -> tuple[Array, dict[frozenset[int], Feedback]]:
+    ) -> tuple[Array, dict[frozenset[int], EventFeedback]]:
         """V before the event for V after it, and V and K in phantom modes.
 
         gains: K for V before the event (where no guard has fired) and in those phantom modes that
@@ -99,12 +99,12 @@ class Together:
         alike; its covariance is that of before the event moved by the guards that have fired, in
         the order of their declaration.
         """
-        n, found = len(piecewise.guards), dict[frozenset[int], Feedback]()
+        n, found = len(piecewise.guards), dict[frozenset[int], EventFeedback]()
         for size in range(n - 1, -1, -1):
             for fired in map(frozenset, combinations(range(n), size)):
                 if fired in gains:
                     value = self._value(piecewise, after, fired, gains[fired], found)
-                    found[fired] = Feedback(value, gains[fired](value))
+                    found[fired] = EventFeedback(value, gains[fired](value))
         return found.pop(frozenset()).value, found
 
     def _value(
@@ -113,7 +113,7 @@ class Together:
         after: Array,
         fired: frozenset[int],
         gain: GainOf,
-        later: Mapping[frozenset[int], Feedback],
+        later: Mapping[frozenset[int], EventFeedback],
     ) -> Array:
         """V where `fired` have fired, with the gains of the phantom modes that follow."""
         rest, left = piecewise.after(fired), sorted(set(range(len(piecewise.guards))) - fired)

@@ -93,7 +93,7 @@ class Instant:
         return s**2 * (3.0 - 2.0 * s)
 
 
-class _Panel(NamedTuple):
+class _RiccatiStretch(NamedTuple):
     """V (8, ndx, ndx) and the gain that is applied (8, nu, ndx) at the nodes of a stretch."""
 
     times: Array
@@ -133,7 +133,7 @@ class Riccati:
         cuts = {arc.start, arc.end, *(t for t in arc.breaks.tolist() if t < arc.end)}
         if instant is not None:
             cuts.add(instant.since)
-        panels, value = list[_Panel](), end
+        panels, value = list[_RiccatiStretch](), end
         for a, b in reversed(list(pairwise(sorted(cuts)))):
             panels = self._panels(k, instant, a, b, value) + panels
             value = panels[0].values[0]
@@ -143,9 +143,9 @@ class Riccati:
 
     def _panels(
         self, k: int, instant: Instant | None, a: float, b: float, value: Array
-    ) -> list[_Panel]:
+    ) -> list[_RiccatiStretch]:
         """Panels from a to b for V at b, halved until each resolves what is in it."""
-        arc, panels, ahead = self.lin.trajectory.arcs[k], list[_Panel](), [(a, b)]
+        arc, panels, ahead = self.lin.trajectory.arcs[k], list[_RiccatiStretch](), [(a, b)]
         while ahead:
             a, b = ahead.pop()
             try:
@@ -176,7 +176,9 @@ class Riccati:
             f"{arc.end - arc.start:g} s"
         )
 
-    def _panel(self, k: int, instant: Instant | None, a: float, b: float, value: Array) -> _Panel:
+    def _panel(
+        self, k: int, instant: Instant | None, a: float, b: float, value: Array
+    ) -> _RiccatiStretch:
         """From a to b in one, for V at b."""
         times = a + (b - a) * FRACTIONS
         times[-1] = b
@@ -191,7 +193,7 @@ class Riccati:
             values.append(stretch.value(values[-1]))
         values.reverse()
         at_nodes = np.array(values)
-        return _Panel(times, at_nodes, self._applied(k, instant, times, at_nodes))
+        return _RiccatiStretch(times, at_nodes, self._applied(k, instant, times, at_nodes))
 
     def _applied(self, k: int, instant: Instant | None, times: Array, values: Array) -> Array:
         """The gains (m, nu, ndx) at times: the best, near the end going over to `instant`."""
@@ -201,7 +203,7 @@ class Riccati:
         share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
         return np.asarray(best + share * (instant.gain - best))
 
-    def _resolves(self, panel: _Panel) -> bool:
+    def _resolves(self, panel: _RiccatiStretch) -> bool:
         """Whether polynomials through V and K on a panel are as accurate as asked for."""
         off, size = _tail(panel.values), np.abs(panel.values).max(axis=0)
         allowed = self.atol + self.rtol * size + _ROUNDING * size.max(initial=0.0)
@@ -225,7 +227,7 @@ class Riccati:
             reach = (1.0 - share) * reach
         return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
 
-    def _curve(self, panels: list[_Panel]) -> GainCurve:
+    def _curve(self, panels: list[_RiccatiStretch]) -> GainCurve:
         """K between as many knots as its tolerance wants."""
         largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
         curves = [_curve(p.times, p.gains, _GAINS * largest) for p in panels]

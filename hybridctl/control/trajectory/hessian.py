@@ -21,7 +21,7 @@ import casadi as ca
 Expression = Any
 
 
-class Mapped(NamedTuple):
+class ColumnFunction(NamedTuple):
     """Values (m, N) of a function of the columns of arguments (n_i, N), linear in the variables."""
 
     function: Any
@@ -29,12 +29,14 @@ class Mapped(NamedTuple):
     values: Expression
 
     @staticmethod
-    def over(function: Any, *arguments: Expression) -> Mapped:
+    def over(function: Any, *arguments: Expression) -> ColumnFunction:
         """A function at all columns."""
-        return Mapped(function, arguments, function.map(arguments[0].shape[1])(*arguments))
+        return ColumnFunction(function, arguments, function.map(arguments[0].shape[1])(*arguments))
 
 
-def hessian(column: Expression, lagrangian: Expression, mapped: Sequence[Mapped]) -> Expression:
+def hessian(
+    column: Expression, lagrangian: Expression, mapped: Sequence[ColumnFunction]
+) -> Expression:
     """The upper triangle of d^2 L / dw^2, L being a sum of what it sees of `mapped`, and of others.
 
     column: w (n, 1).
@@ -47,7 +49,7 @@ def hessian(column: Expression, lagrangian: Expression, mapped: Sequence[Mapped]
     return ca.triu(total)
 
 
-def _of_points(column: Expression, mapped: Mapped, weights: Expression) -> Expression:
+def _of_points(column: Expression, mapped: ColumnFunction, weights: Expression) -> Expression:
     """The sum over the points, for weights (m, N) of the values."""
     points = mapped.values.shape[1]
     z = ca.vertcat(*mapped.arguments)

@@ -147,7 +147,7 @@ def _changed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[st
 
 
 @dataclass(frozen=True, eq=False)
-class Continued:
+class ContinuedArc:
     """An arc that goes on past its event.
 
     modes: of the contacts. state (nx, 1): where it goes on from. inputs: u (nu, 1) at a distance

@@ -23,8 +23,8 @@ from hybridctl.control.trajectory.functions import (
     opening_contacts,
     phase_functions,
 )
-from hybridctl.control.trajectory.hessian import Mapped, hessian
-from hybridctl.control.trajectory.orders import Continued, orders, sizes
+from hybridctl.control.trajectory.hessian import ColumnFunction, hessian
+from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.mechanics.phase import contact_modes
 
@@ -87,7 +87,7 @@ class Programme:
     margin: Expression
     cost: Expression
     blocks: tuple[Block, ...]
-    mapped: tuple[Mapped, ...]
+    mapped: tuple[ColumnFunction, ...]
 
     @property
     def column(self) -> Expression:
@@ -151,7 +151,7 @@ def transcribe(task: Task) -> Programme:
     """The programme of a task."""
     variables = tuple(_variables(task, k) for k in range(len(task.phases)))
     functions = [phase_functions(task, k) for k in range(len(task.phases))]
-    blocks, mapped = list[Block](), list[Mapped]()
+    blocks, mapped = list[Block](), list[ColumnFunction]()
     cost: Expression = ca.MX(0.0)
     for k, (v, f) in enumerate(zip(variables, functions, strict=True)):
         added, spent, seen = _phase(task, k, v, f)
@@ -187,7 +187,7 @@ def _variables(task: Task, k: int) -> PhaseVariables:
 
 def _phase(
     task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
-) -> tuple[list[Block], Expression, list[Mapped]]:
+) -> tuple[list[Block], Expression, list[ColumnFunction]]:
     """Constraints and cost of one phase, and the functions at its points in them."""
     phase = task.phases[k]
     roots = ca.collocation_points(phase.points, phase.scheme)
@@ -195,7 +195,7 @@ def _phase(
     at = point_fractions(phase)
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
     length = ca.repmat(v.duration / phase.intervals, 1, len(at))
-    flow = Mapped.over(_flow(f), v.points, u, length)
+    flow = ColumnFunction.over(_flow(f), v.points, u, length)
     defects, joins = [], []
     for i in range(phase.intervals):
         here = slice(i * phase.points, (i + 1) * phase.points)
@@ -213,7 +213,7 @@ def _phase(
         mapped.append(inside)
         blocks.append(block)
     if f.open:
-        gaps = Mapped.over(f.gaps, v.points)
+        gaps = ColumnFunction.over(f.gaps, v.points)
         mapped.append(gaps)
         blocks.append(_clearance(task, k, f, gaps, at))
     if f.start_limits:
@@ -233,18 +233,20 @@ def _flow(f: PhaseFunctions) -> Any:
     return ca.Function("flow", [x, u, h], [h * ca.vertcat(f.field(x, u), f.cost(x, u))])
 
 
-def _inside(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions) -> tuple[Mapped, Block]:
+def _inside(
+    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+) -> tuple[ColumnFunction, Block]:
     """Limits at points of collocation and at the ends of intervals."""
     phase = task.phases[k]
     at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
-    mapped = Mapped.over(f.inside, ca.horzcat(v.points, v.knots), u)
+    mapped = ColumnFunction.over(f.inside, ca.horzcat(v.points, v.knots), u)
     left = [(1.0 - at) ** limit.fades for limit in f.inside_limits]
     lower = np.array([[limit.lower] for limit in f.inside_limits]) * left
     return mapped, Block(mapped.values, f.inside_limits, k, at, lower)
 
 
-def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: Mapped, at: Array) -> Block:
+def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: Array) -> Block:
     """Gaps of open contacts, above a parabola over the phase."""
     lower = np.tile(4.0 * task.margins.clearance * at * (1.0 - at), (len(f.open), 1))
     limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
@@ -264,7 +266,7 @@ def _events_apart(
 
     x, rate = v.knots[:, -1], _last_rate(v)
     modes, opening = contact_modes(task.phases[k].mode), opening_contacts(task, k)
-    arcs = [Continued(modes, x, ahead, spread, "late", opening)]
+    arcs = [ContinuedArc(modes, x, ahead, spread, "late", opening)]
     for order in orders(task, k, x, ahead(0.0), rate):
         if order.limits:
             values = order.values - ca.DM(sizes(order.limits)) * margin
@@ -272,8 +274,8 @@ def _events_apart(
         if order.waiting:
             between = f"after {' then '.join(order.contacts)}"
             arcs += [
-                Continued(order.modes, order.state, ahead, spread, between, opening),
-                Continued(order.modes, order.state, ahead, -spread, between, opening),
+                ContinuedArc(order.modes, order.state, ahead, spread, between, opening),
+                ContinuedArc(order.modes, order.state, ahead, -spread, between, opening),
             ]
     if k + 1 < len(variables):
         w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
@@ -281,7 +283,7 @@ def _events_apart(
         def back(distance: float) -> Expression:
             return _input_at(w, distance / w.duration)
 
-        arcs.append(Continued(modes, w.knots[:, 0], back, -spread, "early"))
+        arcs.append(ContinuedArc(modes, w.knots[:, 0], back, -spread, "early"))
     for arc in arcs if spread else ():
         values, limits = arc.values(task)
         if limits:

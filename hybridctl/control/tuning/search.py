@@ -71,7 +71,7 @@ class Validation:
         number("peak_input", self.peak_input, above=0.0)
         count("finalists", self.finalists)
 
-    def choose(self, search: _Search) -> Candidate:
+    def choose(self, search: _GainSearch) -> Candidate:
         """The candidate to take."""
         peaks: list[tuple[float, Candidate]] = []
         for candidate in search.ranked[: self.finalists]:
@@ -152,7 +152,7 @@ def tune(
             f"{evaluations}"
         )
     limit = np.inf if peak_input is None else number("peak_input", peak_input, above=0.0)
-    search = _Search(structure, ensemble, limit, [])
+    search = _GainSearch(structure, ensemble, limit, [])
     for candidate in candidates:
         search.judge(candidate.origin, candidate.parameters)
     if evaluations:
@@ -162,7 +162,7 @@ def tune(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _GainSearch:
     """Candidates and their judge."""
 
     structure: GainStructure

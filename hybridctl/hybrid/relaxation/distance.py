@@ -35,7 +35,7 @@ _ROUNDING = 1e-15  # of the largest entry, or of 1
 
 
 @dataclass(frozen=True, eq=False)
-class Gate:
+class GluedGuard:
     """The part of a guard that is fallen through, and its image.
 
     Points are origin + basis s, those with slope . s <= level; their images are image + turn s.
@@ -68,7 +68,7 @@ class Gate:
         return np.asarray(s - self.slope * (excess / float(self.slope @ self.slope)))
 
 
-class Jump(NamedTuple):
+class GuardPassage(NamedTuple):
     """A jump of a path: the index of a gate, and whether it is gone through backwards."""
 
     gate: int
@@ -76,7 +76,7 @@ class Jump(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class GluedPath:
     """A path: its length, its jumps, and the points (arrival, departure) of each of them.
 
     The length is that of these points, which are feasible: an upper bound of the distance, whatever
@@ -84,7 +84,7 @@ class Path:
     """
 
     length: float
-    jumps: tuple[Jump, ...]
+    jumps: tuple[GuardPassage, ...]
     points: tuple[tuple[Array, Array], ...]
 
 
@@ -98,7 +98,7 @@ class GluedSpace:
 
     def __init__(self, system: HybridSystem, modes: Sequence[ModeKey]) -> None:
         self.system = instance("system", system, HybridSystem)
-        self.gates: list[Gate] = []
+        self.gates: list[GluedGuard] = []
         pending, known = list(modes), set(modes)
         while pending:
             key = pending.pop()
@@ -118,7 +118,7 @@ class GluedSpace:
 
     def shortest(
         self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
-    ) -> Path | None:
+    ) -> GluedPath | None:
         """The shortest path found from state x of `mode` to y of `other_mode`.
 
         Sequences of jumps are tried by their number, until two further jumps have brought nothing,
@@ -129,7 +129,7 @@ class GluedSpace:
                 raise InputError(f"mode {key!r} is not in this space, it has {set(self.modes)}")
         start = vector("x", x, self.system.mode(mode).space.nx)
         end = vector("y", y, self.system.mode(other_mode).space.nx)
-        best: Path | None = None
+        best: GluedPath | None = None
         idle = 0
         for number_of in range(count("max_jumps", max_jumps, at_least=0) + 1):
             before = best
@@ -177,7 +177,7 @@ class GluedSpace:
             [self.distance(key, x, run.arc(t).mode, run(t), max_jumps) for t, key, x in rows]
         )
 
-    def _walks(self, mode: ModeKey, end: ModeKey, jumps: int) -> Iterator[tuple[Jump, ...]]:
+    def _walks(self, mode: ModeKey, end: ModeKey, jumps: int) -> Iterator[tuple[GuardPassage, ...]]:
         """Sequences of so many jumps that lead from one mode to the other."""
         if jumps == 0:
             if mode == end:
@@ -190,9 +190,9 @@ class GluedSpace:
             ):
                 if here == mode:
                     for rest in self._walks(there, end, jumps - 1):
-                        yield (Jump(k, backwards), *rest)
+                        yield (GuardPassage(k, backwards), *rest)
 
-    def _least(self, jumps: tuple[Jump, ...], x: Array, y: Array) -> float:
+    def _least(self, jumps: tuple[GuardPassage, ...], x: Array, y: Array) -> float:
         """A lower bound of a path with these jumps: its first and its last leg."""
         if not jumps:
             return 0.0
@@ -200,18 +200,18 @@ class GluedSpace:
         last = self.gates[jumps[-1].gate].sides(jumps[-1].backwards)[1]
         return _apart(*first, x) + _apart(*last, y)
 
-    def _path(self, jumps: tuple[Jump, ...], x: Array, y: Array) -> Path:
+    def _path(self, jumps: tuple[GuardPassage, ...], x: Array, y: Array) -> GluedPath:
         gates = [self.gates[jump.gate] for jump in jumps]
         backwards = [jump.backwards for jump in jumps]
         if not jumps:
-            return Path(float(np.linalg.norm(y - x)), (), ())
+            return GluedPath(float(np.linalg.norm(y - x)), (), ())
         points, length, at = [], 0.0, x
         for gate, back, s in zip(gates, backwards, _programme(gates, backwards, x, y), strict=True):
             here, there = gate.points(s)
             arrival, departure = (there, here) if back else (here, there)
             points.append((arrival, departure))
             length, at = length + float(np.linalg.norm(arrival - at)), departure
-        return Path(length + float(np.linalg.norm(y - at)), jumps, tuple(points))
+        return GluedPath(length + float(np.linalg.norm(y - at)), jumps, tuple(points))
 
 
 def _apart(offset: Array, directions: Array, point: Array) -> float:
@@ -221,7 +221,9 @@ def _apart(offset: Array, directions: Array, point: Array) -> float:
     return float(np.linalg.norm(away - nearest))
 
 
-def _programme(gates: Sequence[Gate], backwards: Sequence[bool], x: Array, y: Array) -> list[Array]:
+def _programme(
+    gates: Sequence[GluedGuard], backwards: Sequence[bool], x: Array, y: Array
+) -> list[Array]:
     """The points of a path with these jumps, by a cone programme: the sum of its legs' lengths."""
     sizes = [gate.basis.shape[1] for gate in gates]
     starts = np.cumsum([0, *sizes])
@@ -266,7 +268,7 @@ def _programme(gates: Sequence[Gate], backwards: Sequence[bool], x: Array, y: Ar
     return [gate.fallen(s[starts[k] : starts[k + 1]]) for k, gate in enumerate(gates)]
 
 
-def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[Gate]:
+def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[GluedGuard]:
     """The glued guards of a mode."""
     mode = system.mode(key)
     for name in system.outgoing(key).guards.names:
@@ -285,7 +287,7 @@ def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[Gate]:
         flat = _fit(s, feet, f"guard {name!r} of mode {key!r}")
         image = _fit(s, images, f"the reset of guard {name!r} of mode {key!r}")
         speed = _fit(s, np.array(rates)[:, None], f"the rate of guard {name!r} of mode {key!r}")
-        yield Gate(
+        yield GluedGuard(
             key, target.key, flat[0], flat[1:].T, image[0], image[1:].T, speed[1:, 0],
             -float(speed[0, 0]),
         )  # fmt: skip

@@ -58,11 +58,11 @@ def past_zeno(system: HybridSystem) -> PastZeno:
 class PastZeno(GuardModes):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
-    def motion(self, key: ModeKey) -> _Resting | None:
+    def motion(self, key: ModeKey) -> _RestingMode | None:
         """Rest on a guard; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == RESTING:
-                return _Resting(self.strip(source, name))
+                return _RestingMode(self.strip(source, name))
         return None
 
     def plain(self, key: ModeKey) -> ModeModel:
@@ -82,11 +82,11 @@ class PastZeno(GuardModes):
                 "guard of a mode only, and these meet"
             )
         target = (RESTING, key, own[0])
-        resting = _Resting(self.strip(key, own[0]))
+        resting = _RestingMode(self.strip(key, own[0]))
         return Edge(Reset(partial(resting.settled, target)))
 
 
-class _Resting(OnGuard):
+class _RestingMode(OnGuard):
     """Rest on the guard of a strip of no width: the field, what it holds, and its end."""
 
     @property

@@ -219,7 +219,7 @@ class Beside:
         )
 
 
-class Motion(Protocol):
+class GuardMotion(Protocol):
     """A mode of its own on a guard, or behind it: what it is, its guards, and where they lead."""
 
     def mode(self, key: ModeKey) -> ModeModel:
@@ -249,7 +249,7 @@ class GuardModes(HybridSystem, ABC):
         self._plain: dict[ModeKey, ModeModel] = {}
 
     @abstractmethod
-    def motion(self, key: ModeKey) -> Motion | None:
+    def motion(self, key: ModeKey) -> GuardMotion | None:
         """What a mode is; None for a mode of the system."""
 
     @abstractmethod

@@ -44,7 +44,7 @@ _NEARLY = 0.3  # logarithm: as far off the circle roots are tried that touch it
 Mask = NDArray[np.bool_]
 
 
-class Candidate(NamedTuple):
+class ScreenedSolution(NamedTuple):
     """A set of states whose solution obeys the law to about six digits, and what was found."""
 
     modes: Modes
@@ -52,13 +52,13 @@ class Candidate(NamedTuple):
     rates: Array
 
 
-def candidates(problem: CoulombProblem) -> Iterator[Candidate]:
+def candidates(problem: CoulombProblem) -> Iterator[ScreenedSolution]:
     """All sets of states that pass, those without unknown directions first."""
     redundancy = Redundancy(problem)
     every = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
     sets, redundant = redundancy.split(every)
     plain = [m for m in sets if not _turning(problem, m)]
-    yield from _passing(Batch(problem, plain, np.zeros((len(plain), len(problem.free)))))
+    yield from _passing(StateSets(problem, plain, np.zeros((len(plain), len(problem.free)))))
     for number in range(1, len(problem.static) + 1):
         chosen = [m for m in sets if len(_turning(problem, m)) == number]
         if not chosen:
@@ -72,20 +72,20 @@ def candidates(problem: CoulombProblem) -> Iterator[Candidate]:
         yield from _passing(batch)
     for modes in redundant:
         for forces in redundancy.forces(modes):
-            yield Candidate(modes, forces, problem.delassus @ forces + problem.free)
+            yield ScreenedSolution(modes, forces, problem.delassus @ forces + problem.free)
 
 
 def _turning(problem: CoulombProblem, modes: Modes) -> list[int]:
     return [i for i, mode in enumerate(modes) if problem.turns(i, mode)]
 
 
-def _turned(problem: CoulombProblem, starts: Sequence[tuple[Modes, Sequence[float]]]) -> Batch:
+def _turned(problem: CoulombProblem, starts: Sequence[tuple[Modes, Sequence[float]]]) -> StateSets:
     """Sets of states with the angles of the contacts that begin to slide."""
     directions = np.zeros((len(starts), len(problem.free)))
     for direction, (modes, angles) in zip(directions, starts, strict=True):
         for i, angle in zip(_turning(problem, modes), angles, strict=True):
             direction[problem.tangents[i]] = np.cos(angle), np.sin(angle)
-    return Batch(problem, [modes for modes, _ in starts], directions)
+    return StateSets(problem, [modes for modes, _ in starts], directions)
 
 
 def _grid(number: int) -> list[tuple[float, ...]]:
@@ -105,13 +105,13 @@ def _roots(values: Array) -> list[tuple[float, ...]]:
     return [(float(np.angle(z)),) for z in zeros if abs(np.log(abs(z) or 1e-300)) <= _NEARLY]
 
 
-def _passing(batch: Batch) -> Iterator[Candidate]:
+def _passing(batch: StateSets) -> Iterator[ScreenedSolution]:
     obeys, forces, rates = batch.obeys()
     for index in np.flatnonzero(obeys).tolist():
-        yield Candidate(batch.sets[index], forces[index], rates[index])
+        yield ScreenedSolution(batch.sets[index], forces[index], rates[index])
 
 
-class Batch:
+class StateSets:
     """Many sets of states of one problem; arrays have a leading axis for the set."""
 
     def __init__(self, problem: CoulombProblem, sets: Sequence[Modes], directions: Array) -> None:
