@@ -1,11 +1,11 @@
-"""Filters on recorded tosses of a cube: which is honest about impacts, with noise or without?
+"""Filters on recorded tosses of a cube: when does it matter by which matrix they pass impacts?
 
-All filters have the same noise of impacts (impulses, and the height of the table), so that the
-three strategies differ by their matrix alone. With `evaluations` some tosses serve to choose the
-noise of each, by its likelihood, and with `event_noise` of (true, false) also without noise of
-impacts; others, held out, judge it. Only the pose is measured. "several" is the salted filter with
-several hypotheses; it, the unscented and the particle filter run at the levels of the salted one.
-Without recordings simulated tosses take their place, on which the model is exact.
+All filters have the same noise of impacts, so that the three strategies differ by their matrix
+alone. Each follows one order of impacts, or several, through cameras of several rates and noises.
+With `evaluations` some tosses serve to choose levels for each, by its likelihood, by default that
+of the table's height alone; others, held out, judge it. Only the pose is measured. The unscented
+and the particle filter run at the levels of the salted one. Without recordings simulated tosses
+take their place, on which the model is exact.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from hybridctl.experiments.cube_filter.score import (
-    BORROWED,
     FILTERS,
-    SEVERAL,
     SLOW,
     Case,
     Score,
@@ -36,6 +34,7 @@ from hybridctl.experiments.cube_filter.score import (
 from hybridctl.experiments.cube_filter.tosses import (
     ORIGIN,
     Calibration,
+    Camera,
     calibrate,
     levelled,
     recorded,
@@ -63,6 +62,7 @@ LEVELS = (
     "friction",
     "restitution",
     "rounding",
+    "compliance",
 )
 TOLERANCE = 0.05  # of the logarithm of a level
 FACTOR = 100.0  # by which noise may end above or below where it starts
@@ -102,17 +102,19 @@ def at_levels(settings: CubeSettings, names: Sequence[str], values: Array) -> Cu
 class Tossed:
     """A filter that starts from the first poses of a toss, whatever the estimate it is given."""
 
-    name: str
+    case: Case
     settings: CubeSettings
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a toss."""
-        result: FilterResult = filtered(self.name, self.settings, record)[0]
+        result: FilterResult = filtered(
+            self.case.name, self.settings, record, self.case.hypotheses
+        )[0]
         return result
 
 
 def search(
-    name: str,
+    case: Case,
     settings: CubeSettings,
     tosses: Sequence[Record],
     free: Sequence[str],
@@ -130,7 +132,7 @@ def search(
     rows = sum(len(toss.channels["pose"]) - settings.warm_up for toss in tosses)
     limits = [LIMITS.get(n, (v / FACTOR, v * FACTOR)) for n, v in zip(free, start, strict=True)]
     found = fit_noise(
-        partial(_tossed, name, settings, tuple(free)),
+        partial(_tossed, case, settings, tuple(free)),
         tosses,
         [first_estimate(cube_model(settings), settings, tosses[0])[0]],
         start,
@@ -144,11 +146,11 @@ def search(
     return Fit(best, found.log_likelihood / rows, found.evaluations, found.converged)
 
 
-def _tossed(name: str, settings: CubeSettings, free: Sequence[str], values: Array) -> Tossed:
-    return Tossed(name, at_levels(settings, free, values))
+def _tossed(case: Case, settings: CubeSettings, free: Sequence[str], values: Array) -> Tossed:
+    return Tossed(case, at_levels(settings, free, values))
 
 
-SUMMARY = "Kalman filters on recorded tosses of a cube, with and without noise of impacts"
+SUMMARY = "Kalman filters on recorded tosses of a cube, by cameras fine and coarse"
 
 TRAINING, HELD_OUT = range(100), range(100, 200)
 TRACE = ",".join(("case", "log_likelihood_per_row", *LEVELS))
@@ -173,7 +175,6 @@ def _settings() -> CubeSettings:
         duration=0.4,
         gate=0.9999,
         patience=3,
-        hypotheses=4,
         particles=200,
         warm_up=2,
         tolerance=1e-6,
@@ -187,23 +188,25 @@ class Config(Settings):
     data: file of recorded tosses; without, tosses are simulated. fitted, judged: how many tosses,
     evenly from numbers 0 to 99 and 100 to 199; judged_slow: how many for the slow filters,
     "unscented" and "particle". after: s from the first touch on, the rest of a toss is left out.
-    span: s after an impact in which innovations are compared. event_noise: whether filters have it,
-    one case for each. evaluations: of the likelihood, for each free level, in a search for each
-    filter; 0 for no search. free: which levels change. settings: of all filters, or where searches
-    start; `hypotheses` is what the filter "several" follows. workers: processes; dask: the
-    scheduler of a cluster instead.
+    span: s after an impact in which innovations are compared. hypotheses: how many a filter
+    follows, one case for each; every: which poses a camera takes, each or each so manieth; blur:
+    noise that it adds, m, and ten times that in rad. evaluations: of the likelihood, for each free
+    level, in a search for each case; 0 for no search. free: which levels change. settings: of all
+    filters, or where searches start. workers: processes; dask: the scheduler of a cluster instead.
     """
 
     data: str | None = None
-    fitted: Some = 40
+    fitted: Some = 20
     judged: Some = 20
     judged_slow: Some = 5
     after: Positive = 0.25
     span: NotNegative = 0.05
-    filters: tuple[str, ...] = (*STRATEGIES, SEVERAL)
-    event_noise: tuple[bool, ...] = (True,)
+    filters: tuple[str, ...] = tuple(STRATEGIES)
+    hypotheses: tuple[Count, ...] = (1, 4)
+    every: tuple[Count, ...] = (1,)
+    blur: tuple[NotNegative, ...] = (0.0,)
     evaluations: Annotated[int, Bounds(at_least=0)] = 0
-    free: tuple[str, ...] = LEVELS
+    free: tuple[str, ...] = ("guard_noise",)
     settings: CubeSettings = field(default_factory=_settings)
     workers: Count = 2
     dask: str | None = None
@@ -212,9 +215,10 @@ class Config(Settings):
         super().__post_init__()
         if not isinstance(self.data, str | None):
             raise InputError(f"data must be the path of a file, got {self.data!r}")
-        for name, known in (("filters", FILTERS), ("free", LEVELS)):
+        for name in ("filters", "free", "hypotheses", "every", "blur"):
             if not getattr(self, name):
-                raise InputError(f"{name} must name one at least, of {list(known)}")
+                raise InputError(f"{name} must have one entry at least, got none")
+        for name, known in (("filters", FILTERS), ("free", LEVELS)):
             for value in getattr(self, name):
                 member(name, value, known)
 
@@ -236,8 +240,8 @@ class Data(NamedTuple):
 
 
 def full(config: Config) -> Config:
-    """All tosses that are held out."""
-    return replace(config, judged=100, judged_slow=10)
+    """All tosses that are held out, and cameras of three rates and two noises."""
+    return replace(config, judged=100, judged_slow=10, every=(1, 2, 4), blur=(0.0, 1e-3))
 
 
 def quick(config: Config) -> Config:
@@ -263,21 +267,23 @@ def run(config: Config, console: Console) -> Findings:
     if config.data is None:
         console.print(f"no recordings given (data=FILE; they are from {ORIGIN}): tosses simulated")
     data, outcomes, trace = prepare(config), dict[Case, Outcome](), [TRACE]
+    rate = float(next(iter(data.held.values())).channels["pose"].rate)
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for case in cases(config):
             settings, fit = start(config, case, outcomes), None
-            if config.evaluations and case.name not in BORROWED:
-                watched = watch(config, case, trace, console, begin(f"{case.label}: levels"))
-                tosses, free = list(data.training.values()), case.searched(config.free)
+            named = f"{case.camera.label(rate)}, {case.label}"
+            if config.evaluations and case.name not in SLOW:
+                watched = watch(config, case, trace, console, begin(f"{named}: levels"))
+                tosses = [case.camera.seen(toss, k) for k, toss in data.training.items()]
                 budget = config.evaluations, workers.others
-                fit = search(case.name, settings, tosses, free, *budget, watched)
+                fit = search(case, settings, tosses, config.free, *budget, watched)
                 settings = fit.settings
             some = len(data.held) if case.name not in SLOW else config.judged_slow
-            tick = begin(f"{case.label}: {some} tosses")
+            tick = begin(f"{named}: {some} tosses")
             found = judged(config, case, settings, data, some, workers.others, tick)
             outcomes[case] = Outcome(settings, fit, found)
     scores = {case: found.scores for case, found in outcomes.items()}
-    summary = summarized(config, data, outcomes)
+    summary = summarized(config, data, outcomes, rate)
     files = {f"rows/{case.file}.csv": rows_text(found) for case, found in scores.items()}
     if config.evaluations:
         files["search.csv"] = "\n".join(trace) + "\n"
@@ -286,9 +292,7 @@ def run(config: Config, console: Console) -> Findings:
         printed(summary),
         [Check("tosses lost by an error", sum(f["lost"] for f in summary["filters"]), most=0)],
         texts=files,
-        draw=lambda folder: draw_shares(
-            folder / "figures/cube_filter.png", {case.label: s for case, s in scores.items()}
-        ),
+        draw=lambda folder: draw_shares(folder / "figures/cube_filter.png", scores, rate),
     )
 
 
@@ -317,41 +321,39 @@ def evenly(numbers: Sequence[int], some: int) -> list[int]:
 
 
 def cases(config: Config) -> list[Case]:
-    """The salted filter comes before the slow ones, which take its levels."""
+    """Camera by camera; the slow ones see the first, after the salted filter that lends levels."""
     order = sorted(config.filters, key=FILTERS.index)
+    cameras = [Camera(every, blur) for blur in config.blur for every in config.every]
     fast = [
-        Case(name, noisy)
-        for noisy in config.event_noise
+        Case(name, bound, camera)
+        for camera in cameras
+        for bound in config.hypotheses
         for name in order
-        if name not in SLOW and (noisy or name not in BORROWED)
+        if name not in SLOW
     ]
-    return [*fast, *(Case(name, True) for name in order if name in SLOW)]
+    return [*fast, *(Case(name, 1, cameras[0]) for name in order if name in SLOW)]
 
 
 def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> CubeSettings:
     """The settings of a case before a search."""
-    lender = outcomes.get(Case("salted", True)) if case.name in BORROWED else None
-    settings = config.settings if lender is None else lender.settings
-    if case.noisy:
-        return settings
-    return replace(settings, reset_noise=0.0, reset_torque=0.0, guard_noise=0.0)
+    lender = outcomes.get(case._replace(name="salted")) if case.name in SLOW else None
+    return case.camera.levels(config.settings) if lender is None else lender.settings
 
 
 def watch(
     config: Config, case: Case, trace: list[str], console: Console, tick: Tick
 ) -> Callable[[float, CubeSettings], None]:
     """A function that keeps each evaluation of a search, and prints it where it is the best yet."""
-    free = case.searched(config.free)
     values: list[float] = []
 
     def evaluated(value: float, settings: CubeSettings) -> None:
         levels = levels_of(settings)
         trace.append(",".join((case.file, *(f"{v:.6g}" for v in (value, *levels.values())))))
         if value > max(values, default=-float("inf")):
-            at = " ".join(f"{name} {levels[name]:.3g}" for name in free)
+            at = " ".join(f"{name} {levels[name]:.3g}" for name in config.free)
             console.print(f"{case.label}: {value:.3f} at {at}")
         values.append(value)
-        tick(len(values) / (len(free) * config.evaluations))
+        tick(len(values) / (len(config.free) * config.evaluations))
 
     return evaluated
 
@@ -371,17 +373,20 @@ def judged(
     fixed = repeat(data.calibration.tolerance), repeat(config.span)
     mapped = map if executor is None else executor.map
     results = []
-    for found in mapped(score, repeat(case.name), repeat(settings), *columns, *fixed):
+    for found in mapped(score, repeat(case), repeat(settings), *columns, *fixed):
         results.append(found)
         tick(len(results) / len(numbers))
     return results
 
 
-def summarized(config: Config, data: Data, outcomes: Mapping[Case, Outcome]) -> dict[str, Any]:
+def summarized(
+    config: Config, data: Data, outcomes: Mapping[Case, Outcome], rate: float
+) -> dict[str, Any]:
     """What is known of the cases."""
     scores = {case: found.scores for case, found in outcomes.items()}
     return {
         "data": "recorded" if config.data is not None else "simulated",
+        "rate": rate,
         "calibration": asdict(data.calibration),
         "fitted": list(data.training),
         "judged": [s.toss for s in next(iter(scores.values()))],

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from hybridctl.experiments.cube_filter.tosses import (
     PHASES,
+    Camera,
     after_impacts,
     corner_heights,
     in_contact,
     phases,
 )
 from hybridctl.robots.filter_models import CubeSettings, cube_model
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from rich.table import Table
 from scipy.spatial.transform import Rotation
@@ -37,32 +39,28 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import FilterState
 from hybridctl.mechanics import closed_contacts
 
-SEVERAL = "several"
-SLOW = ("unscented", "particle")  # judged on few tosses
-FILTERS = (*STRATEGIES, SEVERAL, *SLOW)
-BORROWED = (SEVERAL, *SLOW)  # not searched: they run at the levels of the salted filter
-EVENTS = ("reset_noise", "reset_torque", "guard_noise")
+SLOW = ("unscented", "particle")  # judged on few tosses, at the levels of the salted filter
+FILTERS = (*STRATEGIES, *SLOW)
 
 
 class Case(NamedTuple):
-    """A filter with noise of events or without."""
+    """A filter, how many hypotheses it follows, and its camera."""
 
     name: str
-    noisy: bool
-
-    @property
-    def label(self) -> str:
-        """As it stands in tables."""
-        return f"{self.name}, {'with' if self.noisy else 'without'} event noise"
+    hypotheses: int = 1
+    camera: Camera = Camera()
 
     @property
     def file(self) -> str:
         """As it stands in names of files."""
-        return self.label.replace(", ", "-").replace(" ", "-")
+        every, blur = self.camera
+        return f"{self.name}-{self.hypotheses}-every-{every}-blur-{1e3 * blur:g}mm"
 
-    def searched(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the levels that this filter depends on."""
-        return tuple(name for name in names if self.noisy or name not in EVENTS)
+    @property
+    def label(self) -> str:
+        """The filter, as it stands in tables."""
+        several = f", {self.hypotheses} hypotheses" if self.hypotheses > 1 else ""
+        return self.name.replace("_", " ") + several
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +70,9 @@ class Score:
     residual (n, 6): innovations, in m in the frame of the table, and in rad in that of the cube.
     claimed (n,): the deviation of the predicted position, m. near (n,): at most the chosen time
     after an impact. touches, recorded (n,): contact by the filter and by the recorded pose. phases:
-    of the recorded poses, as in `tosses`. reopened: how often a lost filter believed the
-    poses. failure: why the run could not be finished, or None; then there are no rows.
+    of the recorded poses, as in `tosses`. events, unsure: of the filter, and how many of them came
+    at a rate less certain than its sign. reopened: how often a lost filter believed the poses.
+    failure: why the run could not be finished, or None; then there are no rows.
     """
 
     toss: int
@@ -86,37 +85,37 @@ class Score:
     touches: Array
     recorded: Array
     phases: tuple[str, ...]
-    notes: int
+    events: int
+    unsure: int
     reopened: int
     seconds: float
     failure: str | None = None
 
 
-def filtered(name: str, settings: CubeSettings, toss: Record) -> tuple[FilterResult, Record]:
-    """A filter on the rows after those that make its start, and these rows.
-
-    `SEVERAL` alone follows more than one hypothesis.
-    """
-    bound = settings.hypotheses if name == SEVERAL else 1
-    chosen, model = replace(settings, hypotheses=bound), cube_model(settings)
+def filtered(
+    name: str, settings: CubeSettings, toss: Record, hypotheses: int = 1
+) -> tuple[FilterResult, Record]:
+    """A filter on the rows after those that make its start, and these rows."""
+    chosen, model = replace(settings, hypotheses=hypotheses), cube_model(settings)
     start, rest = first_estimate(model, chosen, toss)
-    return run_filter("salted" if name == SEVERAL else name, model, chosen, rest, start), rest
+    return run_filter(name, model, chosen, rest, start), rest
 
 
 def score(
-    name: str, settings: CubeSettings, number: int, toss: Record, tolerance: float, span: float
+    case: Case, settings: CubeSettings, number: int, toss: Record, tolerance: float, span: float
 ) -> Score:
     """The filter on a levelled toss; tolerance: m, of contact; span: s after an impact."""
+    seen, thinned = case.camera.seen(toss, number), case.camera.thinned(toss)
     try:
-        result, rest = filtered(name, settings, toss)
+        result, rest = filtered(case.name, settings, seen, case.hypotheses)
     except (HybridctlError, np.linalg.LinAlgError) as error:
         return lost(number, str(error))
-    heights = corner_heights(toss, settings.parameters())
+    heights = corner_heights(thinned, settings.parameters())
     found = result.innovations
     residual = np.array([i.residual for i in found])
     attitude = Rotation.from_quat([step.predicted.mean[3:7] for step in result.steps])
     residual[:, :3] = attitude.apply(residual[:, :3])
-    rows = int(span * toss.channels["pose"].rate)
+    rows = int(span * seen.channels["pose"].rate)
     return Score(
         number,
         np.array([i.nis for i in found]),
@@ -128,7 +127,8 @@ def score(
         np.array([touched(step) for step in result.steps]),
         in_contact(heights, tolerance)[settings.warm_up :],
         phases(heights, tolerance)[settings.warm_up :],
-        len(result.notes),
+        len(result.events),
+        result.unsure,
         sum(step.reopened for step in result.steps),
         result.seconds,
     )
@@ -138,7 +138,7 @@ def lost(toss: int, reason: str) -> Score:
     """A toss that the filter could not finish."""
     none = np.zeros(0)
     empty = none, none, none, np.zeros((0, 6)), none, none, none, none
-    return Score(toss, *empty, (), 0, 0, 0.0, reason)
+    return Score(toss, *empty, (), 0, 0, 0, 0.0, reason)
 
 
 def touched(step: FilterState) -> bool:
@@ -161,8 +161,9 @@ def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
     done = [s for s in scores if s.failure is None]
     head = {
         "name": case.name,
-        "event_noise": case.noisy,
-        "levels_of_salted": case.name in BORROWED,
+        "hypotheses": case.hypotheses,
+        **case.camera._asdict(),
+        "levels_of_salted": case.name in SLOW,
         "tosses": len(scores),
         "lost": len(scores) - len(done),
     }
@@ -191,7 +192,8 @@ def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
         "mode_agreement": float((touches == recorded).mean()),
         "touching": float(recorded.mean()),
         "phases": by_phase(done),
-        "notes": sum(s.notes for s in done),
+        "events": sum(s.events for s in done),
+        "unsure": sum(s.unsure for s in done),
         "seconds_per_step": sum(s.seconds for s in done) / len(nis),
         **misfit([(s, np.ones(len(s.nis), dtype=bool)) for s in done]),
         **_named("after_impacts", misfit([(s, s.near.astype(bool)) for s in done])),
@@ -257,30 +259,41 @@ def _error(values: Array) -> float | None:
 
 
 def comparisons(scores: Mapping[Case, Sequence[Score]]) -> list[dict[str, Any]]:
-    """Log-likelihood per row of the first filter with event noise, minus that of each other one.
+    """Log-likelihood per row of the salted filter, minus that of others with the same camera.
 
-    Toss by toss, over those that both have finished, so that it has a mean and a standard error;
-    the median stands beside it because single tosses may decide the mean.
+    Of those with as many hypotheses, and of itself with fewer. Toss by toss, over those that both
+    have finished, so that it has a mean and a standard error; the median stands beside it because
+    single tosses may decide the mean.
     """
-    first, *others = scores
-    own = _per_toss(scores[first])
     result = []
-    for other in others:
-        rival = _per_toss(scores[other])
-        gain = np.array([own[k] - rival[k] for k in own if k in rival])
-        if len(gain):
-            result.append(
-                {
-                    "of": first.label,
-                    "over": other.label,
-                    "mean": float(gain.mean()),
-                    "error": _error(gain),
-                    "median": float(np.median(gain)),
-                    "tosses_won": int((gain > 0.0).sum()),
-                    "tosses": len(gain),
-                }
-            )
+    for one, own in scores.items():
+        for other, others in scores.items():
+            fewer = other.name == one.name and other.hypotheses < one.hypotheses
+            rival = other.name != one.name and other.hypotheses == one.hypotheses
+            if one.name == "salted" and other.camera == one.camera and (fewer or rival):
+                gain = _gains(own, others)
+                if len(gain):
+                    result.append(_compared(one, other, gain))
     return result
+
+
+def _gains(own: Sequence[Score], others: Sequence[Score]) -> Array:
+    """Log-likelihood per row gained on each toss that both have finished."""
+    mine, theirs = _per_toss(own), _per_toss(others)
+    return np.array([mine[k] - theirs[k] for k in mine if k in theirs])
+
+
+def _compared(one: Case, other: Case, gain: Array) -> dict[str, Any]:
+    return {
+        "of": one.label,
+        "over": other.label,
+        **one.camera._asdict(),
+        "mean": float(gain.mean()),
+        "error": _error(gain),
+        "median": float(np.median(gain)),
+        "tosses_won": int((gain > 0.0).sum()),
+        "tosses": len(gain),
+    }
 
 
 def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
@@ -289,28 +302,33 @@ def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
 
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """What was found, and how sure that is."""
-    filters = summary["filters"]
+    filters, rate = summary["filters"], summary["rate"]
     title = f"Held-out {summary['data']} tosses; NIS should be {DIMENSION}"
-    columns = ("filter", "noise", "NIS", "median", "rejected", "log L", "tosses", "lost")
-    after = ("filter", "noise", "mm", "mrad", "contact", "always")
+    values = "NIS", "median", "rejected", "lost", "log L", "tosses", "guard mm", "ms"
+    columns = ("camera", "filter", *values)
+    after = ("camera", "filter", "mm", "mrad", "contact", "always", "unsure")
     return [
-        table(title, columns, [_likelihoods(f) for f in filters]),
-        "noise: of events. NIS: mean of what is not rejected; median: of all. log L: per row; "
-        "tosses: the median of their means. *: at the levels of the salted filter",
-        table("After impacts", after, [_predictions(f) for f in filters]),
+        table(title, columns, [_likelihoods(f, rate) for f in filters]),
+        "NIS: mean of what is not rejected; median: of all. lost: how often a filter began anew. "
+        "log L: per row; tosses: the median of their means. guard: the noise of the table's height",
+        table("After impacts", after, [_predictions(f, rate) for f in filters]),
         "mm, mrad: rms innovation. contact: agreement with the recorded pose; always: that of a "
-        "filter that always says so",
+        "filter that always says so. unsure: share of events at rates less certain than their sign",
         phase_table(filters[0]),
-        *(_gain(comparison) for comparison in summary["against"]),
+        *(_gain(comparison, rate) for comparison in summary["against"]),
     ]
 
 
-def _gain(c: Mapping[str, Any]) -> str:
-    error = "?" if c["error"] is None else f"{c['error']:.2f}"
+def _gain(c: Mapping[str, Any], rate: float) -> str:
+    error = "?" if c["error"] is None else f"{c['error']:.3f}"
     return (
-        f"{c['of']}, over {c['over']}: {c['mean']:+.2f} +- {error} per row, median "
-        f"{c['median']:+.2f}, better in {c['tosses_won']} of {c['tosses']} tosses"
+        f"{_camera(c, rate)}: {c['of']}, over {c['over']}: {c['mean']:+.3f} +- {error} per row, "
+        f"median {c['median']:+.3f}, better in {c['tosses_won']} of {c['tosses']} tosses"
     )
+
+
+def _camera(f: Mapping[str, Any], rate: float) -> str:
+    return Camera(f["every"], f["blur"]).label(rate)
 
 
 def phase_table(found: Mapping[str, Any]) -> Table:
@@ -330,66 +348,64 @@ def phase_table(found: Mapping[str, Any]) -> Table:
     return table(f"{found['name']}, by phase", columns, rows)
 
 
-def _likelihoods(f: Mapping[str, Any]) -> tuple[str, ...]:
+def _likelihoods(f: Mapping[str, Any], rate: float) -> tuple[str, ...]:
     if "steps" not in f:
-        return (*_label(f), *["-"] * 5, str(f["lost"]))
+        return (*_label(f, rate), *["-"] * 8)
     error = "" if f["nis_error"] is None else f"\u00b1{f['nis_error']:.1f}"
     return (
-        *_label(f),
+        *_label(f, rate),
         f"{f['mean_nis']:.1f}{error}",
         f"{f['median_nis']:.1f}",
         f"{100.0 * f['rejected'] / f['steps']:.1f} %",
+        str(f["reopened"]),
         f"{f['log_likelihood_per_row']:.2f}",
         f"{f['median_log_likelihood_of_tosses']:.2f}",
-        str(f["lost"]),
+        f"{1e3 * f['levels']['guard_noise']:.2g}",
+        f"{1e3 * f['seconds_per_step']:.1f}",
     )
 
 
-def _predictions(f: Mapping[str, Any]) -> tuple[str, ...]:
+def _predictions(f: Mapping[str, Any], rate: float) -> tuple[str, ...]:
     names = ("position_rms_mm_after_impacts", "rotation_rms_mrad_after_impacts")
     cells = [f.get(name) for name in (*names, "mode_agreement", "touching")]
-    return (*_label(f), *("-" if value is None else f"{value:.2f}" for value in cells))
+    unsure = f["unsure"] / f["events"] if f.get("events") else None
+    return (
+        *_label(f, rate), *("-" if value is None else f"{value:.2f}" for value in (*cells, unsure))
+    )  # fmt: skip
 
 
-def _label(f: Mapping[str, Any]) -> tuple[str, str]:
-    return f["name"] + ("*" if f["levels_of_salted"] else ""), "on" if f["event_noise"] else "off"
+def _label(f: Mapping[str, Any], rate: float) -> tuple[str, str]:
+    label = Case(f["name"], f["hypotheses"]).label
+    return _camera(f, rate), label + ("*" if f["levels_of_salted"] else "")
 
 
-COLORS = (TRACKING, REFERENCE, BASELINE, GREEN, SKY)
+COLORS = dict(zip(FILTERS, (TRACKING, REFERENCE, BASELINE, GREEN, SKY), strict=True))
 DEGREES = 6
 SPAN = (1e-2, 1e3)  # of NIS
-BELOW = 5.0  # by which a filter may stay below the best median log-likelihood and still be shown
 
 
-def draw_shares(path: Path, scores: Mapping[str, Sequence[Score]]) -> None:
-    """Shares of poses below a NIS, left, and of tosses below a mean log-likelihood, right."""
+def draw_shares(path: Path, scores: Mapping[Case, Sequence[Score]], rate: float) -> None:
+    """Shares of poses below a NIS with the first camera; the salted filter's gains with each."""
     figure = canvas(10.0, 5.2)
-    left, right = figure.subplots(1, 2, sharey=True)
-    names = list(dict.fromkeys(label.split(",")[0] for label in scores))
-    medians = []
-    for label, found in scores.items():
+    left, right = figure.subplots(1, 2)
+    first = next(iter(scores)).camera
+    for case, found in scores.items():
         done = [s for s in found if s.failure is None]
-        if not done:
-            continue
-        style = {
-            "color": COLORS[names.index(label.split(",")[0])],
-            "ls": "--" if "without" in label else "-",
-            "lw": 1.5,
-            "label": f"{label}, {len(done)} tosses",
-        }
-        likelihoods = np.array([s.log_likelihood.mean() for s in done])
-        medians.append(float(np.median(likelihoods)))
-        left.step(*_shares(np.concatenate([s.nis for s in done])), **style)
-        right.step(*_shares(likelihoods), **style)
+        if done and case.camera == first:
+            left.step(
+                *_shares(np.concatenate([s.nis for s in done])),
+                color=COLORS[case.name],
+                ls="-" if case.hypotheses == 1 else "--",
+                lw=1.5,
+                label=f"{case.label}, {len(done)} tosses",
+            )
     grid = np.geomspace(*SPAN, 200)
     left.plot(grid, chi2.cdf(grid, DEGREES), color="black", lw=1.0, ls=":", label="consistent")
     left.set_xscale("log")
     left.set_xlim(SPAN)
-    left.set_xlabel("NIS of a pose")
+    left.set_xlabel(f"NIS of a pose, {first.label(rate)}")
     left.set_ylabel("share below")
-    best = max(medians, default=0.0)
-    right.set_xlim(best - BELOW, best + 0.6 * BELOW)
-    right.set_xlabel("log-likelihood per pose, mean of a toss")
+    _draw_gains(right, scores, rate)
     figure.legend(
         *left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
     )
@@ -397,6 +413,31 @@ def draw_shares(path: Path, scores: Mapping[str, Sequence[Score]]) -> None:
         axes.grid(alpha=0.3)
     figure.suptitle("Filters on tosses that were held out")
     save_figure(figure, path)
+
+
+def _draw_gains(axes: Axes, scores: Mapping[Case, Sequence[Score]], rate: float) -> None:
+    """Log-likelihood by which the salted filter is ahead, with two standard errors."""
+    cameras = list(dict.fromkeys(case.camera for case in scores))
+    rivals = [case for case in scores if case.name != "salted"]
+    axes.axhline(0.0, color="black", lw=1.0)
+    for case in rivals:
+        own = scores.get(case._replace(name="salted"))
+        gain = _gains(own or (), scores[case])
+        if len(gain) < 2:
+            continue
+        same = sorted({(c.name, c.hypotheses) for c in rivals})
+        shift = 0.12 * (same.index((case.name, case.hypotheses)) - 0.5 * (len(same) - 1))
+        axes.errorbar(
+            cameras.index(case.camera) + shift,
+            gain.mean(),
+            2.0 * (_error(gain) or 0.0),
+            color=COLORS[case.name],
+            marker="o" if case.hypotheses == 1 else "s",
+            mfc=COLORS[case.name] if case.hypotheses == 1 else "white",
+            capsize=3,
+        )
+    axes.set_xticks(range(len(cameras)), [c.label(rate).replace(", ", "\n") for c in cameras])
+    axes.set_ylabel("log-likelihood per pose, salted minus other")
 
 
 def _shares(values: Array) -> tuple[Array, Array]:

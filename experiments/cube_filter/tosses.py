@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,6 +35,7 @@ RESTING = 5  # rows at the end, over which the cube must be still to count as at
 FLIGHT = 8  # rows that a flight has at least, to measure its acceleration
 PLAUSIBLE = 0.1  # by how much a flight's acceleration may differ from gravity, relative
 PHASES = ("flight", "first impact", "later impacts", "touching", "in between")
+ANGLE = 10.0  # rad of noise in a pose for each m
 IMPACT = 3  # rows of an impact: its own and those after it
 
 
@@ -133,6 +135,44 @@ def levelled(toss: Record, p: cube.Parameters, calibration: Calibration, after: 
     poses = found.channels["pose"]
     end = int(touching[0] + after * poses.rate) + 1
     return Record({"pose": poses.rows(np.arange(min(end, len(poses))))})
+
+
+class Camera(NamedTuple):
+    """What a filter sees of a toss: each so manieth pose, with noise added.
+
+    blur: its deviation in m; in rad it is ten times that.
+    """
+
+    every: int = 1
+    blur: float = 0.0
+
+    def label(self, rate: float) -> str:
+        """As it stands in tables."""
+        return f"{rate / self.every:.0f} Hz" + (f", {1e3 * self.blur:g} mm" if self.blur else "")
+
+    def thinned(self, toss: Record) -> Record:
+        """The poses that it takes, as they were recorded."""
+        poses = toss.channels["pose"]
+        return Record({"pose": poses.rows(np.arange(0, len(poses), self.every))})
+
+    def seen(self, toss: Record, seed: int) -> Record:
+        """What it says of a toss."""
+        found = self.thinned(toss)
+        if not self.blur:
+            return found
+        poses, rng = found.channels["pose"], np.random.default_rng(seed)
+        moves = self.blur * rng.normal(size=(len(poses), 6)) * np.repeat([1.0, ANGLE], 3)
+        turned = Rotation.from_quat(poses.values[:, 3:]) * Rotation.from_rotvec(moves[:, 3:])
+        values = np.hstack((poses.values[:, :3] + moves[:, :3], turned.as_quat()))
+        return Record({"pose": replace(poses, values=values)})
+
+    def levels(self, settings: CubeSettings) -> CubeSettings:
+        """Settings whose camera has this noise besides."""
+        return replace(
+            settings,
+            position_noise=float(np.hypot(settings.position_noise, self.blur)),
+            angle_noise=float(np.hypot(settings.angle_noise, ANGLE * self.blur)),
+        )
 
 
 def in_contact(heights: Array, tolerance: float) -> Array:

@@ -19,6 +19,7 @@ from hybridctl.experiments.cube_filter.score import (
 )
 from hybridctl.experiments.cube_filter.tosses import (
     Calibration,
+    Camera,
     after_impacts,
     calibrate,
     corner_heights,
@@ -32,6 +33,7 @@ from hybridctl.experiments.cube_filter.tosses import (
 from hybridctl.robots import cube
 from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
+from scipy.spatial.transform import Rotation
 
 from hybridctl.app.report import RunFolder
 from hybridctl.errors import InputError, UnknownNameError
@@ -77,8 +79,12 @@ def execute(config, path):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    both = cube_filter.Config(event_noise=(True, False))
-    config = replace(cube_filter.quick(both), filters=("salted", "no_jump"))
+    config = replace(
+        cube_filter.quick(cube_filter.Config()),
+        filters=("salted", "no_jump"),
+        hypotheses=(1, 2),
+        every=(1, 2),
+    )
     return execute(config, tmp_path_factory.mktemp("quick"))
 
 
@@ -151,7 +157,7 @@ def test_noise_of_measurements_is_found_in_free_flight():
     tosses, told = [simulated(k, short) for k in (1, 2)], []
     wrong = replace(short, angle_noise=5e-3 / 4)
     found = search(
-        "salted", wrong, tosses, ("angle_noise",), 16, None, lambda *found: told.append(found)
+        Case("salted"), wrong, tosses, ("angle_noise",), 16, None, lambda *found: told.append(found)
     )
     assert found.settings.angle_noise == pytest.approx(5e-3, rel=0.33)
     there = replace(found.settings, angle_noise=wrong.angle_noise)
@@ -160,18 +166,29 @@ def test_noise_of_measurements_is_found_in_free_flight():
     assert found.log_likelihood == max(value for value, _ in told)
 
 
-def test_a_search_leaves_out_what_a_filter_does_not_depend_on():
-    names = ("position_noise", "reset_noise", "guard_noise", "restitution")
-    assert Case("salted", True).searched(names) == names
-    assert Case("no_jump", True).searched(names) == names
-    assert Case("salted", False).searched(names) == ("position_noise", "restitution")
+def test_a_coarse_camera_takes_some_poses_with_noise_of_its_own():
+    toss, camera = flat(np.linspace(0.5, 0.1, 4001)), Camera(4, 1e-3)
+    thinned, seen = camera.thinned(toss).channels["pose"], camera.seen(toss, 3).channels["pose"]
+    np.testing.assert_array_equal(thinned.values, toss.channels["pose"].values[::4])
+    np.testing.assert_array_equal(seen.times, toss.channels["pose"].times[::4])
+    moved_by = seen.values[:, :3] - thinned.values[:, :3]
+    turned_by = Rotation.from_quat(seen.values[:, 3:]).as_rotvec()
+    # of 3003 normal numbers: four deviations of 1 / sqrt(2 n)
+    assert moved_by.std() == pytest.approx(1e-3, rel=4.0 / np.sqrt(6006))
+    assert turned_by.std() == pytest.approx(1e-2, rel=4.0 / np.sqrt(6006))
+    levels = camera.levels(replace(SETTINGS, position_noise=0.0 + 5e-4, angle_noise=1e-9))
+    assert levels.position_noise == pytest.approx(np.hypot(5e-4, 1e-3))
+    assert levels.angle_noise == pytest.approx(1e-2)
+    assert Camera(4, 1e-3).label(148.0) == "37 Hz, 1 mm"
 
 
 def test_guard_noise_reaches_all_strategies():
     toss = levelled(simulated(2, SETTINGS), MODEL, Calibration(), 0.05)
     for name in ("no_jump", "reset_jacobian", "salted"):
         sums = [
-            score(name, replace(SETTINGS, guard_noise=g), 2, toss, TOUCHING, 0.05).log_likelihood
+            score(
+                Case(name), replace(SETTINGS, guard_noise=g), 2, toss, TOUCHING, 0.05
+            ).log_likelihood
             for g in (0.0, 1e-2)
         ]
         assert not np.array_equal(*sums)
@@ -192,9 +209,9 @@ def test_round_corners_are_sharp_ones_on_a_smaller_cube_above_a_higher_table():
 
 
 def test_a_filter_that_fails_is_counted_as_lost():
-    found = score("salted", SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
+    found = score(Case("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
     assert "needs 2 complete rows" in found.failure
-    assert record(Case("salted", True), [found])["lost"] == 1
+    assert record(Case("salted"), [found])["lost"] == 1
 
 
 def scored(toss, values, residual=None, names=()):
@@ -202,16 +219,16 @@ def scored(toss, values, residual=None, names=()):
     none = np.zeros(n, dtype=bool)
     moves = np.zeros((n, 6)) if residual is None else np.array(residual)
     rows = np.ones(n), ~none, np.array(values), moves, np.zeros(n), none, none, none
-    return Score(toss, *rows, tuple(names), 0, 0, 1.0)
+    return Score(toss, *rows, tuple(names), 0, 0, 0, 1.0)
 
 
 def test_filters_are_compared_toss_by_toss():
-    one, other = Case("salted", True), Case("particle", True)
+    one, other = Case("salted"), Case("particle")
     scores = {
         one: [scored(0, [3.0, 3.0]), scored(1, [7.0]), scored(2, [1.0])],
         other: [scored(0, [1.0, 3.0]), scored(2, [1.0])],  # a slow one has fewer tosses
     }
-    (found,) = comparisons(scores)
+    (found,) = comparisons({**scores, one._replace(camera=Camera(2)): scores[one]})
     assert (found["mean"], found["tosses_won"], found["tosses"]) == (0.5, 1, 2)
     assert found["error"] == pytest.approx(0.5)
 
@@ -229,7 +246,7 @@ def test_the_misfit_is_told_by_phase():
 def test_without_recordings_tosses_are_simulated(quick):
     folder, summary = quick
     assert summary["data"] == "simulated"
-    assert [f["lost"] for f in summary["filters"]] == [0] * 4
+    assert [f["lost"] for f in summary["filters"]] == [0] * 8
     for found in summary["filters"]:
         assert 2.0 < found["mean_nis"] < 12.0  # the model is exact, and 6 would be right
         assert 0.0 <= found["mode_agreement"] <= 1.0
@@ -237,19 +254,24 @@ def test_without_recordings_tosses_are_simulated(quick):
     assert (folder / "figures/cube_filter.png").stat().st_size > 10_000
 
 
-def test_event_noise_is_off_in_half_of_the_runs(quick):
-    levels = [(f["event_noise"], f["levels"]["reset_noise"] > 0.0) for f in quick[1]["filters"]]
-    assert levels == [(True, True)] * 2 + [(False, False)] * 2
+def test_filters_with_the_same_camera_are_compared(quick):
+    against = quick[1]["against"]
+    assert [(c["of"], c["over"]) for c in against if c["every"] == 2] == [
+        ("salted", "no jump"),
+        ("salted, 2 hypotheses", "salted"),
+        ("salted, 2 hypotheses", "no jump, 2 hypotheses"),
+    ]
+    assert len(against) == 6
 
 
 def test_rows_of_each_toss_are_kept(quick):
     folder, summary = quick
-    lines = (folder / "rows/salted-with-event-noise.csv").read_text().splitlines()
+    lines = (folder / "rows/salted-1-every-1-blur-0mm.csv").read_text().splitlines()
     assert len(lines) == 1 + summary["filters"][0]["steps"]
 
 
 def test_slow_filters_run_at_the_levels_of_the_salted_one_and_searches_leave_a_trace(tmp_path):
-    config = cube_filter.quick(cube_filter.Config(event_noise=(True, False)))
+    config = cube_filter.quick(cube_filter.Config(hypotheses=(1, 2)))
     config = replace(
         config,
         filters=("unscented", "salted"),
@@ -259,7 +281,8 @@ def test_slow_filters_run_at_the_levels_of_the_salted_one_and_searches_leave_a_t
         settings=replace(config.settings, duration=0.15),
     )
     folder, summary = execute(config, tmp_path)
-    on, _, unscented = summary["filters"]
+    on, several, unscented = summary["filters"]
+    assert several["hypotheses"] == 2
     assert unscented["levels"] == on["levels"]
     assert unscented["fit"] is None
     assert on["fit"]["evaluations"] == 3
@@ -270,14 +293,13 @@ def test_slow_filters_run_at_the_levels_of_the_salted_one_and_searches_leave_a_t
 
 @pytest.mark.skipif(not RECORDINGS.exists(), reason=f"no recorded tosses at {RECORDINGS}")
 def test_recorded_tosses(tmp_path):
-    both = cube_filter.Config(data=str(RECORDINGS), event_noise=(True, False))
-    config = replace(cube_filter.quick(both), filters=("salted",))
+    recorded = cube_filter.Config(data=str(RECORDINGS), hypotheses=(1,))
+    config = replace(cube_filter.quick(recorded), filters=("salted",), blur=(0.0, 1e-3))
     _, summary = execute(config, tmp_path)
     assert summary["data"] == "recorded"
     assert abs(summary["calibration"]["level"]) < 5e-4  # m: once in scale, cubes rest on the table
     assert summary["calibration"]["scale"] == pytest.approx(0.98, abs=5e-3)
-    with_noise, without = summary["filters"]
-    assert with_noise["lost"] == without["lost"] == 0
+    assert [f["lost"] for f in summary["filters"]] == [0, 0]
 
 
 def test_bad_settings_are_refused():
