@@ -143,6 +143,7 @@ def earlier(path):
     """The folder of a run that has been."""
     folder = RunFolder("e", path)
     folder.write_configuration(Outer(), seed=None)
+    folder.write_json("summary.json", {})
     folder.write_text("figures/old.txt", "old")
     return path
 
@@ -175,6 +176,16 @@ def test_an_interrupted_run_is_resumed_and_another_is_not(tmp_path):
     (path / "runs.jsonl").write_text("{}")
     RunFolder("e", path, resumes="runs.jsonl")
     assert (path / "figures/old.txt").exists()
+
+
+def test_a_run_that_has_failed_does_not_block_the_next(tmp_path):
+    path = earlier(tmp_path / "run")
+    (path / "summary.json").unlink()
+    (path / "runs.jsonl").write_text("{}")
+    RunFolder("e", path, resumes="runs.jsonl")
+    assert (path / "figures/old.txt").exists()
+    RunFolder("e", path)
+    assert list(path.iterdir()) == []
 
 
 def test_hidden_files_do_not_fill_a_folder(tmp_path):

@@ -30,6 +30,7 @@ from hybridctl.hybrid.trajectory import Event
 
 C = TypeVar("C")
 
+SUMMARY = "summary.json"
 CONFIGURATION = "config.json"
 _PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "clarabel", "matplotlib")
 
@@ -38,8 +39,8 @@ class RunFolder:
     """A folder that holds one run: configuration, versions, seed, metrics, data and figures.
 
     Without a path it is `runs/<experiment>-<date>-<time>`, numbered where another run has that
-    name. A given folder must be new or empty, or hold the run that `resumes` names a file of; with
-    `overwrite`, an earlier run in it is removed. Every file is written atomically. `draws` says
+    name. A given folder must be new or empty, or hold the run that `resumes` names a file of; a run
+    that has failed, so that it has no summary.json, is removed, and with `overwrite` any. Every file is written atomically. `draws` says
     whether figures are wanted. Raises `InputError` for any other folder.
     """
 
@@ -62,9 +63,11 @@ class RunFolder:
             raise InputError(f"out must be a folder, but {self.path} is a file")
         self.path.mkdir(parents=True, exist_ok=True)
         content = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
-        if content and overwrite:
+        goes_on = resumes in content and not overwrite
+        failed = CONFIGURATION in content and SUMMARY not in content
+        if content and (overwrite or (failed and not goes_on)):
             _remove_run(self.path, content)
-        elif content and resumes not in content:
+        elif content and not goes_on:
             raise InputError(
                 f"out must be a new or an empty folder, but {self.path} holds {content[0]!r}; "
                 "overwrite replaces the run in it"

@@ -16,7 +16,8 @@ def unpack(source: str, target: str, limit: int, header: str) -> None:
     """Copy every dataset of numbers or text; `limit` bounds their bytes in all.
 
     The NPZ holds `meta`, in JSON, and the datasets as a0, a1, ... in the order of `meta.names`.
-    Links to other files are not followed.
+    Links to other files are not followed. What MATLAB has written is turned into its own order of
+    rows and columns, and columns alone into vectors.
     """
     import h5py
     import numpy as np
@@ -27,8 +28,9 @@ def unpack(source: str, target: str, limit: int, header: str) -> None:
 
     def visit(name: str, node: Any) -> None:
         nonlocal left
-        if not isinstance(node, h5py.Dataset):
+        if not isinstance(node, h5py.Dataset) or name.startswith("#refs#"):
             return
+        matlab = "MATLAB_class" in node.attrs
         text = h5py.check_string_dtype(node.dtype) is not None
         if node.shape is None or (node.dtype.kind not in "biuf" and not text):
             meta["unusable"][name] = f"its type is {node.dtype}"
@@ -39,7 +41,10 @@ def unpack(source: str, target: str, limit: int, header: str) -> None:
             left -= size
             if left < 0:
                 raise ValueError(f"dataset {name!r} is declared as {size} bytes, too many")
-            arrays.append(np.asarray(node.asstr()[()], str) if text else np.asarray(node[()]))
+            array = np.asarray(node.asstr()[()], str) if text else np.asarray(node[()])
+            if matlab:
+                array = array.T.ravel() if 1 in array.shape else array.T
+            arrays.append(array)
             meta["names"].append(name)
             if "unit" in node.attrs:
                 meta["units"][name] = str(node.attrs["unit"])

@@ -79,7 +79,7 @@ def _npy(path: Path, name: str, member: Any, size: int) -> tuple[Any, str]:
 
 
 def read_hdf5(path: Path) -> RawLog:
-    """An HDF5 file: every dataset of numbers or text, by its path.
+    """An HDF5 file: every dataset of numbers or text, by its path; those of MATLAB 7.3, too.
 
     It is unpacked in another process, for `PATIENCE` seconds at most and a second more for each
     5 MB: on a damaged file the HDF5 library may not come back, or end the process (in h5py 3.16
@@ -114,6 +114,7 @@ def read_hdf5(path: Path) -> RawLog:
 
 
 MARK = "# hybridctl log "
+_DECIMAL = re.compile(r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$")
 _UNIT = re.compile(r"^(?P<name>.+?)\s*[\[(](?P<unit>[^\])]+)[\])]$")
 
 
@@ -122,6 +123,7 @@ def read_csv(path: Path) -> RawLog:
 
     The delimiter is the one of `,`, `;` and tab that is most frequent in the row of names. A unit
     in brackets after a name counts. Empty cells are absent. Columns of whole numbers stay exact.
+    Where it is not the delimiter, a comma in a number stands for the point.
     """
     if path.stat().st_size > MAX_BYTES:
         raise too_large(path, "the table", path.stat().st_size)
@@ -149,6 +151,8 @@ def read_csv(path: Path) -> RawLog:
         raise FileFormatError(f"{path}: names, but no rows of data")
     table = RawTable("", units=units)
     for name, cells in zip(names, zip(*body, strict=True), strict=True):
+        if delimiter != ",":
+            cells = tuple(_DECIMAL.sub(r"\1.\2", cell) for cell in cells)
         table.absent[name] = np.array([not cell.strip() for cell in cells])
         column, problem = _column(cells)
         if column is None:
@@ -223,6 +227,7 @@ _MAGIC = {
     b"PK\x03\x04": "npz",
     b"PK\x05\x06": "npz",
     b"\x89HDF\r\n\x1a\n": "hdf5",
+    b"MATLAB 7.3 MAT-file": "hdf5",
     b"#ROSBAG V2.0\n": "rosbag1",
     b"SQLite format 3\0": "rosbag2",
     b"\x89MCAP0\r\n": "mcap",

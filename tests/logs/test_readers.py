@@ -201,3 +201,27 @@ def test_the_names_of_many_columns_are_compared_a_few_times_each():
     found, _ = _heading(Path("wide.csv"), names, with_units=False)
     assert len(found) == count
     assert Counted.comparisons < 10 * count  # each with each would be 1000 times as many
+
+
+def test_a_comma_stands_for_the_point_where_it_is_not_the_delimiter(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("t [s];x [mm];both\n0,0;-1,5;1.000,5\n0,01;2,5e-3;2\n")
+    table = read_raw(path).tables[""]
+    np.testing.assert_array_equal(table.fields["t"], [0.0, 0.01])
+    np.testing.assert_array_equal(table.fields["x"], [-1.5, 2.5e-3])
+    assert "'1.000,5'" in table.unusable["both"]
+
+
+def test_files_of_matlab_7_3_have_its_order_of_rows_and_columns(tmp_path):
+    """HDF5 behind a block of 512 bytes, in which arrays are stored column by column."""
+    h5py, path = pytest.importorskip("h5py"), tmp_path / "log.mat"
+    times, angles = np.linspace(0.0, 1.0, 5), np.arange(10.0).reshape(5, 2)
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, value in (("t", times[:, None]), ("q", angles), ("#refs#/a", angles)):
+            file.create_dataset(name, data=value.T).attrs["MATLAB_class"] = np.bytes_("double")
+    with path.open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64")
+    found = read_raw(path)
+    assert found.tables[""].fields.keys() == {"t", "q"}
+    np.testing.assert_array_equal(found.tables[""].fields["t"], times)
+    np.testing.assert_array_equal(found.tables[""].fields["q"], angles)

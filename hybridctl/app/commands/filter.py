@@ -81,10 +81,10 @@ def run(
     folder = RunFolder(f"filter-{source.name}", out, overwrite=overwrite)
     if case is None:
         case = recorded(source, request, folder, console)
+    folder.write_configuration(case.settings, seed=case.settings.seed)
     record = case.log.record(case.model, case.settings.longest_gap)
     for warning in (*examine(case.log).warnings, *record.notes):
         say(console, f"warning: {warning}")
-    folder.write_configuration(case.settings, seed=case.settings.seed)
     names = FILTERS if request.compare else FILTERS[:1]
     judgements, failures = filtered(case, record, names, console)
     summary = summarize(case, judgements, failures)
