@@ -39,9 +39,10 @@ class RunFolder:
     """A folder that holds one run: configuration, versions, seed, metrics, data and figures.
 
     Without a path it is `runs/<experiment>-<date>-<time>`, numbered where another run has that
-    name. A given folder must be new or empty, or hold the run that `resumes` names a file of; a run
-    that has failed, so that it has no summary.json, is removed, and with `overwrite` any. Every file is written atomically. `draws` says
-    whether figures are wanted. Raises `InputError` for any other folder.
+    name. A given folder must be new or empty, or hold the run that `resumes` names a file of; a
+    run that has failed, so that it has no summary.json, is removed, and with `overwrite` any. Every
+    file is written atomically. `draws` says whether figures are wanted. Raises `InputError` for
+    any other folder.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
 from hybridctl.estimation.covariance import step_transition, transition
-from hybridctl.estimation.estimate import Estimate, constrained, nearest_semidefinite, retracted
+from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped
 from hybridctl.estimation.model import Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -367,8 +367,8 @@ def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Predic
     jump = jumped(model.system, event, p, model.strategy, *noise)
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
-        space = model.system.mode(event.mode_after).space
-        mean, covariance = retracted(space, mean, covariance, jump.shift)
+        mode = model.system.mode(event.mode_after)
+        mean, covariance = corrected(mode, mean, covariance, jump.shift)
     estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
     notes = now.notes if jump.note is None else (*now.notes, jump.note)
     return now.onward(estimate, jump.matrix)._replace(events=(*now.events, event), notes=notes)

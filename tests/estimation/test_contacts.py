@@ -8,6 +8,7 @@ import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.judgement import mode_agreement, nis_band
+from hybridctl.estimation.jumps import Jumped
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise, reset_covariance
 from hybridctl.estimation.reconcile import reconcile
@@ -157,3 +158,19 @@ def test_a_correction_reaches_what_a_contact_holds_and_the_mean_stays_on_it():
         sizes.append(after.innovation.nis)
     assert sizes[0] == pytest.approx(9.0)
     assert sizes[1] == pytest.approx(9e-6 / (1e-6 + 0.02**3 / 3.0))
+
+
+def test_a_mean_that_an_event_moves_stays_on_what_its_mode_holds(monkeypatch):
+    """Moments of a map of pieces may lie off the mode: it was no state that a flow begins at."""
+    system = block.system(block.Parameters(restitution=0.0), actuated=True)
+    kf = SaltedKalmanFilter(
+        system, np.zeros((6, 6)), coordinates("pose", [0, 1, 2], 1e-6 * np.eye(3))
+    )
+    start = Estimate(("open", "open"), 0.0, np.array([0.0, 0.07, 0.1, 0.5, -1.0, 0.0]), np.eye(6))
+    shift = np.array([0.01, 2e-3, 1e-3, 0.1, 0.5, 0.3])
+    moved = lambda system, event, p, *noise: Jumped(shift, p, None)  # noqa: E731
+    monkeypatch.setattr("hybridctl.estimation.predict.jumped", moved)
+    found = kf.predict(start, 0.03)
+    assert found.events
+    mode = system.mode(found.estimate.mode)
+    assert mode.held.excess(found.estimate.mean) <= 1.0
