@@ -288,7 +288,7 @@ class GuardWatch:
             top = left
             if piece.at(left)[1] > 0.0:  # it has one maximum here
                 top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
-            highest = piece(top)
+            highest = max(piece(top), before)
             if highest > 0.0:
                 self._fell[i] = _root(piece, guard, (top, right), (highest, now))
             elif before == 0.0:

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.integrate import DOP853
 
 import hybridctl as hc
-from hybridctl.hybrid.flow import METHODS
+from hybridctl.hybrid.flow import METHODS, first_length
 
 LENGTH = 9.81
 
@@ -93,3 +94,21 @@ def test_event_time_is_the_closed_form_of_linear_drag():
     t = event.time
     height = 1.0 + g * tau**2 * (1.0 - np.exp(-t / tau)) - g * tau * t
     assert abs(height) < 1e-11  # tolerance 1e-12 over some ten steps
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-9, 1.0, 1e6])
+@pytest.mark.parametrize("speed", [0.0, 1e-12, 1e-3, 1.0, 1e8])
+@pytest.mark.parametrize("reach", [1e-9, 3.0, -3.0])
+def test_the_first_step_is_that_of_scipy(size, speed, reach):
+    """From a state of a size, with a rate of a speed that changes by as much in a second."""
+    rng = np.random.default_rng([int(size > 0.0), int(1e3 * speed > 1.0)])
+    x, a = size * rng.normal(size=3), speed * rng.normal(size=(2, 3))
+    turn = rng.normal(size=(3, 3))
+
+    def rate(t, x):
+        return a[0] + t * a[1] + speed * (turn @ x) / (1.0 + size)
+
+    tolerances = 1e-6, 1e-8
+    solver = DOP853(rate, 0.5, x, 0.5 + reach, rtol=tolerances[0], atol=tolerances[1])
+    found = first_length(rate, rate(0.5, x), 0.5, x, 0.5 + reach, tolerances, -1.0 / 8.0)
+    assert min(found, abs(reach)) == pytest.approx(solver.h_abs, rel=1e-12)

@@ -99,6 +99,18 @@ def test_start_on_the_surface_moving_outwards_fires_at_once(start):
     assert traj.final_mode == "stop"
 
 
+@pytest.mark.parametrize("max_step", [np.inf, 0.05, 0.02, 0.001])
+def test_a_start_within_the_tolerance_fires_where_it_falls_through_zero(max_step):
+    """So slowly that it is outside the tolerance, 1e-8, much later, in whatever step that is."""
+    mode = hc.Mode("fall", hc.VectorSpace(1), lambda t, x, u: np.array([-1e-7]))
+    up = hc.Reset(lambda t, x, u: np.ones(1))
+    floor = hc.Guard("floor", lambda t, x, u: x[0])
+    system = hc.HybridSystem([mode], [hc.Transition("fall", floor, up, "fall")])
+    run = hc.simulate(system, "fall", [5e-9], (0.0, 1.0), max_step=max_step)
+    # the state is 1e-16 of 1e-8 off, by rounding
+    assert [event.time for event in run.events] == pytest.approx([0.05], abs=1e-12)
+
+
 def test_reset_onto_the_surface_of_another_guard_moving_inwards_does_not_fire_it():
     space = hc.VectorSpace(1)
     modes = [
