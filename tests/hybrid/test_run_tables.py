@@ -1,8 +1,8 @@
 """What a run gives to look at: outputs at many times, tables of pandas and of notebooks."""
 
-import builtins
 import dataclasses
 import pickle
+import sys
 
 import casadi as ca
 import numpy as np
@@ -141,14 +141,7 @@ def test_dataframes_of_other_systems_and_inputs(switching):
 
 
 def test_dataframes_need_pandas(landing, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "pandas":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r"pip install \"hybridctl\[pandas\]\""):
         landing.to_dataframe()
 
