@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -270,12 +270,19 @@ class HybridTrajectory:
 
         Raises `InputError` for times outside [start, end], or in modes of different sizes.
         """
+        return self._of_arcs(Arc.__call__, t, side)
+
+    def input(self, t: ArrayLike, side: Side = "right") -> Array:
+        """Input (nu,) at time t, or (n, nu) at times (n,), likewise."""
+        return self._of_arcs(Arc.input, t, side)
+
+    def _of_arcs(self, of: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
         if np.ndim(t) == 0:
-            return self.arc(t, side)(float(t))  # type: ignore[arg-type]
-        rows = [self.arc(one, side)(one) for one in vector("t", t).tolist()]
+            return of(self.arc(t, side), number("t", t))  # type: ignore[arg-type]
+        rows = [of(self.arc(one, side), one) for one in vector("t", t).tolist()]
         sizes = {len(row) for row in rows}
         if len(sizes) > 1:
-            raise InputError(f"t must lie in modes of one size, got states of {sorted(sizes)}")
+            raise InputError(f"t must lie in modes of one size, got sizes {sorted(sizes)}")
         return np.array(rows).reshape(len(rows), max(sizes, default=0))
 
     def __repr__(self) -> str:
@@ -360,10 +367,6 @@ class HybridTrajectory:
         """
         plots = import_module("hybridctl.app.plots")  # not loaded with simulations
         return plots.states(self, path, names=names)
-
-    def input(self, t: float, side: Side = "right") -> Array:
-        """Input (nu,) at time t."""
-        return self.arc(t, side).input(float(t))
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
         """Each arc with times at most `period` apart, both ends included."""

@@ -62,6 +62,13 @@ def test_many_times_at_once_are_the_same_as_one_at_a_time(traj):
         np.testing.assert_array_equal(arc(np.array(times[3])), one[3])
 
 
+def test_a_run_has_inputs_at_many_times(traj):
+    times = np.linspace(traj.start, traj.end, 20)
+    assert traj.input(times).shape == (20, 0)
+    one = [traj.input(float(t)) for t in times]
+    np.testing.assert_array_equal(traj.input(times), one)
+
+
 def test_samples_cover_each_arc_with_both_ends(traj):
     for arc, times in traj.sampled(0.07):
         assert (times[0], times[-1]) == (arc.start, arc.end)
