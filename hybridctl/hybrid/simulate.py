@@ -21,7 +21,7 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
-from hybridctl.hybrid.relaxation.past import past_zeno
+from hybridctl.hybrid.relaxation.zeno_rest import past_zeno
 from hybridctl.hybrid.run import (
     ArcStart,
     Memory,

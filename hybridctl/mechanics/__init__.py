@@ -3,9 +3,9 @@
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.equilibrium import equilibrium
-from hybridctl.mechanics.exchange import exchange
 from hybridctl.mechanics.found_contacts import contacts_from
 from hybridctl.mechanics.kick import Kick
+from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.push import Wrench
@@ -30,7 +30,7 @@ __all__ = [
     "contact_system",
     "contacts_from",
     "equilibrium",
-    "exchange",
+    "limb_symmetry",
     "parameter_derivatives",
     "time_stepping",
 ]

@@ -39,6 +39,7 @@ from hybridctl.mechanics.flat_terms import FlatTerms
 from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.multibody_terms import PinocchioTerms, TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.phase import ContactPhase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import (
@@ -52,7 +53,6 @@ from hybridctl.mechanics.sliding import (
     surely,
 )
 from hybridctl.mechanics.surfaces import ExpressedSurface
-from hybridctl.mechanics.terms import PinocchioTerms, TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]

@@ -14,9 +14,9 @@ friction limits together. A contact that pulls in the first solve has a small we
 all normal forces; in between the weight is a smooth function of the normal force.
 
 Where these forces leave the cones, those of the least such sum inside the cones are taken (see
-`coulomb.least`): a contact then stays at its border while others take up the load, and the mode
-ends when no forces inside all cones are left. Forces that no mode of contacts could have are
-those of the equations alone: they pull, or exceed friction, and say so to the guards.
+`coulomb.least_norm_forces`): a contact then stays at its border while others take up the load, and
+the mode ends when no forces inside all cones are left. Forces that no mode of contacts could have
+are those of the equations alone: they pull, or exceed friction, and say so to the guards.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SimulationError
 from hybridctl.mechanics.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem
-from hybridctl.mechanics.coulomb.least import LeastForces, least_forces
+from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import ContactPhase, Friction
-from hybridctl.mechanics.terms import TermValues
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
 

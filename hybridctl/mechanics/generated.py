@@ -27,9 +27,9 @@ from hybridctl.mechanics.bodies import Tree
 from hybridctl.mechanics.contact_expressions import ContactPoints
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.geometry import ContactPlace, ContactSet
+from hybridctl.mechanics.multibody_terms import ImpulseDerivatives, TermDerivatives, TermValues
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.terms import ImpulseDerivatives, TermDerivatives, TermValues
 
 _SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
 

@@ -26,8 +26,8 @@ from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import ContactPhase, default_slip
-from hybridctl.mechanics.terms import TermValues
 from hybridctl.mechanics.tolerances import FIXED_VELOCITY, SEPARATION_SPEED, STANDSTILL
 
 

@@ -29,8 +29,8 @@ from scipy.linalg import svd
 from hybridctl.checks import Array
 from hybridctl.mechanics.equations import Solution
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.multibody_terms import Terms
 from hybridctl.mechanics.phase import ContactPhase
-from hybridctl.mechanics.terms import Terms
 from hybridctl.mechanics.tolerances import REGULAR_RESPONSE
 
 

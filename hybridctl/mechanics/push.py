@@ -30,8 +30,13 @@ from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.joints import skew
+from hybridctl.mechanics.multibody_terms import (
+    ImpulseDerivatives,
+    TermDerivatives,
+    Terms,
+    TermValues,
+)
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.terms import ImpulseDerivatives, TermDerivatives, Terms, TermValues
 
 _ROUNDING = 4.0  # spacings of floats between times that are meant to be the same
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from hybridctl.checks import number
 from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.exchange import exchange
+from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
@@ -79,7 +79,7 @@ def system(
 def exchange_legs(walker: ContactSystem) -> Symmetry:
     """The symmetry up to which a step closes: legs exchanged, and the way along the ground."""
     joints = {"left_hip": "right_hip", "left_knee": "right_knee"}
-    return exchange(walker, joints, {"left": "right"}, free={"translation": "root_x"})
+    return limb_symmetry(walker, joints, {"left": "right"}, free={"translation": "root_x"})
 
 
 def _ground(slope: float, height: float) -> Plane:

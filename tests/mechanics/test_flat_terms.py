@@ -10,7 +10,7 @@ from hybridctl.mechanics import Contact, Plane, Sphere
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.flat_terms import FlatTerms
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.terms import PinocchioTerms
+from hybridctl.mechanics.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot
 
 AGREE = 1e-10  # of the largest entry or one, as for the generated terms, and for their reasons

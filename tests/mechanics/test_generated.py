@@ -14,7 +14,7 @@ from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.terms import PinocchioTerms
+from hybridctl.mechanics.multibody_terms import PinocchioTerms
 from mechanics.models import ROUGH
 from mechanics.random_robots import random_robot
 

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb import CoulombProblem
-from hybridctl.mechanics.coulomb.least import least_forces
+from hybridctl.mechanics.coulomb.least_norm_forces import least_forces
 
 MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
 # Wrenches are of order one and the equations are solved by singular values: some hundred roundings

@@ -13,7 +13,7 @@ from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
 from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.terms import PinocchioTerms
+from hybridctl.mechanics.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot
 
 MASS, RADIUS, G = 0.7, 0.11, 9.81

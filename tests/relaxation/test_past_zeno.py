@@ -9,7 +9,7 @@ from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.relaxation.past import RESTING
+from hybridctl.hybrid.relaxation.zeno_rest import RESTING
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3, 0.8])

@@ -17,8 +17,8 @@ import hybridctl as hc
 from hybridctl.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics import ContactDynamics, Plane, contact_system
-from hybridctl.mechanics.border import impact_border
 from hybridctl.mechanics.impact import impact
+from hybridctl.mechanics.stick_slip_border import impact_border
 from hybridctl.sensitivity.gains import jump_gains
 
 G = 9.81

@@ -30,7 +30,7 @@ from hybridctl.mechanics.coulomb.law import (
     judged,
     scaled,
 )
-from hybridctl.mechanics.coulomb.least import least_forces
+from hybridctl.mechanics.coulomb.least_norm_forces import least_forces
 from hybridctl.mechanics.coulomb.newton import RANK, newton
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique

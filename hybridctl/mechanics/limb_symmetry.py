@@ -14,7 +14,7 @@ from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.symmetry import Symmetry
 
 
-def exchange(
+def limb_symmetry(
     system: ContactSystem,
     joints: Mapping[str, str],
     contacts: Mapping[str, str],
