@@ -147,7 +147,7 @@ class NoiseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeviationEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a start."""
+    """The deviation of a start."""
 
     configuration: Positive = 0.1
     velocity: Positive = 1.0

@@ -81,7 +81,7 @@ class Series:
         return int((np.diff(self.times) < 0.0).sum())
 
     def sorted(self) -> Series:
-        """The same rows in order of time; rows of equal time keep their order."""
+        """The rows in order of time; rows of equal time keep their order."""
         return self.rows(np.argsort(self.times, kind="stable")) if self.disorder else self
 
     def rows(self, chosen: Indices | NDArray[np.bool_]) -> Series:

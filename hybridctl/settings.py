@@ -32,7 +32,7 @@ Count = Annotated[int, Bounds(at_least=1)]
 
 
 def least_and_most(kind: type, name: str) -> tuple[float, float]:
-    """Between which numbers a field of settings may lie, by its type; infinite without bounds."""
+    """Bounds between which a field of settings may lie, by its type; infinite without any."""
     found: Any = get_type_hints(kind, include_extras=True).get(name)
     bounds = found.__metadata__[0] if get_origin(found) is Annotated else Bounds()
     lower = bounds.at_least if bounds.above is None else bounds.above

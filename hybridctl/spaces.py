@@ -70,12 +70,12 @@ class VectorSpace:
 
     @property
     def nx(self) -> int:
-        """n."""
+        """The number n of coordinates."""
         return self.n
 
     @property
     def ndx(self) -> int:
-        """n."""
+        """The number n of coordinates."""
         return self.n
 
     def integrate(self, x: Array, dx: Array) -> Array:
@@ -116,7 +116,7 @@ class DifferentiableSpace(Space, Protocol):
 
 
 def difference_jacobians(space: Space, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Those of a `DifferentiableSpace`; `InputError` for a space that has none."""
+    """Derivatives of a `DifferentiableSpace`; `InputError` for a space that has none."""
     if not isinstance(space, DifferentiableSpace):
         raise InputError(f"space must have difference_jacobians for this, got {quoted(space)}")
     return space.difference_jacobians(x0, x1)

@@ -263,7 +263,7 @@ class ExpressionMode(CompiledMode):
         return GuardJacobian(*self._guard_slopes(point.t, point.x, point.u))
 
     def outputs_at(self, point: Point) -> Mapping[str, Array]:
-        """Its outputs by their names."""
+        """The outputs by their names."""
         if not self._names:
             return {}
         return dict(zip(self._names, self._outputs(point.t, point.x, point.u), strict=True))
@@ -292,7 +292,7 @@ class ExpressionReset(ResetModel):
         return Jump(self._value.first(t, x, u))
 
     def calc_diff(self, at: JumpPoint) -> GuardJacobian:
-        """Its derivatives."""
+        """The derivatives of the reset."""
         return GuardJacobian(*self._slopes(at.t, at.x, at.u))
 
 

@@ -139,7 +139,7 @@ class CompiledMode(ModeModel):
 
     @cached_property
     def many(self) -> ManySteps:
-        """The same steps from many points at once."""
+        """The steps from many points at once."""
         rate = _part(self.motion, "rate", 0)
         return ManySteps(
             MappedFunction(rate, [(rate.numel_out(0),)]),
@@ -182,7 +182,7 @@ class CompiledMode(ModeModel):
         atol: float,
         noise: Diffusion | None = None,
     ) -> StepTransition | None:
-        """The same step with its derivative, and noise; their entries count for the error too."""
+        """A step with its derivative, and noise; their entries count for the error too."""
         if not self.compiled:
             return None
         at = (t, h, rtol, atol), x, u
@@ -242,7 +242,7 @@ class _StepInputs(NamedTuple):
 
     @property
     def h(self) -> Expression:
-        """Its length, s."""
+        """The length of the step, s."""
         return self.scalars[1]
 
     def scale(self, x: Expression, end: Expression) -> Expression:

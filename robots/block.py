@@ -60,7 +60,7 @@ def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Ro
 
 
 def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
-    """Its lower corners against the surface z = 0."""
+    """The lower corners against the surface z = 0."""
     p = parameters or Parameters()
     surface = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
     return tuple(

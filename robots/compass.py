@@ -116,7 +116,7 @@ def _places(p: Parameters, angles: Any, stance: int) -> tuple[Any, Any, Any]:
 
 
 def _accelerations(p: Parameters, angles: Any, rates: Any, stance: int) -> Any:
-    """Of the angles (2, 1), from Lagrange's equations."""
+    """The accelerations of the angles (2, 1), from Lagrange's equations."""
     masses, places = (p.hip, p.leg, p.leg), _places(p, angles, stance)
     energies = [_energy(p, place, angles, rates) for place in places]
     whole, swinging = _weighted(masses, energies), energies[2]

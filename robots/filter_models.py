@@ -64,7 +64,7 @@ class BallSettings(FilterSettings):
         self.parameters()
 
     def parameters(self) -> ball.Parameters:
-        """Of the ball."""
+        """The parameters of the body."""
         return _named(ball.Parameters, self)
 
 
@@ -117,7 +117,7 @@ class BlockSettings(FilterSettings):
         self.parameters()
 
     def parameters(self) -> block.Parameters:
-        """Of the block."""
+        """The parameters of the body."""
         return _named(block.Parameters, self)
 
 
@@ -181,7 +181,7 @@ class CubeSettings(FilterSettings):
         self.parameters()
 
     def parameters(self) -> cube.Parameters:
-        """Of the cube."""
+        """The parameters of the body."""
         return _named(cube.Parameters, self)
 
 

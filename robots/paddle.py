@@ -53,7 +53,7 @@ class Parameters:
 
     @property
     def frequency(self) -> float:
-        """Of the drive, rad/s."""
+        """The frequency of the drive, rad/s."""
         return float(2.0 * np.pi / self.period)
 
     @property

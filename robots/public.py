@@ -177,7 +177,7 @@ def robot(name: str) -> Robot:
 
 
 def contacts(name: str) -> tuple[Contact, ...]:
-    """Its contacts with the floor z = 0 or the wall, named by frame and number of the corner."""
+    """The contacts with the floor z = 0 or the wall, named by frame and number of the corner."""
     model = MODELS[member("name", name, MODELS)]
     surface = _FLOOR if model.stands else Plane((model.wall, 0.0, 0.0), (-1.0, 0.0, 0.0))
     return tuple(

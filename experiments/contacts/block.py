@@ -146,7 +146,7 @@ def simulate_all(config: Config, console: Console) -> BlockRuns:
 
 
 def corner(model: block.Parameters, pitch: float, side: float) -> Array:
-    """From the centre to the lower left (side -1) or right (side 1) corner: (X, Z)."""
+    """The vector (X, Z) from the centre to the lower left (side -1) or right (side 1) corner."""
     half, below = 0.5 * side * model.width, -0.5 * model.height
     c, s = np.cos(pitch), np.sin(pitch)
     return np.array([c * half + s * below, -s * half + c * below])

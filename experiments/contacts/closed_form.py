@@ -67,7 +67,7 @@ def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> 
 
 
 def _plain(value: float) -> str:
-    """With six digits, and no sign for zero."""
+    """The value with six digits, and no sign for zero."""
     return f"{round(value, 6) + 0.0:.6f}"
 
 

@@ -347,7 +347,7 @@ def pose_table(poses: Mapping[str, Array]) -> Table:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """With so many digits, and no sign for zero."""
+    """The value with so many digits, and no sign for zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
@@ -450,7 +450,7 @@ def _edges(model: cube.Parameters, pose: Array) -> list[Array]:
 
 
 def _differ(a: int, b: int) -> int:
-    """In how many axes two corners differ."""
+    """The number of axes in which two corners differ."""
     return sum(s != t for s, t in zip(cube.SIGNS[a], cube.SIGNS[b], strict=True))
 
 

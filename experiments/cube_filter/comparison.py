@@ -158,7 +158,7 @@ Some = Annotated[int, Bounds(at_least=1, at_most=100)]
 
 
 def _settings() -> CubeSettings:
-    """At the levels that a search of the salted filter on 30 of the tosses 0 to 99 ended at."""
+    """The settings that a search of the salted filter on 30 of the tosses 0 to 99 ended at."""
     half_width, force, impulse = 0.0524, 3.3e-2, 1.9e-2
     return CubeSettings(
         half_width=half_width,
@@ -315,7 +315,7 @@ def prepare(config: Config) -> Data:
 
 
 def evenly(numbers: Sequence[int], some: int) -> list[int]:
-    """So many numbers, with equal steps, from the first on; all of fewer."""
+    """A number of items at equal steps, from the first on; all of fewer."""
     some = min(some, len(numbers))
     return [numbers[k * len(numbers) // some] for k in range(some)]
 

@@ -205,7 +205,7 @@ def _named(end: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def misfit(chosen: Sequence[tuple[Score, NDArray[np.bool_]]]) -> dict[str, Any]:
-    """Of some rows of tosses: NIS, log-likelihood and innovations, None without any row.
+    """NIS, log-likelihood and innovations of some rows of tosses; None without any row.
 
     z_mm: mean innovation upwards, negative where cubes are lower than predicted; z_error_mm: its
     standard error over tosses.

@@ -81,7 +81,7 @@ def corner_heights(toss: Record, p: cube.Parameters) -> Array:
 
 
 def calibrate(tosses: Sequence[Record], p: cube.Parameters) -> Calibration:
-    """From free flights, and from the last rows of the tosses that end at rest on a face.
+    """What free flights say, and the last rows of the tosses that end at rest on a face.
 
     The scale is the median of flights' accelerations over gravity, 1 without flights. The level is
     the median height of the lowest four corners at rest; the tolerance twice the largest distance
@@ -176,7 +176,7 @@ class Camera(NamedTuple):
 
 
 def in_contact(heights: Array, tolerance: float) -> Array:
-    """At which rows (n,) of heights (n, 8) a corner touches."""
+    """Whether a corner touches, for each row (n,) of heights (n, 8)."""
     return np.asarray(heights.min(axis=1) <= tolerance)
 
 
@@ -201,7 +201,7 @@ def after_impacts(heights: Array, tolerance: float, rows: int) -> Array:
 
 
 def phases(heights: Array, tolerance: float) -> tuple[str, ...]:
-    """For each row one of `PHASES`: impacts last `IMPACT` rows, in between no corner touches."""
+    """One of `PHASES` for each row: impacts last `IMPACT` rows, in between no corner touches."""
     hits = np.array(impacts(heights, tolerance))
     result = []
     for k, touching in enumerate(in_contact(heights, tolerance)):

@@ -1,4 +1,4 @@
-r"""The same motion tracked by several controllers, each tuned by the same means and budget.
+r"""One motion tracked by several controllers, each tuned by the same means and budget.
 
 Gains are those of a mass on a spring: joint i of the arm has :math:`K_p = \omega^2 m_i` and
 :math:`K_v = 2 \zeta \omega m_i`, m_i being its entry of the mass matrix at the impact, with one
@@ -62,7 +62,7 @@ class Stage:
         return DetectedPolicy(spreading, Detection(self.delay)) if "late" in name else spreading
 
     def run(self, name: str, gains: GainSchedule, start: Array, bias: Array) -> HybridTrajectory:
-        """From a start that is off by so much (8,), with an error of the torques (3,)."""
+        """The run from a start that is off by so much (8,), with an error of the torques (3,)."""
         nominal = self.reference.nominal
         return simulate(
             self.plant,
@@ -109,7 +109,7 @@ class SpringGains:
 
     @staticmethod
     def of(plant: Any, reference: Reference) -> SpringGains:
-        """With the masses at the impact."""
+        """The structure with the masses at the impact."""
         q = reference.events[0].state_before[:4]
         return SpringGains(reference, np.diag(plant.robot.mass_matrix(q))[:3].copy())
 
@@ -145,14 +145,14 @@ class Expected:
 
     @property
     def covariance(self) -> Array:
-        """Of the start (8, 8)."""
+        """The covariance of the start (8, 8)."""
         p = self.perturbations
         deviations = [p.position] * 3 + [0.0] + [p.velocity] * 3 + [0.0]
         return np.diag(np.square(deviations))
 
     @property
     def input_covariance(self) -> Array:
-        """Of the error of the torques (3, 3), (N m)^2."""
+        """The covariance of the error of the torques (3, 3), (N m)^2."""
         return self.perturbations.input_bias**2 * np.eye(3)
 
 
@@ -172,7 +172,7 @@ class Budget:
 
     @property
     def members(self) -> range:
-        """Of the ensemble that tunes."""
+        """The members of the ensemble that tunes."""
         return range(self.judged, self.judged + self.training)
 
 
@@ -186,7 +186,7 @@ class Tuned:
     statistics: Statistics
 
     def record(self) -> dict[str, Any]:
-        """It as it stands in summary.json."""
+        """The controller as it stands in summary.json."""
         return {
             "frequencies_and_dampings": self.parameters,
             "mean_error": self.statistics.mean_error,

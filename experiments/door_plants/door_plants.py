@@ -180,7 +180,7 @@ class LawSearch:
         return found.best.parameters
 
     def best(self, law: str, pool: Sequence[Array]) -> Array:
-        """Those of a pool with the least mean error of a law, of all within the limit of the peak.
+        """Parameters of a pool with the least mean error of a law, within the limit of the peak.
 
         Without any it is those of the least peak.
         """
@@ -255,13 +255,13 @@ def record(name: str, row: dict[str, Statistics]) -> dict[str, Any]:
 
 
 def difference(one: Statistics, other: Statistics) -> dict[str, float]:
-    """By how much the second exceeds the first, member by member."""
+    """The mean by which the second exceeds the first, member by member."""
     more = other.errors - one.errors
     return {"mean": float(more.mean()), "standard_error": standard_error(more)}
 
 
 def standard_error(values: Array) -> float:
-    """Of the mean."""
+    """The standard error of the mean."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 

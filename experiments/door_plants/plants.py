@@ -100,7 +100,7 @@ class FalseTouch:
         return (*names, self._guard)
 
     def reset(self) -> None:
-        """It has not been told yet."""
+        """The contact has not been told yet."""
         self._detector.reset()
         self._told = False
 

@@ -165,7 +165,7 @@ def studied(record: Journal, config: Config, console: Console) -> Findings:
 
 
 def checks(models: Mapping[str, Any]) -> list[Check]:
-    """That the salted filter follows the motion in every run."""
+    """The check that the salted filter follows the motion in every run."""
     lost = ("failed", "diverged", "indefinite")
     return [
         Check(

@@ -99,7 +99,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Without the search for noise, and without damaged recordings."""
+    """Settings without the search for noise, and without damaged recordings."""
     return replace(config, evaluations=0, robust=False)
 
 
@@ -140,7 +140,7 @@ def run(config: Config, console: Console) -> Findings:
 
 
 def checks(summary: dict[str, Any]) -> list[Check]:
-    """That the filter is as good as was asked for, and says how good it is."""
+    """The checks that the filter is as good as was asked for, and says how good it is."""
     found = summary["filters"][0]
     sides = zip(("left", "right"), summary["touchdowns"].values(), strict=True)
     return [

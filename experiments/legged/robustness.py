@@ -1,4 +1,4 @@
-"""The same walk with damaged readings: is the error still what is stated, or is it flagged?"""
+"""A walk with damaged readings: is the error still what is stated, or is it flagged?"""
 
 from __future__ import annotations
 

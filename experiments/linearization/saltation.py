@@ -81,12 +81,12 @@ class Maps:
 
     @property
     def right(self) -> Array:
-        """From the start to the end, with the saltation matrix."""
+        """The map from the start to the end, with the saltation matrix."""
         return self.after @ self.saltation @ self.before
 
     @property
     def wrong(self) -> Array:
-        """The same with the Jacobian of the reset in its place."""
+        """The map with the Jacobian of the reset in place of the saltation matrix."""
         return self.after @ self.reset @ self.before
 
 
@@ -106,7 +106,7 @@ class SampledCovariance:
     wrong: Array
 
     def error(self, predicted: Array) -> float:
-        """Of a predicted covariance, relative to the sampled one."""
+        """The error of a predicted covariance, relative to the sampled one."""
         return float(np.linalg.norm(predicted - self.sampled) / np.linalg.norm(self.sampled))
 
 

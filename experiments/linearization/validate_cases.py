@@ -50,7 +50,7 @@ Cases = dict[str, Callable[[], Case]]
 
 
 def biped_cases(tolerance: float) -> Cases:
-    """Of the biped by name, each built when it is called for."""
+    """Cases of the biped by name, each built when it is called for."""
     return {
         "linear": lambda: landing("linear", 0.0, tolerance),
         "by feet": lambda: landing("by_feet", 0.0, tolerance),
@@ -59,7 +59,7 @@ def biped_cases(tolerance: float) -> Cases:
 
 
 def door_cases(tolerance: float) -> Cases:
-    """Of the door by name, each built when it is called for."""
+    """Cases of the door by name, each built when it is called for."""
     return {
         "impact": lambda: impact(tolerance),
         "split impact": lambda: split_impact(tolerance),
@@ -85,7 +85,7 @@ def split_impact(tolerance: float) -> Case:
 
 
 def friction(tolerance: float, *, release: bool) -> Case:
-    """With friction: both corners hit and slide at once, and stop or are let go at once.
+    """A case with friction: both corners hit and slide at once, and stop or are let go at once.
 
     Corner 2 bears less than half of the force. With equal shares the force on corner 1 would grow
     again where corner 2 is let go first, and the release would have no derivative.

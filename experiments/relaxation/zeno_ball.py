@@ -130,7 +130,7 @@ def last_bounce(c: float) -> float:
 
 
 def stop_time(c: float) -> float:
-    """The same, as an event-driven run predicts it, s."""
+    """The time of rest as an event-driven run predicts it, s."""
     span = 0.0, last_bounce(c) + 0.1
     run = simulate(ball(c), "air", START, span, on_zeno="rest", zeno_horizon=1e-7)
     (rest,) = [event for event in run.events if event.accumulation is not None]
@@ -162,7 +162,7 @@ def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Arra
 
 
 def flow_error(c: float, width: float) -> float:
-    """The same of the relaxed flow, integrated to 1e-9."""
+    """The error of the relaxed flow, integrated to 1e-9."""
     start, relaxed = last_bounce(c), relax(ball(c), width)
     run = relaxed_run(relaxed, start + AFTER)
     return float(np.abs(entered(relaxed, run, start)[1]).max())
@@ -202,7 +202,7 @@ def lift_off(config: Config, c: float) -> float:
 
 
 def slope(errors: Array, sizes: Array) -> float:
-    """That of log(errors) over log(sizes)."""
+    """The slope of log(errors) over log(sizes)."""
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 

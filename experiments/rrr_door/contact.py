@@ -93,7 +93,7 @@ class ManoeuvrePlan:
         return self._on_the_door(history, SLIPS.get(modes[0], 0.0))
 
     def _on_the_door(self, history: History, sliding: float) -> Feedforward:
-        """Along the door, to the release or to a stop; sticking, with the foot held."""
+        """The motion along the door, to the release or to a stop; sticking, with the foot held."""
         m, d, q, v = self.manoeuvre, self.design, history.state[:4], history.state[4:]
         s, ds, _ = slide_motion(self.parameters, q, v, np.zeros(4))
         start, door = history.time, (q[3], v[3], d.door_acceleration)

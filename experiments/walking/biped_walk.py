@@ -174,7 +174,7 @@ def found_gait(config: Config, speed: float) -> Gait:
 
 
 def walked(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
-    """From random starts, under reference spreading."""
+    """Walks from random starts, under reference spreading."""
     tracks = Tracks.of(gait, lqr, config.steps, config.extension)
     count = config.full_starts if config.full else config.starts
     return whole_trials(config, count).started(gait, tracks.policy("spreading", lqr, config.torque))

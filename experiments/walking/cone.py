@@ -96,7 +96,7 @@ class ConeModel:
         )
 
     def _sides(self, normal: Any, along: Any) -> Any:
-        """By how much a force or an impulse is inside the share of the cone, (2, 1)."""
+        """How far a force or an impulse is inside the share of the cone, (2, 1)."""
         limit = _SHARE * self._gait.friction * normal
         return ca.vertcat(limit - along, limit + along)
 

@@ -30,7 +30,7 @@ _SAMPLE = 0.02  # s, of the controllers that choose their phase
 
 @dataclass(frozen=True)
 class Weights:
-    """Of the LQR: of coordinates in 1/rad^2, velocities in s^2/rad^2, torques in 1/(N m)^2.
+    """LQR weights: of coordinates in 1/rad^2, velocities in s^2/rad^2, torques in 1/(N m)^2.
 
     The way along the ground costs nothing.
     """
@@ -70,7 +70,7 @@ class Tracks:
 
     @staticmethod
     def of(gait: Gait, lqr: PeriodicLqr, steps: int, extension: float) -> Tracks:
-        """For so many steps."""
+        """The tracks for so many steps."""
         orbit, _ = lqr.repeated(steps + 1)
         reference = extend(
             gait.walker,

@@ -131,7 +131,7 @@ class Filtered:
 def walk_on_estimates(
     tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
 ) -> Filtered:
-    """So many steps as the reference has but one, from mid-step on the orbit."""
+    """A walk of one step fewer than the reference has, from mid-step on the orbit."""
     feedback = EstimateFeedback(tracks, lqr, torque, sensing, seed)
     policy = SampledPolicy(feedback, _SAMPLE, 0.5 * tracks.gait.period)
     found = walk(tracks.gait, policy, tracks.gait.middle, tracks.steps - 1)

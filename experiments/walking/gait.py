@@ -52,12 +52,12 @@ class Gait:
 
     @property
     def period(self) -> float:
-        """Of a step, s."""
+        """The duration of a step, s."""
         return self.step.run.end
 
     @property
     def closing(self) -> float:
-        """By how much the step does not close, the largest entry."""
+        """The largest entry by which the step does not close."""
         run = self.step.run
         gap = self.symmetry.gap(self.walker.space, run(0.0), run.final_state)
         return float(np.abs(gap).max())
@@ -97,12 +97,12 @@ class Gait:
 
     @cached_property
     def map(self) -> Linearization:
-        """Its first-order map without feedback."""
+        """The first-order map of the step without feedback."""
         return linearize(self.walker, self.orbit, rtol=1e-10, atol=1e-12)
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
-        """Of that map."""
+        """The multipliers of that map."""
         return self.map.floquet_multipliers(symmetry=self.symmetry)
 
 

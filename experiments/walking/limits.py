@@ -66,7 +66,7 @@ class Trials:
     seed: int
 
     def started(self, gait: Gait, policy: Policy) -> list[Walk]:
-        """From random starts."""
+        """Walks from random starts."""
         random = np.random.default_rng(self.seed)
         return [
             walk(gait, policy, scattered(gait, random, self.scatter), self.steps)
@@ -126,7 +126,7 @@ class Survived:
         return self.contraction < 1.0
 
     def record(self) -> dict[str, Any]:
-        """It as it stands in summary.json; limits in the units of the table."""
+        """What was survived, as it stands in summary.json; limits in the units of the table."""
         w = self.weights
         return {
             "weights": (w.coordinates, w.velocities, w.torques),
@@ -214,7 +214,7 @@ class Contest:
 
 
 def contraction(gait: Gait, policy: Policy, seed: int) -> float:
-    """By how much an error of 1e-4 shrinks per step after the second; NaN after a fall.
+    """The factor by which an error of 1e-4 shrinks per step after the second; NaN after a fall.
 
     Over two steps: an error that shrinks fast is soon that of the simulation.
     """
@@ -227,5 +227,5 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
 
 
 def _first_failed(passed: list[bool]) -> int:
-    """Its place, the number of all where none did."""
+    """The place of the first failure, the number of all where none failed."""
     return len(passed) if all(passed) else passed.index(False)

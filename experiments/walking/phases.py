@@ -65,7 +65,7 @@ class ValueFunction(NamedTuple):
 
     @staticmethod
     def of(lqr: PeriodicLqr, period: float, reach: float) -> ValueFunction:
-        """On a step and `reach` s beyond it, where V is held."""
+        """The value function on a step and `reach` s beyond it, where V is held."""
         first, second = lqr.period.values  # left foot from mid-step on; right foot up to mid-step
         assert lqr.symmetry is not None
         other = lqr.symmetry.matrix
@@ -122,7 +122,7 @@ class LeastValueTracking:
         return later(replace(arc, inputs=inputs), gain, late, self._limits)
 
     def next_change(self, history: History) -> float:
-        """At the next sample, s."""
+        """The time of the next sample, s."""
         return history.time + self._sample
 
     def _nearest_time(self, k: int, x: Array) -> float:

@@ -18,7 +18,7 @@ from hybridctl.sensitivity.orbits import FloquetMultipliers
 
 
 def moduli(multipliers: FloquetMultipliers) -> Array:
-    """Of the multipliers that are not trivial, the largest first."""
+    """The moduli of the multipliers that are not trivial, the largest first."""
     return np.abs(multipliers.others)
 
 

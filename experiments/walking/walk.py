@@ -64,7 +64,7 @@ def is_fall(event: Event) -> bool:
 def walk(
     gait: Gait, policy: Policy, start: Array, steps: int, walker: ContactSystem | None = None
 ) -> Walk:
-    """So many steps, from a state in mid-step of the left leg.
+    """A walk of so many steps, from a state in mid-step of the left leg.
 
     They may take half as long again as those of the gait. walker: what walks, by default that of
     the gait.
@@ -74,7 +74,7 @@ def walk(
 
 
 def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
-    """The same over ground that is higher by `height` in m from the first touchdown on.
+    """A walk over ground that is higher by `height` in m from the first touchdown on.
 
     The left foot leaves the old ground then, and meets the new one a quarter of a step later.
     """
@@ -150,7 +150,7 @@ def _walked(
     span: tuple[float, float],
     most: float = np.inf,
 ) -> Walk:
-    """Until a fall, the end of the span, or the last of `most` touchdowns."""
+    """The walk until a fall, the end of the span, or the last of `most` touchdowns."""
     touchdowns: list[Event] = []
 
     def terminal(event: Event) -> bool:

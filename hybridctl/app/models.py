@@ -46,7 +46,7 @@ class ModelSource:
     def configured(
         self, file: str | Path | None = None, assignments: Sequence[str] = ()
     ) -> FilterSettings:
-        """Its settings, from a JSON file and `key=value`, see `load_configuration`."""
+        """The settings of a model, from a JSON file and `key=value`, see `load_configuration`."""
         return load_configuration(self.settings, file, assignments)
 
     def make(self, settings: FilterSettings | None = None) -> FilterModel:
@@ -80,7 +80,7 @@ def find_model(text: str) -> ModelSource:
 
 
 def from_anywhere(text: str) -> str:
-    """The same model or experiment, for processes that stand in another folder."""
+    """The model or experiment for processes that stand in another folder."""
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         return f"{Path(path).absolute()}:{name}"

@@ -49,7 +49,7 @@ class HeldMode:
 
     @property
     def rtol(self) -> float:
-        """Of the steps."""
+        """The relative tolerance of the steps."""
         return float(max(self.integrator.rtol, LEAST_RTOL))
 
     def inputs(self, m: int) -> Array:

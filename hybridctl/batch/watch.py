@@ -139,7 +139,7 @@ class _Pairs:
         return (self._values[:, 0] >= floor) & (self._values[:, 1] > self._tolerances)
 
     def falls(self, begin: Rows) -> tuple[Array, Array, Flags]:
-        """Between which parts (k,) of their steps guards fall, both 0 for none, and who is odd.
+        """The parts (k,) of their steps between which guards fall, both 0 for none, and who is odd.
 
         begin (k,): the node from which on each is armed. Odd are guards that may dip between two
         nodes, and those that eight samples do not resolve.

@@ -41,7 +41,7 @@ class _Windows:
 
     @staticmethod
     def around(reference: Reference, window: float | Sequence[float]) -> _Windows:
-        """So long before and after each event, at most half of the way to the next."""
+        """Windows this long before and after each event, at most half of the way to the next."""
         pair = (window, window) if isinstance(window, float | int) else tuple(window)
         if len(pair) != 2:
             raise InputError(f"window must be one length, or one before and after, got {window}")

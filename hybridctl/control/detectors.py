@@ -77,7 +77,7 @@ class Channel:
     name: str
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """Its numbers."""
+        """The numbers of the channel."""
         values = reading.sensed.get(self.name)
         if values is None:
             return None

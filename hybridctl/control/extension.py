@@ -175,7 +175,7 @@ def event_time_deviations(
 
 
 def _flow(linearization: Linearization, k: int, n: int) -> Array:
-    """Of the state and n constant errors of the input along arc k, (ndx + n, ndx + n)."""
+    """The map of the state and n constant errors of the input along arc k, (ndx + n, ndx + n)."""
     arc, state = linearization.trajectory.arcs[k], linearization.arcs[k].end
     if not n:
         return state
@@ -305,7 +305,7 @@ def _continuations(
 def _least_guards(
     system: HybridSystem, event: Event, key: ModeKey, arc: Arc, times: Sequence[float]
 ) -> dict[str, float]:
-    """Of guards that are not of the event."""
+    """The least values of guards that are not of the event."""
     guards = system.outgoing(key).guards
     values = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
     return {

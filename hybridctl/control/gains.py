@@ -47,7 +47,7 @@ class GainCurve:
 
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
-        """The same K (nu, ndx) at all times."""
+        """A curve with one K (nu, ndx) at all times."""
         return GainCurve(np.zeros(1), array("gain", gain, (None, None))[None])
 
     def __call__(self, t: ArrayLike) -> Array:

@@ -41,7 +41,7 @@ class Projection:
         return np.asarray(np.eye(len(self.removed)) - weight * self.removed)
 
     def rate(self, t: float) -> Array:
-        """Its derivative by time (ndx, ndx), 1/s."""
+        """The derivative by time (ndx, ndx), 1/s."""
         if not self.blend:
             return np.zeros_like(self.removed)
         rising = t - self.start <= self.end - t
@@ -89,7 +89,7 @@ class _Tracking:
         return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
     def along(self, times: Array) -> tuple[Array, Array]:
-        """Of u = b - K x, b (k, nu) and K (k, nu, nx)."""
+        """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
         if len(times) == 1:
             offset, gain = self._affine(float(times[0]))
             return offset[None], gain[None]

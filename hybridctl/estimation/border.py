@@ -32,7 +32,7 @@ def fitting(system: HybridSystem, estimate: Estimate) -> Estimate:
 
 
 def admitted(model: Model, estimate: Estimate) -> Estimate:
-    """The same for an estimate whose mean a motion of its mode can have.
+    """The estimate, whose mean is made one that a motion of its mode can have.
 
     The mean obeys what the mode holds, and guards are not negative there, beyond their tolerance
     and the noise of their place. One may be that rises above zero within `rewind` s: just after an

@@ -82,7 +82,7 @@ def step_transition(
     mode: ModeModel, t: float, h: float, states: Array, u: Array, noise: Noise | None, p: Array,
     rtol: float,
 ) -> Propagation | None:  # fmt: skip
-    """The same on one step of length h from t, with states (8, nx) at the nodes of `series`.
+    """The transition on a step of length h from t, with states (8, nx) at the nodes of `series`.
 
     u (nu,): the input, held. None where one panel is not accurate.
     """

@@ -67,12 +67,12 @@ class Sensor:
 
     @property
     def name(self) -> str:
-        """That of the measurement."""
+        """The name of the measurement."""
         return self.measurement.name
 
     @property
     def residual_names(self) -> tuple[str, ...]:
-        """Those of the entries of a residual: columns, and turns about x, y, z of quaternions.
+        """Names of a residual's entries: columns, and turns about x, y, z of quaternions.
 
         Numbers where columns have no names.
         """
@@ -185,7 +185,7 @@ class FilterModel:
         return Beginning(self.open, block_diag(configuration, np.diag(self.speeds**2)))  # type: ignore[operator]
 
     def measurements(self, gate: float | None) -> tuple[Measurement, ...]:
-        """Those of the sensors, with a gate."""
+        """The measurements of the sensors, with a gate."""
         return tuple(replace(sensor.measurement, gate=gate) for sensor in self.sensors)
 
 

@@ -226,7 +226,7 @@ def _parted(
 def _overtaken(
     rules: Rules, before: Prediction, name: str, end: float, law: InputLaw
 ) -> Prediction | None:
-    """On from just before an event, with another guard fired first; None where that cannot be."""
+    """The way on from just before an event, where another guard fires first; None if none can."""
     first = ahead(rules.model, before, name, law)
     if first is None:
         return None
@@ -330,7 +330,7 @@ def _by_weight(h: Hypothesis) -> float:
 
 
 def _kept(rules: Rules, found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
-    """Those that differ and are likely enough, with weights that sum to one."""
+    """Hypotheses that differ and are likely enough, with weights that sum to one."""
     found.sort(key=_by_weight)
     total = float(logsumexp([h.weight for h in found]))
     kept = list[Hypothesis]()

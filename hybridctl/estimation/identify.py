@@ -64,7 +64,7 @@ class Evaluation:
     lost: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result for JSON."""
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
 
     @classmethod
@@ -224,7 +224,7 @@ def identify(
 
 
 def _of(problem: Problem, records: Sequence[Record]) -> Problem:
-    """The same problem on other records."""
+    """The problem on other records."""
     given = problem.make, problem.names, problem.bounds, tuple(records), problem.settings
     return Problem(*given, problem.executor)
 

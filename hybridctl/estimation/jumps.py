@@ -162,7 +162,7 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
 
 
 def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> Jumped:
-    """By the saltation matrix G and k k^T s / gdot^2, or as the moments of a piecewise-linear map.
+    """The jump by the saltation matrix G and k k^T s / gdot^2, or by a piecewise-linear map.
 
     k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
     that fire together, or at the border of a reset, stand beside the state. How far the tolerances

@@ -200,7 +200,7 @@ def _standard_errors(
 
 
 def _fall(cost: Callable[[Array], float], top: Array, least: float, way: Array) -> float:
-    """By how much the log-likelihood falls on average on both sides of its top."""
+    """The mean fall of the log-likelihood on both sides of its top."""
     return 0.5 * (cost(top + way) + cost(top - way)) - least
 
 

@@ -190,12 +190,12 @@ class Model:
 
     @cached_property
     def impatient(self) -> Model:
-        """The same for less likely hypotheses, which are given up where they rattle."""
+        """The model for less likely hypotheses, which are given up where they rattle."""
         return replace(self, max_events=_FEW)
 
     @cached_property
     def quiet(self) -> Model:
-        """The same without process noise, for times whose noise has been counted already."""
+        """The model without process noise, for times whose noise has been counted already."""
         return replace(self, process_noise=None)
 
     @cached_property

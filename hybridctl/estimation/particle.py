@@ -74,7 +74,7 @@ class ParticleSet:
 
     @property
     def typical_events(self) -> tuple[BriefEvent, ...]:
-        """Those of a particle with the median number of them, and the last at the median time."""
+        """Events of a particle with their median number, and the last at the median time."""
         counts = np.array([len(events) for events in self.events])
         same = np.flatnonzero(counts == counts[self._median(counts)])
         times = np.array([self.events[k][-1].time if self.events[k] else 0.0 for k in same])

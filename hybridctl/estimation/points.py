@@ -54,7 +54,7 @@ class Path(NamedTuple):
 
 
 def silent(model: Model) -> Model:
-    """The same without any noise, for single states."""
+    """The model without any noise, for single states."""
     return replace(
         model,
         process_noise=None,

@@ -53,7 +53,7 @@ class Prediction(NamedTuple):
     befores: tuple[Prediction, ...] = ()
 
     def onward(self, estimate: Estimate, matrix: Array | None) -> Prediction:
-        """The same with another estimate at its end, to which this first-order map has led."""
+        """The prediction with another estimate at its end, where this first-order map has led."""
         whole = None
         if matrix is not None and self.transition is not None:
             whole = matrix @ self.transition
@@ -344,7 +344,7 @@ def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tupl
 
 
 def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) -> Prediction:
-    """Along a simulation: to its end, or to an event that moves the mean off it.
+    """The prediction along a simulation: to its end, or to an event that moves the mean off it.
 
     once: to the first event at most.
     """

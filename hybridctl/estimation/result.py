@@ -75,12 +75,12 @@ class FilterResult:
 
     @cached_property
     def innovations(self) -> tuple[Innovation, ...]:
-        """Of all values that were there, also those that were rejected; of the likeliest each."""
+        """Innovations of all values that were there, rejected ones too; of the likeliest each."""
         return tuple(step.innovation for step in self.steps if step.innovation is not None)
 
     @cached_property
     def history(self) -> tuple[Hypothesis, ...]:
-        """After each sample, the hypothesis that was right in the end, or led to it."""
+        """The hypothesis after each sample that was right in the end, or led to it."""
         chain, k = list[Hypothesis](), 0
         for step in reversed(self.steps):
             chain.append(step.hypotheses[k])

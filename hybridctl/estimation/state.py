@@ -89,7 +89,7 @@ class Rejections(NamedTuple):
     unsure: Mapping[str, int] = {}
 
     def accepting(self, channel: str, patience: int) -> Rejections:
-        """After a value that the gate has taken."""
+        """The state after a value that the gate has taken."""
         if channel not in self.rejected and channel not in self.unsure:
             return self
         unsure = dict(self.unsure)
@@ -100,13 +100,13 @@ class Rejections(NamedTuple):
         return Rejections(_without(self.rejected, channel), unsure)
 
     def rejecting(self, channel: str, patience: int) -> Rejections:
-        """After one that it has rejected."""
+        """The state after a value that the gate has rejected."""
         count = (self.rejected.get(channel, 0) + 1) % patience
         unsure = {**self.unsure, channel: 0} if channel in self.unsure else self.unsure
         return Rejections({**self.rejected, channel: count}, unsure)
 
     def believing(self, channel: str) -> Rejections:
-        """After one that was believed rather than the estimate."""
+        """The state after a value that was believed rather than the estimate."""
         return Rejections(_without(self.rejected, channel), {**self.unsure, channel: 0})
 
 
@@ -156,7 +156,7 @@ class FilterState(NamedTuple):
 
     @property
     def estimate(self) -> Estimate:
-        """That of the likeliest hypothesis."""
+        """The estimate of the likeliest hypothesis."""
         return self.hypotheses[0].estimate
 
     @property
@@ -172,7 +172,7 @@ class FilterState(NamedTuple):
 
     @property
     def innovation(self) -> Innovation | None:
-        """Of the last value, None where it was missing or a signal of contact."""
+        """The innovation of the last value, None where it was missing or a signal of contact."""
         return self.hypotheses[0].innovation
 
     @property

@@ -65,7 +65,7 @@ class Held:
         return self.begin + self.period * (self._index(history.time) + 1)
 
     def disturbance(self, t: float) -> Array:
-        """That of the period that holds time t (nu,)."""
+        """The disturbance of the period that holds time t (nu,)."""
         return np.asarray(self.disturbances[min(self._index(t), len(self.disturbances) - 1)])
 
     def _index(self, t: float) -> int:

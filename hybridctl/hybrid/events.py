@@ -312,7 +312,7 @@ class GuardWatch:
 
 
 def may_dip(g: Array, slope: Array, error: float | Array) -> NDArray[np.bool_]:
-    """Between which of m samples (..., m) a guard may fall below zero and rise again.
+    """Whether a guard may fall below zero and rise again, between each two of m samples (..., m).
 
     Where the slope changes from falling to rising and one of the tangents at the ends comes as
     near to zero in between as the error of the series; a convex function lies above both. Returns

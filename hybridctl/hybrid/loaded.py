@@ -41,7 +41,7 @@ def check_run(arcs: Sequence[Arc], events: Sequence[Event], system: HybridSystem
 
 
 def _guard_names(arcs: Sequence[Arc], system: HybridSystem) -> set[str]:
-    """Those of the system, or where it does not list them, of the modes of a run."""
+    """The guards of the system, or where it does not list them, of the modes of a run."""
     if system.guard_names is not None:
         return set(system.guard_names)
     return {name for arc in arcs for name in system.outgoing(arc.mode).guards.names}

@@ -211,7 +211,7 @@ class MappedMode(ModeModel):
         return self.change.guard_jacobian(point)
 
     def outputs_at(self, point: MappedPoint) -> Mapping[str, Array]:
-        """Those of the inner mode."""
+        """The outputs of the inner mode."""
         return self.inner.outputs_at(point.inner)
 
     def select_at(self, point: MappedPoint) -> ModeKey:
@@ -225,7 +225,7 @@ class MappedMode(ModeModel):
     def step(
         self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
     ) -> WholeStep | None:
-        """That of the inner mode, where it is one of this mode."""
+        """The step of the inner mode, where it is one of this mode."""
         c = self.change
         inner = c.law(law) if self.compiled else None
         if inner is None:
@@ -246,7 +246,7 @@ class MappedMode(ModeModel):
         atol: float,
         noise: Diffusion | None = None,
     ) -> StepTransition | None:
-        """That of the inner mode, where it is one of this mode."""
+        """The transition of the inner mode, where it is one of this mode."""
         if not self.compiled:
             return None
         c = self.change
@@ -305,11 +305,11 @@ class MappedReset(ResetModel):
         return replace(jump, state=self.change.back(jump.state, x))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """Its derivatives."""
+        """The derivatives of the reset."""
         return self.change.reset_jacobian(self.inner.calc_diff(self._inner(at)), at)
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        """Its border."""
+        """The two derivatives of the reset at a border."""
         found = self.inner.border_at(self._inner(at), key, self.change.input(u_after, at.x))
         return None if found is None else self.change.border(found, at)
 
@@ -330,7 +330,7 @@ class WithoutGuards(Change):
         return tuple(inner[i] for i in self.kept)
 
     def of_guards(self, values: Array) -> Array:
-        """Those of the guards kept."""
+        """The entries of the guards kept."""
         return np.asarray(values)[..., self.kept]
 
     def guard(self, i: int, point: MappedPoint) -> float:

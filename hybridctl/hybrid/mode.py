@@ -89,7 +89,7 @@ class Mode(ModeModel):
         self.selects, self.paced = select is not None, pace is not None
 
     def with_guards(self, guards: GuardSet) -> Mode:
-        """The same mode with these guards."""
+        """The mode with these guards."""
         mode = copy(self)
         mode._guards, mode.guard_names = guards, guards.names
         mode.guards_differentiable = guards.jacobian is not None
@@ -189,13 +189,13 @@ class Reset(ResetModel):
             ) from error
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """Its derivatives."""
+        """The derivatives of the reset."""
         if self._jacobian is None:
             return super().calc_diff(at)
         return self._jacobian(at.t, at.x, at.u)
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        """Its border."""
+        """The two derivatives of the reset at a border."""
         return None if self._border is None else self._border(at.t, at.x, at.u, key, u_after)
 
     @staticmethod

@@ -359,7 +359,7 @@ class ModeModel(ABC):
         atol: float,
         noise: Diffusion | None = None,
     ) -> StepTransition | None:
-        """The same step with its derivative, and noise; their entries count for the error too."""
+        """A step with its derivative, and noise; their entries count for the error too."""
         return None
 
     def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
@@ -444,7 +444,7 @@ class ResetModel(ABC):
         raise SystemDefinitionError("the reset has no Jacobian")
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        """Its two derivatives where it is at a border; None where `calc_diff` is its derivative.
+        """Two derivatives where the reset is at a border; None where `calc_diff` is its derivative.
 
         key, u_after: mode after the event, and the input there. Raises `InputError` where there are
         more than two, or none.

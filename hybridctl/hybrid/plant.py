@@ -38,7 +38,7 @@ class Plant(Protocol):
 
     @property
     def period(self) -> float:
-        """Between two samples, s."""
+        """The time between two samples, s."""
         ...
 
     def reset(self, time: float, state: ArrayLike) -> Sample:
@@ -69,7 +69,7 @@ class SimulatedPlant:
 
     @property
     def period(self) -> float:
-        """Between two samples, s."""
+        """The time between two samples, s."""
         return self._period
 
     def reset(self, time: float, state: ArrayLike) -> Sample:

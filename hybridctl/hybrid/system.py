@@ -236,16 +236,16 @@ class MappedSystem(HybridSystem):
         return {**super().__getstate__(), "_mapped": {}}
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Those of the inner system, where states are the same; otherwise the coordinates' own."""
+        """Labels of the inner system, where states are the same; otherwise the coordinates' own."""
         own, inner = super().state_labels(key), self.inner.state_labels(key)
         return (*inner, *own[len(inner) :])
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Those of the inner system for the inputs that are left."""
+        """Labels of the inner system for the inputs that are left."""
         return self.inner.input_labels(key)[: self.mode(key).nu]
 
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Those of the inner system."""
+        """Labels of the inner system."""
         return self.inner.output_labels(name, shape)
 
     def _mode(self, key: ModeKey) -> ModeModel:

@@ -52,7 +52,7 @@ class Compliance:
 
     @staticmethod
     def of(duration: float, restitution: float) -> Compliance:
-        """That of impacts which last so long, in s, and leave so much of the speed.
+        """Parameters of a contact whose impacts last so long, in s, and leave so much of the speed.
 
         restitution: between 1e-3 and 0.99.
         """
@@ -68,7 +68,7 @@ class Compliance:
 
     @property
     def restitution(self) -> float:
-        """Its speed after it over the one before it."""
+        """The speed after an impact over the one before it."""
         return _rebound(self.damping_ratio)[1]
 
 
@@ -137,7 +137,7 @@ class MujocoModel:
 
     @cached_property
     def _order(self) -> list[tuple[int, int, MovingBody]]:
-        """Of each joint where its coordinates and velocities are in the engine, and its body."""
+        """Where each joint's coordinates and velocities are in the engine, and its body."""
         model = self.model
         found = []
         for i, body in enumerate(self.robot.tree().bodies):
@@ -147,7 +147,7 @@ class MujocoModel:
 
     @cached_property
     def _positions(self) -> Indices:
-        """Of each entry of qpos the one of q that it is."""
+        """The entry of q for each entry of qpos."""
         places = np.empty(self.robot.nq, dtype=np.intp)
         for q, _, body in self._order:
             kinds = {"floating": (0, 1, 2, 6, 3, 4, 5), "spherical": (3, 0, 1, 2)}
@@ -157,7 +157,7 @@ class MujocoModel:
 
     @cached_property
     def _velocities(self) -> Indices:
-        """Of each entry of qvel the one of v that it is."""
+        """The entry of v for each entry of qvel."""
         places = np.empty(self.robot.nv, dtype=np.intp)
         for _, v, body in self._order:
             n = body.twist.shape[1]
@@ -191,7 +191,7 @@ class MujocoPlant:
 
     @property
     def period(self) -> float:
-        """Between two samples, s."""
+        """The time between two samples, s."""
         return self._period
 
     def reset(self, time: float, state: ArrayLike) -> Sample:

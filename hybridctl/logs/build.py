@@ -1,4 +1,4 @@
-"""From the tables of a file to a log: stamps, values, units, rotations.
+"""The way from the tables of a file to a log: stamps, values, units, rotations.
 
 Stamps are from a field, from a rate, or as recorded, without loss of precision. For recordings that
 come without a mapping one is guessed: a channel for each array, column or vector.

@@ -141,7 +141,7 @@ class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """From the fields of a recording to the channels of a log, by name and in their roles."""
+    """How fields of a recording become the channels of a log, by name and in their roles."""
 
     channels: dict[str, ChannelSource] = {}
     inputs: dict[str, ChannelSource] = {}

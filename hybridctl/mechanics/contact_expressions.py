@@ -113,7 +113,7 @@ class _PointExpressions:
     def touching(
         self, motion: BodyMotion, velocity: Expression, acceleration: Expression
     ) -> tuple[Expression, Expression]:
-        """The same of the body's point that touches, from those of the centre.
+        """The motion of the body's point that touches, from that of the centre.
 
         With w the spin of the body as seen from the surface, the point has the velocity v + w x a,
         a = -rho n, and a turns with the normal as the centre moves over the surface.

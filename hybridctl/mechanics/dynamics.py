@@ -387,7 +387,7 @@ class ContactDynamics:
     def derivatives_at(
         self, q: Array, v: Array, u: Array, point: ContactAcceleration
     ) -> AccelerationDerivatives:
-        """Those at a point that is known."""
+        """The derivatives at a point that is known."""
         c, nv, now = len(self.contacts), len(v), point.solution
         columns, size = 2 * nv + len(u), len(self.all.owner)
         if now is None:
@@ -410,7 +410,7 @@ class ContactDynamics:
     def _linearised(
         self, q: Array, v: Array, now: Solution
     ) -> tuple[Array, Array, Array, TermDerivatives]:
-        """By z: acceleration (nv, .), multipliers (m, .), forces at fixed multipliers (r, .).
+        """Derivatives by z: acceleration (nv, .), multipliers (m, .), forces at fixed ones (r, .).
 
         And the derivatives of the terms.
         """

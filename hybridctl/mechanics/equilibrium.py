@@ -140,7 +140,7 @@ class _EquilibriumEquations:
         return np.concatenate((moved, values.gaps[list(self._phase.closed)]))
 
     def derivatives(self, z: Array) -> Array:
-        """Of the equations by z."""
+        """The derivatives of the equations by z."""
         q, _, forces = self._parts(z)
         dynamics, robot = self._system.dynamics, self._system.robot
         nv, closed, still = robot.nv, list(self._phase.closed), np.zeros(robot.nv)
@@ -154,11 +154,11 @@ class _EquilibriumEquations:
         return np.vstack((upper, lower))
 
     def gaps(self, z: Array) -> Array:
-        """Of open contacts, m."""
+        """The gaps of open contacts, m."""
         return self._system.dynamics.gaps(self._parts(z)[0])[self._open]
 
     def gap_derivatives(self, z: Array) -> Array:
-        """Of them by z."""
+        """The derivatives of the gaps by z."""
         by_q = self._system.dynamics.gap_jacobian(self._parts(z)[0])[self._open]
         return np.hstack((by_q, np.zeros((len(by_q), len(z) - by_q.shape[1]))))
 

@@ -147,7 +147,7 @@ class Bodies:
             force, i = _handed_down(self.local[i], force), body.parent
 
     def columns(self) -> dict[int, list[Spatial]]:
-        """For each body, what a unit of each of its velocities does at the world's origin."""
+        """What a unit of each velocity of each body does at the world's origin."""
         result: dict[int, list[Spatial]] = {}
         for i, body in enumerate(self.tree.bodies):
             rotation, position = self.world[i]
@@ -271,7 +271,7 @@ class _Inertia(NamedTuple):
 
     @staticmethod
     def of(body: MovingBody) -> _Inertia:
-        """That of a body alone."""
+        """The inertia of a body alone."""
         return _Inertia(ca.SX(body.mass), ca.SX(body.moment), ca.SX(body.inertia))
 
     def times(self, motion: Array) -> Spatial:
@@ -286,11 +286,11 @@ class _Inertia(NamedTuple):
         )
 
     def plus(self, other: _Inertia) -> _Inertia:
-        """Of both together."""
+        """The inertia of both together."""
         return _Inertia(*(a + b for a, b in zip(self, other, strict=True)))
 
     def seen_from(self, pose: FramePose) -> _Inertia:
-        """The same in the frame in which the body has this pose."""
+        """The inertia in the frame in which the body has this pose."""
         turned = pose.rotation @ self.moment
         across, along = ca.skew(pose.position), ca.skew(turned)
         about = pose.rotation @ self.about_origin @ pose.rotation.T

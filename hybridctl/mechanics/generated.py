@@ -93,7 +93,7 @@ class Constants(NamedTuple):
 
     @staticmethod
     def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> Constants:
-        """Those of a robot with a set of contacts."""
+        """The functions of a robot with a set of contacts."""
         friction = np.zeros((0, 2)) if friction is None else friction
         places = contacts.places()
         return Constants(robot.tree(), robot.nq, robot.passive, robot.actuation, places, friction)
@@ -131,7 +131,7 @@ class Constants(NamedTuple):
         return np.concatenate(found)
 
     def symbolic(self) -> tuple[Constants, Expression]:
-        """The same with symbols for the `numbers`, and these symbols (np, 1)."""
+        """The functions with symbols for the `numbers`, and these symbols (np, 1)."""
         symbols = ca.SX.sym("numbers", len(self.numbers))
         left = iter(ca.vertsplit(symbols))
 
@@ -156,7 +156,7 @@ class Constants(NamedTuple):
         return key_of(sources(*_SOURCES), structure, surfaces, *parts)
 
     def _with(self, change: Callable[[Array], Any]) -> Constants:
-        """The same with a change of all that robots of one structure may differ in."""
+        """The functions with a change of all that robots of one structure may differ in."""
         bodies = tuple(
             body._replace(
                 position=change(body.position),

@@ -161,7 +161,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @cached_property
     def _expressions(self) -> tuple[ModeField, Expression]:
-        """Those of the mode, with symbols for the numbers of the robot, and these symbols."""
+        """Expressions of the mode, with symbols for the robot's numbers, and these symbols."""
         constants, numbers = self._equations.constants.symbolic()
         return field_of(self._equations._replace(constants=constants)), numbers
 

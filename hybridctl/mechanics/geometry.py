@@ -33,7 +33,7 @@ _LOOKS = 3
 
 
 class RowDerivatives(NamedTuple):
-    """At given (q, v, a): the wrenches of the rows, and derivatives of rates and accelerations.
+    """Wrenches of the rows at (q, v, a), and derivatives of rates and accelerations.
 
     wrench (r, 6), wrench_q (r, 6, nv); rate_q and jacobian, acceleration_q and acceleration_v
     (r, nv); Jacobians of both bodies (r, 6, nv).

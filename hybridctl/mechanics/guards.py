@@ -45,7 +45,7 @@ class ContactGuard(NamedTuple):
     sign: float = 0.0
 
     def name(self, contacts: Sequence[Contact]) -> str:
-        """For print, and as the guard's name in the mode graph."""
+        """The guard's name, in print and in the mode graph."""
         if self.kind == "jams":
             return "sliding jams"
         sign = _SIGNS[self.sign] if self.kind == "slips" else ""
@@ -103,7 +103,7 @@ class ContactGuards:
         return found
 
     def values(self, point: ContactAcceleration) -> Array:
-        """Of gaps in m, forces in N, speeds in m/s; positive inside the mode."""
+        """The values: gaps in m, forces in N, speeds in m/s; positive inside the mode."""
         values = np.empty(len(self.guards))
         for kind, alike in self._kinds.items():
             values[alike.at] = self._values(kind, alike, point)
@@ -118,7 +118,7 @@ class ContactGuards:
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     def row(self, i: int, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
-        """Those of guard i alone."""
+        """The derivatives of guard i alone."""
         n, guard = 2 * self.dynamics.robot.nv, self.guards[i]
         if guard.kind == "jams":
             z = self._jams(q, d)
@@ -229,7 +229,7 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
 
 
 def _length(signs: Array, vectors: Array) -> Array:
-    """Of vectors (k, 2) along their first direction times a sign, or of all where that is zero."""
+    """Lengths of vectors (k, 2) along their first direction times a sign, or whole where zero."""
     first, second = vectors.T
     return np.asarray(np.where(signs, signs * first, np.hypot(first, second)))
 

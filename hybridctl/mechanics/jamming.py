@@ -79,7 +79,7 @@ def _share(now: Solution) -> tuple[Array, Array, Array]:
 
 
 def _ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    """The same from D p = p tr(R^+ D R - G^+ D G) with G = C M^-1 C^T."""
+    """The derivative D p = p tr(R^+ D R - G^+ D G), with G = C M^-1 C^T."""
     phase, even = now.phase, _without_friction(now)
     held, rank = np.eye(len(phase.owner))[:, phase.constrained], _rank(even)
     change = np.zeros(rates_z.shape[1])

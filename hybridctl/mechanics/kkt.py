@@ -61,7 +61,7 @@ class KKT:
         return float((-1.0) ** swaps * self._factors.diagonal().prod())
 
     def weighted(self, weights: Array) -> KKT:
-        """The same equations with other weights."""
+        """The equations with other weights."""
         other = object.__new__(KKT)
         other.__dict__.update(self.__dict__)
         other.__dict__.pop("_inverse", None)

@@ -89,7 +89,7 @@ class ModeEquations(NamedTuple):
         modes: Modes,
         stabilization: float,
     ) -> ModeEquations:
-        """Those of a robot, members being the set of its contacts.
+        """The expressions of a robot, members being the set of its contacts.
 
         Residuals decay at `stabilization` 1/s.
         """
@@ -237,11 +237,11 @@ class HeldRows:
         return ca.vertcat(*values)
 
     def cones(self, forces: Expression) -> list[Expression]:
-        """Of all closed contacts, what is positive inside their cones."""
+        """What is positive where all closed contacts are inside their cones."""
         return [value for i in self.closed for value in self._cone(i, forces)]
 
     def speeds(self, rows: RowExpressions) -> list[Expression]:
-        """Of contacts that slide in a surface, the speed beyond the least."""
+        """The speeds, beyond the least, of contacts that slide in a surface."""
         spatial = [i for i in self.closed if SLIPS.get(self._modes[i]) == 0.0]
         return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
 
@@ -266,7 +266,7 @@ class _Independent(NamedTuple):
     columns: list[int]
 
     def block(self, g: Array) -> Array:
-        """That block."""
+        """The block of the matrix."""
         return g[np.ix_(self.rows, self.columns)]
 
 

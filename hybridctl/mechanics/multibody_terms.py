@@ -36,7 +36,7 @@ class TermValues(NamedTuple):
 
 
 class TermDerivatives(NamedTuple):
-    """By (q, v), at fixed acceleration a and row forces f; D_v of the rates is J.
+    """Derivatives by (q, v), at fixed acceleration a and row forces f; D_v of the rates is J.
 
     equations (nv, 2 nv) of M a + h - J' f; accelerations (r, 2 nv) of J a + Jdot v;
     rates (r, 2 nv) of J v.
@@ -48,7 +48,7 @@ class TermDerivatives(NamedTuple):
 
 
 class ImpulseDerivatives(NamedTuple):
-    """By q, at fixed z (nv,) and f: momentum (nv, nv) of M z - J' f, rates (r, nv) of J z."""
+    """D_q of the momentum M z - J' f (nv, nv) and the rates J z (r, nv), at fixed z and f."""
 
     momentum: Array
     rates: Array

@@ -103,7 +103,7 @@ class _ContactParameterDerivatives:
         return result
 
     def _acceleration(self, key: ModeKey, x: Array, u: Array) -> AccelerationDerivatives:
-        """Those by the parameters, which leave gaps, rates and sliding velocities alone."""
+        """Derivatives by the parameters, which leave gaps, rates and sliding velocities alone."""
         dynamics, columns, modes = self.system.dynamics, self.columns, contact_modes(key)
         q, v = np.split(x, [self.system.robot.nq])
         phase, count = dynamics.phase(modes), len(modes)

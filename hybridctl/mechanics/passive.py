@@ -14,10 +14,10 @@ from hybridctl.errors import InputError
 
 
 class JointIndices(dict[str, tuple[int, int] | None]):
-    """Of each joint the indices of its coordinate and velocity; None for several of them."""
+    """The indices of each joint's coordinate and velocity; None for several of them."""
 
     def single(self, what: str, name: str) -> tuple[int, int]:
-        """Those of a joint of one degree of freedom; `what` names the argument in errors.
+        """The indices of a joint of one degree of freedom; `what` names the argument in errors.
 
         Raises `UnknownNameError` for what is no joint, `InputError` for one of several.
         """

@@ -131,7 +131,7 @@ class ContactPhase:
         return result
 
     def direction(self, k: int, directions: dict[int, Array]) -> Array | None:
-        """In which the k-th closed contact slides, None if it does not."""
+        """The direction in which the k-th closed contact slides, None if it does not."""
         sign = SLIPS.get(self.modes[self.closed[k]])
         return directions.get(k) if not sign else np.array([sign])
 

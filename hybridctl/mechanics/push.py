@@ -128,7 +128,7 @@ class Push(Change):
         self._acting = tuple(_Acting(robot, wrench) for wrench in wrenches)
 
     def nu(self, inner: int) -> int:
-        """Those of the motors, and one for each wrench."""
+        """The number of motors' inputs, and one for each wrench."""
         return self._nu + len(self._acting)
 
     def input(self, u: Array, x: Array) -> Array:

@@ -159,7 +159,7 @@ class _ImpactReset(ResetModel):
         return replace(result, modes=modes)
 
     def _reached(self, at: tuple[int, ...], terms: TermValues) -> tuple[int, ...]:
-        """Those of some contacts that impulses of the ones that are not closed reach.
+        """The contacts of some that impulses of the ones that are not closed reach.
 
         Impulses of contacts move velocities, and these others through the mass matrix: by what is
         not zero for whatever configuration, so that rounding only makes more of them.
@@ -177,7 +177,7 @@ class _ImpactReset(ResetModel):
             found = more
 
     def _touching(self, terms: TermValues) -> tuple[int, ...]:
-        """Those that hit or are closed, and all others that rest on their surface without a force.
+        """Contacts that hit or are closed, and others that rest on their surface without a force.
 
         One whose gap closes at the same instant, but that moves, has an event of its own.
         """

@@ -41,7 +41,7 @@ class RobotStateSpace:
         return np.concatenate([self.robot.difference(x0[:n], x1[:n]), x1[n:] - x0[n:]])
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
-        """Those of the configurations, and minus and plus the identity for the velocities."""
+        """Jacobians of the configurations, and minus and plus the identity for velocities."""
         n, nv = self.robot.nq, self.robot.nv
         by_first, by_second = -np.eye(2 * nv), np.eye(2 * nv)
         if n != nv:

@@ -101,7 +101,7 @@ def _distinct(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
 def _stick_and_slip(
     groups: list[list[ImpactPiece]], result: ImpactResult, names: str
 ) -> tuple[ImpactPiece, ImpactPiece]:
-    """Of two groups, the pieces in which all contacts at the border stick or slip."""
+    """Two groups of pieces: in one all contacts at the border stick, in the other they slip."""
     found: dict[str, ImpactPiece] = {}
     for group in groups:
         for piece in group:

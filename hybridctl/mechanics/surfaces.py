@@ -91,7 +91,7 @@ class _Flat:
         return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
 
     def normal(self, r: Array) -> Array:
-        """n."""
+        """The normal n."""
         return np.broadcast_to(self.unit_normal, r.shape)
 
     def curvature(self, r: Array) -> Array:
@@ -241,7 +241,7 @@ class Terrain(ByValue):
         return self._at(2, r)
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """Its derivative along `direction` (n, 3): (n, 3, 3)."""
+        """The derivative of the curvature along `direction` (n, 3): (n, 3, 3)."""
         return self._at(3, r, direction)
 
     def _at(self, order: int, *points: Array) -> Array:

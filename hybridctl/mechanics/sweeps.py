@@ -17,7 +17,7 @@ from hybridctl.checks import Array
 
 
 class Fall(NamedTuple):
-    """Of a robot at (q, v): mass (nv, nv), bias (nv,), and columns (6, nv) of all joints' axes.
+    """A robot at (q, v): mass (nv, nv), bias (nv,), and columns (6, nv) of all joints' axes.
 
     Of the bodies of k joints: rotations (k, 3, 3) and positions (k, 3); motions (k, 2, 6), in
     their own frames: the velocity, and the acceleration without that of the joints, less gravity.

@@ -100,7 +100,7 @@ class ContactSystem(HybridSystem):
 
     @property
     def contacts(self) -> tuple[Contact, ...]:
-        """Its contacts, in the order of the mode keys."""
+        """The contacts, in the order of the mode keys."""
         return self.dynamics.contacts
 
     def __repr__(self) -> str:

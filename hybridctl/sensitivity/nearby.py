@@ -103,7 +103,7 @@ class NearbyEvents:
         return self.first + len(self.phantoms.events) - 1
 
     def fed_back(self, gain: PhantomGain) -> NearbyEvents:
-        """The same under a further feedback."""
+        """The neighbourhood under a further feedback."""
         return replace(self, feedback=(*self.feedback, gain))
 
     def jump(

@@ -28,7 +28,7 @@ _DIRECTIONS = 64
 
 
 class EventShifts(NamedTuple):
-    """By how much later than in the run events `first` to `last` are, for m deviations, in s.
+    """Delays against the run of events `first` to `last`, for m deviations, in s.
 
     earliest, latest (m,): the guard that fires first, after the time of event `first`, and the one
     that fires last, after that of event `last`.

@@ -180,7 +180,7 @@ class Phantoms:
     def _ambiguous(
         self, fired: frozenset[int], last: int, key: ModeKey, state: Array
     ) -> AmbiguousEventError:
-        """That guard `last` after the others leads to (key, state), and not to their side."""
+        """The error where guard `last` leads to (key, state), and not to the others' side."""
         names, side = self.guards, self.start(fired)
         order = (*(names[i] for i in sorted(fired - {last})), names[last])
         other = tuple(names[i] for i in sorted(fired))

@@ -157,7 +157,7 @@ class LinearStep:
         return np.asarray(back.reshape(by_start.shape) @ np.swapaxes(self.start, -1, -2))
 
     def propagation(self, noise: Array | None = None, cost: Array | None = None) -> Propagation:
-        """Of each step, with S and W (..., s, n, n) at the stages."""
+        """The propagation of each step, with S and W (..., s, n, n) at the stages."""
         *batch, s, n, _ = self.matrices.shape
         x, c = self.start.reshape(*batch, s * n, n), self.weights[..., None, None]
         none: Array = np.zeros((*batch, n, n))

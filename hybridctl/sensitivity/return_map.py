@@ -82,7 +82,7 @@ class PeriodicOrbit:
 
     @property
     def period(self) -> float:
-        """Its duration, s."""
+        """The duration of the orbit, s."""
         return self.trajectory.end - self.trajectory.start
 
     @property
@@ -92,7 +92,7 @@ class PeriodicOrbit:
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
-        """Those of the orbit."""
+        """The multipliers of the orbit."""
         return floquet_multipliers(self.linearization, symmetry=self.symmetry)
 
 

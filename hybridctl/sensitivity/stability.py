@@ -156,7 +156,7 @@ class _Search:
 
     @staticmethod
     def of(map: ConewiseMap, depth: int) -> _Search:
-        """Of a map in coordinates of any size."""
+        """The search for a map in coordinates of any size."""
         size = np.sum([np.abs(piece.matrix) for piece in map.pieces], axis=0)
         scale = matrix_balance(size, permute=False, separate=True)[1][0]
         pieces = []

@@ -108,7 +108,7 @@ def _regular(name: str, matrix: Array) -> None:
 
 
 def closing_error(symmetry: Symmetry | None, space: Space, start: Array, end: Array) -> Array:
-    """By how much (ndx,) an orbit does not close: S end - start across the free directions."""
+    """What an orbit lacks to close (ndx,): S end - start across the free directions."""
     if symmetry is None:
         return space.difference(start, end)
     return symmetry.gap(space, start, end)

@@ -68,7 +68,7 @@ class ModelAt:
     names: tuple[str, ...]
 
     def settings(self, values: Array | None = None) -> FilterSettings:
-        """Those of the source, with these values."""
+        """The settings of the source, with these values."""
         given = find_model(self.model).configured(None, self.assignments)
         if values is None:
             return given
@@ -214,7 +214,7 @@ def _records(
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """From 0-3,7 to 0, 1, 2, 3, 7."""
+    """The numbers 0, 1, 2, 3, 7 of the text 0-3,7."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         try:

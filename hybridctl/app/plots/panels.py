@@ -113,7 +113,7 @@ def readable(text: str) -> str:
 
 
 def power_law(sizes: Array, values: Array, order: float) -> Line:
-    """Through the first of the values, a dotted line of that slope on logarithmic axes."""
+    """A dotted line of that slope on logarithmic axes, through the first of the values."""
     along = values[0] * (sizes / sizes[0]) ** order
     return Line(sizes, along, f"slope {order:g}", "black", ":", 1.0)
 

@@ -134,7 +134,7 @@ class Expanded:
         return w * np.concatenate([e.state, e.input]), w * hessian
 
     def last(self) -> tuple[Array, Array]:
-        """The same of the last grid time, with the final cost."""
+        """The expansion at the last grid time, with the final cost."""
         gradient, hessian = self.stage(-1)
         n = len(self.final.state)
         gradient[:n] += self.final.state

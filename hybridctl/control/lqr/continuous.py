@@ -95,7 +95,7 @@ class LqrResult:
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
-        """Of the closed loop over one period. Raises what `floquet_multipliers` raises."""
+        """Multipliers of the closed loop over a period; raises as `floquet_multipliers` does."""
         return self.closed_loop.floquet_multipliers()
 
 
@@ -202,7 +202,7 @@ def solved(riccati: Riccati, final: Array, rule: AtEvents) -> LqrResult:
 
 
 def _through(riccati: Riccati, k: int, after: Array, rule: AtEvents) -> _Before:
-    """Through event k, for V after it."""
+    """The value and gain before event k, for V after it."""
     lin, jump = riccati.lin, riccati.lin.jumps[k]
     event = lin.trajectory.events[k]
     before: GainOf = lambda v: riccati.gain(k, event.time, v)  # noqa: E731

@@ -61,7 +61,7 @@ class Placement:
 
     @staticmethod
     def first(once: HybridTrajectory, symmetry: Symmetry | None) -> Placement:
-        """That of the orbit as it is."""
+        """The placement of the orbit as it is."""
         arc, ndx, nu = once.arcs[0], once.arcs[0].space.ndx, once.arcs[0].inputs.shape[2]
         shift = np.zeros(ndx)
         if symmetry is not None:
@@ -70,7 +70,7 @@ class Placement:
         return Placement(symmetry, once.end - once.start, shift, 0, unit, none, np.eye(nu))
 
     def next(self) -> Placement:
-        """That of the period after this one."""
+        """The placement of the period after this one."""
         later = replace(self, count=self.count + 1)
         if self.symmetry is None:
             return later
@@ -159,7 +159,7 @@ class PeriodicLqr:
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
-        """Of the closed loop."""
+        """The multipliers of the closed loop."""
         return floquet_multipliers(self.period.closed_loop, symmetry=self.symmetry)
 
     def repeated(self, periods: int) -> tuple[HybridTrajectory, GainSchedule]:

@@ -73,7 +73,7 @@ class ValueCurve:
 
     @property
     def propagation(self) -> Propagation:
-        """Of the whole arc; the identity for one of a single time."""
+        """The propagation of the whole arc; the identity for one of a single time."""
         if len(self.times) == 1:
             return Propagation.jump(np.eye(len(self.end)))
         return reduce(Propagation.then, self.between(self.times))
@@ -179,7 +179,7 @@ class Riccati:
     def _panel(
         self, k: int, instant: Instant | None, a: float, b: float, value: Array
     ) -> _RiccatiStretch:
-        """From a to b in one, for V at b."""
+        """The stretch from a to b in one, for V at b."""
         times = a + (b - a) * FRACTIONS
         times[-1] = b
         key = (k, a, b)

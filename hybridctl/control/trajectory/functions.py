@@ -135,7 +135,7 @@ def cone_limits(
 
 
 def _forces(task: Task, k: int, mode: Any) -> list[Limited]:
-    """Of contacts that are closed in phase k, and the speeds of those that slide."""
+    """The forces of contacts that are closed in phase k, and the speeds of those that slide."""
     phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
     opening, rows = opening_contacts(task, k), list[Limited]()
     for i in closed_contacts(phase.mode):
@@ -171,7 +171,7 @@ def length_unit(robot: Robot, joint: str) -> str:
 
 
 def torque_limits(task: Task, u: Expression, share: float = 1.0) -> list[Limited]:
-    """Of all inputs, without any where the task has none. share: of the limits."""
+    """Limits of all inputs, without any where the task has none. share: of the limits."""
     if not np.isfinite(task.torque):
         return []
     most = share * task.torque

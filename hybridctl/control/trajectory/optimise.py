@@ -1,4 +1,4 @@
-"""From a task to a run of `simulate`: the optimum, its inputs, and its simulation."""
+"""The way from a task to a run of `simulate`: the optimum, its inputs, and its simulation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class InputCurve:
         return np.asarray(chebval(self._place(t), self.coefficients))
 
     def rate(self, t: float) -> Array:
-        """Its derivative (nu,) at time t, 1/s."""
+        """The derivative (nu,) at time t, 1/s."""
         return np.asarray(2.0 / self.length * chebval(self._place(t), self._slopes))
 
     def _place(self, t: float) -> float:

@@ -44,7 +44,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Margins:
-    """By how much a trajectory stays inside what its modes allow.
+    """How far a trajectory stays inside what its modes allow.
 
     force: least normal force, N; of a contact that opens where a phase ends, this times the share
     of the phase that is left. friction: the share of the friction cone that may be used, of forces

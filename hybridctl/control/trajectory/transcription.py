@@ -110,7 +110,7 @@ class Programme:
         return ca.Function("hessian", inputs, [found])
 
     def bounds(self) -> tuple[Array, Array]:
-        """Of the constraints (m,)."""
+        """The bounds of the constraints (m,)."""
         pairs = [block.bounds() for block in self.blocks]
         low, high = (np.concatenate([p[i].ravel("F") for p in pairs]) for i in (0, 1))
         return low, high

@@ -33,7 +33,7 @@ Controller = Literal["spreading", "conventional"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: its error, its largest input, and the name of the failure that ended it."""
+    """A run's error, its largest input, and the name of the failure that ended it."""
 
     error: float
     peak_input: float
@@ -50,7 +50,7 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Of the outcomes of an ensemble: errors, peaks (n,), and how often each failure happened.
+    """Outcomes of an ensemble: errors, peaks (n,), and how often each failure happened.
 
     A run that failed has the penalty as its error, and no peak (nan).
     """

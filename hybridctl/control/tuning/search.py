@@ -181,7 +181,7 @@ class _GainSearch:
 
     @property
     def ranked(self) -> list[Candidate]:
-        """Those within the limit from the best on; without any, the one of least peak."""
+        """Candidates within the limit from the best on; without any, the one of least peak."""
         within = [c for c in self.tried if self.peak(c) <= self.limit]
         return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=self.peak)]
 

@@ -224,7 +224,7 @@ class _Run:
         return replace(first, mean=space.integrate(first.mean, middle), covariance=p)
 
     def _mixture(self, shown: Estimate) -> Mixture:
-        """The same, whose moments are those of all hypotheses, with the weights of these."""
+        """The state, whose moments are those of all hypotheses, with the weights of these."""
         order = np.argsort(-self.weights, kind="stable")
         modes: list[ModeKey] = [
             tuple(STICK if s else OPEN for s in self.hypotheses.standing[k]) for k in order

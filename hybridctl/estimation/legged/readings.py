@@ -125,12 +125,12 @@ class Readings:
         return np.column_stack([times[late], times[late + 1]])
 
     def each(self, change: Callable[[Series], Series]) -> Readings:
-        """The same with all series changed."""
+        """The readings with all series changed."""
         loads = {name: change(load) for name, load in self.loads.items()}
         return Readings(change(self.inertial), change(self.angles), loads)
 
     def uniform(self) -> Readings:
-        """The same rows with the stamps of an even clock, see `uniform_stamps`."""
+        """The rows with the stamps of an even clock, see `uniform_stamps`."""
 
         def timed(series: Series) -> Series:
             ordered = series.sorted()

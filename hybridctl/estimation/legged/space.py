@@ -296,7 +296,7 @@ class Strapdown:
         return result
 
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
-        """Its derivatives by state and input.
+        """The derivatives by state and input.
 
         For every error the deviations obey z' = (D f + T(f)) z, and z is the left one seen through
         a map M(x): D f = (M' + M A) M^-1 - T(f), with A that of the left deviations.

@@ -227,7 +227,7 @@ class GuardMotion(Protocol):
         ...
 
     def guards(self) -> GuardSet:
-        """Its guards."""
+        """The guards of the motion."""
         ...
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:

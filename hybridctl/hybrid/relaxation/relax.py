@@ -47,7 +47,7 @@ class Relaxed(GuardModes):
         return None
 
     def ways(self, key: ModeKey) -> Outgoing:
-        """Into the strips."""
+        """The edges into the strips."""
         return Outgoing(self.plain(key).guard_set, partial(self._entry, key))
 
     def entered(
@@ -100,7 +100,7 @@ def relax(system: HybridSystem, epsilon: float) -> Relaxed:
 
 
 def _enter(strip: Strip, t: float, x: Array, u: Array) -> Jump:
-    """Into a strip, of the kind that the fields ask for."""
+    """The edge into a strip, of the kind that the fields ask for."""
     kind = HELD if strip.is_pushed(t, x, u) else FREE
     return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
 
@@ -167,7 +167,7 @@ class _InStrip:
         return np.array([depth, strip.epsilon - depth, strip.push @ y[strip.n :]])[: len(self._own)]
 
     def _derivatives(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """Those of `released` by time are taken as zero."""
+        """The derivatives of a relaxed mode; those of `released` by time are taken as zero."""
         strip, count = self.strip, len(self._own)
         rate, slope = strip.guard.derivative(t, y[: strip.n], u)
         time, state, by_u = np.zeros(3), np.zeros((3, strip.size)), np.zeros((count, len(u)))

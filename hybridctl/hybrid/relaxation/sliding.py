@@ -106,7 +106,7 @@ class _Met:
         return Jump(strip.entered(t, x, u), strip.target.key)
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """Of the map in the region of x."""
+        """The Jacobian of the map in the region of x."""
         n = self.strip.n
         if self._slides(t, x, u):
             return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
@@ -265,7 +265,7 @@ class Intersection:
         return found
 
     def inside(self, t: float, x: Array, u: Array) -> list[tuple[float, float]]:
-        """Those of the weights that make a convex combination."""
+        """The weights that make a convex combination."""
         return [w for w in self.weights(t, x, u) if min(w) >= 0.0 and max(w) <= 1.0]
 
     def nearest(self, t: float, x: Array, u: Array) -> tuple[float, float]:
@@ -337,7 +337,7 @@ class _Both:
         return np.array([a, 1.0 - a, b, 1.0 - b])
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """On along the other guard: of this mode, or of the one behind the guard passed."""
+        """The edge along the other guard: of this mode, or of the one behind the guard passed."""
         if len(fired) != 1:
             return None
         for strip, other in (

@@ -161,7 +161,7 @@ class Strip:
         return self._pulled(self.chart.at(t, x, u), False, t, self.entry(x), u)
 
     def pulled_jacobian(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
-        """Its derivatives by x (n + p, n) and u."""
+        """The derivatives by x (n + p, n) and u."""
         y = self.entry(x)
         by_state, by_u = self._pulled_jacobian(self.chart.at(t, x, u), False, t, y, u)
         return by_state[:, : self.n], by_u
@@ -200,7 +200,7 @@ class Strip:
     def _pulled_jacobian(
         self, local: Local, held: bool, t: float, y: Array, u: Array
     ) -> tuple[Array, Array]:
-        """Its derivatives by y and u."""
+        """The derivatives by y and u."""
         image = self._image(local, y)
         d = self.target.jacobian(t, image, u)
         back = np.eye(self.size, self.n) @ local.reset if held else local.inverse

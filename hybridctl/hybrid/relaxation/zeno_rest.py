@@ -70,7 +70,7 @@ class PastZeno(GuardModes):
         return self.system.mode(key)
 
     def ways(self, key: ModeKey) -> Outgoing:
-        """Those of the system, and to rest."""
+        """The edges of the system, and those to rest."""
         return replace(self.system.outgoing(key), rest=partial(self._rest, key))
 
     def _rest(self, key: ModeKey, fired: tuple[str, ...]) -> Edge:
@@ -111,7 +111,7 @@ class _RestingMode(OnGuard):
         )
 
     def settled(self, key: ModeKey, t: float, x: Array, u: Array) -> Jump:
-        """At rest, from a state of the mode where events of the guard accumulate."""
+        """The state at rest, from one of the mode where events of the guard accumulate."""
         x = self.project(x)
         first, second = self._force(t, x, u), np.inf
         if not self.is_plastic:
@@ -163,7 +163,7 @@ class _RestingMode(OnGuard):
         return {"force": np.array([-self._force(t, x, u)])}
 
     def project(self, x: Array) -> Array:
-        """On the guard, and at rest: along what the reset changes."""
+        """The state on the guard, at rest: moved along what the reset changes."""
         strip, u = self.strip, np.zeros(self.strip.source.nu)
         x = strip.guard.foot(0.0, x, u)
         across, local = self.across(0.0, x, u)[1], strip.chart.at(0.0, x, u)

@@ -80,7 +80,7 @@ class CoulombProblem:
 
     @cached_property
     def contacts(self) -> list[tuple[int, list[int], float, float, list[float] | None]]:
-        """Of each contact: number, tangent rows, static and kinetic friction, given direction."""
+        """Each contact's number, tangent rows, static and kinetic friction, given direction."""
         columns = zip(
             self.tangents, self.static.tolist(), self.kinetic.tolist(), self.sliding, strict=True
         )
@@ -153,7 +153,7 @@ def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
 
 
 def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -> CoulombSolution:
-    """By how much forces of a problem without units miss the law, in given states or those shown.
+    """The miss of forces, without units, by the law, in given states or those shown.
 
     A contact is shown closed, and sticking, if it may be by 1e-9. Before, forces of open contacts
     and normal ones that pull by that little are put to zero, and friction of sliding ones on its

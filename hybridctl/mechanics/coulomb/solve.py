@@ -118,7 +118,7 @@ def _with_tried(
 
 
 def _metric(units: Units) -> Array:
-    """By which forces without units have the norm of those with units, next to the largest."""
+    """Factors by which forces without units have the norm of those with units."""
     return np.asarray(units.forces / units.forces.max(initial=0.0))
 
 
