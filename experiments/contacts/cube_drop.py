@@ -298,9 +298,9 @@ def checks(contact: Mapping[str, float], model: cube.Parameters) -> list[Check]:
     """What holds of contacts on the whole way; a table that pulled would do so by its weight."""
     slack = 1e-6 * model.mass * model.gravity
     return [
-        Check("no corner is in the table [m]", contact["lowest_gap_m"], least=-1e-6),
-        Check("no corner pulls [N]", contact["least_normal_force_N"], least=-slack),
-        Check("friction is inside its cone [N]", contact["friction_beyond_cone_N"], slack),
+        Check("least gap of a corner above the table [m]", contact["lowest_gap_m"], least=-1e-6),
+        Check("least normal force of a corner [N]", contact["least_normal_force_N"], least=-slack),
+        Check("friction beyond its cone [N]", contact["friction_beyond_cone_N"], slack),
     ]
 
 

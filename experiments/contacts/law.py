@@ -154,8 +154,12 @@ def run(config: Config, console: Console) -> Findings:
         {"rows": rows},
         [*tables(rows), LEGEND],
         [
-            Check("both ways agree where there is one solution, relative", apart, 10.0 * CERTIFIED),
-            Check("an impact of one point always has a solution: none [%]", max(single), 0.0),
+            Check(
+                "relative difference of both ways where there is one solution",
+                apart,
+                10.0 * CERTIFIED,
+            ),
+            Check("impacts of one point without a solution [%]", max(single), 0.0),
         ],
         draw=lambda folder: draw_figure(tallies, folder),
     )

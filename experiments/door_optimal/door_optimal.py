@@ -157,11 +157,19 @@ def run(config: Config, console: Console) -> Findings:
         summary,
         printed + [controller_table(name, row) for name, row in results.items()],
         [
-            Check(f"{each.variant}: simulation differs by", each.optimum.mismatch, 1e-6)
+            Check(
+                f"{each.variant}: difference of simulation from optimum",
+                each.optimum.mismatch,
+                1e-6,
+            )
             for each in found
         ]
         + [
-            Check(f"{name}: error of spreading, times clock or nearest arc", share(row), 1.0)
+            Check(
+                f"{name}: error of spreading, as a part of that on the clock or nearest arc",
+                share(row),
+                1.0,
+            )
             for name, row in results.items()
         ],
         {each.variant: each.optimum.run for each in found},
@@ -259,7 +267,7 @@ def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
         "variant",
         "times the margins",
         "feasible past its events [ms]",
-        "simulation differs by",
+        "difference of simulation from optimum",
     ]
     touches = ["reference", "least impulse [N s]", "forces between [N]", "approach [m/s]"]
     return [table("Optima", margins, optima), table("Either corner first", touches, orders)]

@@ -271,14 +271,20 @@ def checks(results: Results) -> list[Check]:
     detected = {n: row for n, row in results.items() if "never" not in n}
     if all("interim" in row for row in results.values()) and detected:
         peak = max(row["interim"].peak_input for row in detected.values())
-        found.append(Check("interim mode: peak where touches are detected [N m]", peak, 33.0))
+        found.append(Check("peak of the interim mode where touches are detected [N m]", peak, 33.0))
         if all("spreading" in row for row in detected.values()):
             means = [
                 [row[law].mean_error for row in detected.values()]
                 for law in ("interim", "spreading")
             ]
             ratio = float(np.mean(means[0]) / np.mean(means[1]))
-            found.append(Check("its error over that of spreading without it", ratio, 0.85))
+            found.append(
+                Check(
+                    "error of spreading with the interim mode, as a part of that without",
+                    ratio,
+                    0.85,
+                )
+            )
     for name, most in (
         ("2 ms, all errors", 0.92),
         ("10 ms, all errors", 0.92),
@@ -287,7 +293,13 @@ def checks(results: Results) -> list[Check]:
         row = results.get(name, {})
         if "interim" in row and "impact-invariant" in row:
             ratio = row["interim"].mean_error / row["impact-invariant"].mean_error
-            found.append(Check(f"{name}: its error over impact-invariant's", ratio, most))
+            found.append(
+                Check(
+                    f"{name}: error with the interim mode, as a part of impact-invariant's",
+                    ratio,
+                    most,
+                )
+            )
     return found
 
 

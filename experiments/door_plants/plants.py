@@ -100,7 +100,7 @@ class FalseTouch:
         return (*names, self._guard)
 
     def reset(self) -> None:
-        """The contact has not been told yet."""
+        """Begin anew: the false touch has not been told yet."""
         self._detector.reset()
         self._told = False
 

@@ -251,7 +251,13 @@ def identified(journal: Journal, config: Config, console: Console) -> Findings:
     return Findings(
         summary,
         printed(summary),
-        [Check("log-likelihood of other tosses over that of what is published", gain, least=0.0)],
+        [
+            Check(
+                "gain in log-likelihood of other tosses over the published parameters",
+                gain,
+                least=0.0,
+            )
+        ],
         draw=lambda folder: draw_profiles(folder / "figures", surface, top),
     )
 

@@ -144,10 +144,14 @@ def checks(summary: dict[str, Any]) -> list[Check]:
     found = summary["filters"][0]
     sides = zip(("left", "right"), summary["touchdowns"].values(), strict=True)
     return [
-        Check("root mean square of the position, m", found["position_rmse"], 0.018),
-        Check("the same over the walk, m", found["position_rmse_walk"], 0.025),
-        Check("yaw, deg", float(np.degrees(found["yaw_rmse"])), 0.35),
-        Check("NEES of the position, 3 is right", found["mean_nees"], 4.0, 2.0),
+        Check("root mean square error of the position [m]", found["position_rmse"], 0.018),
+        Check(
+            "root mean square error of the position over the walk [m]",
+            found["position_rmse_walk"],
+            0.025,
+        ),
+        Check("root mean square error of yaw [deg]", float(np.degrees(found["yaw_rmse"])), 0.35),
+        Check("mean NEES of the position, 3 expected", found["mean_nees"], 4.0, 2.0),
         *(Check(f"touchdowns on the {side}", count, 3, 3) for side, count in sides),
     ]
 

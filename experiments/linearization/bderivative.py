@@ -210,9 +210,9 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
             Check(f"{name}: error of the ball's image [m/m]", summary[name]["ball_error"], 1e-13)
             for name in ("linear", "bent")
         ),
-        Check("linear: maps", summary["linear"]["maps"], 1, 1),
-        Check("bent: maps", summary["bent"]["maps"], 2, 2),
-        Check("turning: differences err by their step, order", float(order), 1.1, 0.9),
+        Check("linear: number of maps", summary["linear"]["maps"], 1, 1),
+        Check("bent: number of maps", summary["bent"]["maps"], 2, 2),
+        Check("turning: order of the error of differences", float(order), 1.1, 0.9),
     ]
 
 

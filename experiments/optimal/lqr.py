@@ -232,7 +232,7 @@ def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
     (order,) = np.polyfit(np.log(entry["sizes"]), np.log(entry["gaps"]), 1)[:1]
     return [
         Check(f"{name}: the best design without saltation costs more, ratio", ratio, least=1.0),
-        Check(f"{name}: what the value function leaves out falls, order", float(order), least=0.5),
+        Check(f"{name}: order in which the value function's error falls", float(order), least=0.5),
     ]
 
 

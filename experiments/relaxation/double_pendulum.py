@@ -316,8 +316,8 @@ def run(config: Config, console: Console) -> Findings:
         summary,
         [locked_table(pairs), f"slope of the variations' remainders: {slope:.2f}"],
         [
-            Check("the stop lets go when events say, off by [s]", late, 1e-3),
-            Check("variations are of first order: slope of what remains", slope, 2.2, 1.8),
+            Check("difference of release times from those by events [s]", late, 1e-3),
+            Check("slope of the remainder of first-order variations", slope, 2.2, 1.8),
         ],
         draw=draw,
     )

@@ -185,7 +185,7 @@ def run(config: Config, console: Console) -> Findings:
         [table("Relaxed runs against Filippov's solution", columns, rows)],
         [
             *(Check(f"{name}: order of the error", o, 1.1, 0.9) for name, o in orders.items()),
-            Check("dry friction is the stick mode of mechanics, apart by [m]", apart, 1e-7),
+            Check("distance of dry friction from the stick mode of mechanics [m]", apart, 1e-7),
         ],
         draw=draw,
     )

@@ -266,9 +266,9 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     late = max(abs(found - exact) for _, found, exact in summary["stop_times"])
     lift = max(summary["lift_off"].values())
     return [
-        Check("events accumulate at the closed form's time, off by [s]", late, 1e-7),
+        Check("difference of accumulation times from the closed form [s]", late, 1e-7),
         Check("order of the relaxed flow in epsilon", summary["flow_slope"], 0.6, 0.4),
-        Check("the ball lifts off when it is pulled, after [s]", lift, 0.01),
+        Check("delay of lifting off after the pull [s]", lift, 0.01),
     ]
 
 

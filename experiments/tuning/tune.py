@@ -221,8 +221,16 @@ def findings(
         summary,
         printed(summary),
         [
-            Check("error by that before", after.mean_error / before.mean_error, 0.9),
-            Check("peak input by that before", after.peak_input / before.peak_input, 1.0),
+            Check(
+                "mean error, as a part of that before tuning",
+                after.mean_error / before.mean_error,
+                0.9,
+            ),
+            Check(
+                "peak input, as a part of that before tuning",
+                after.peak_input / before.peak_input,
+                1.0,
+            ),
         ],
         draw=draw,
     )

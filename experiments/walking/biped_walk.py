@@ -153,10 +153,14 @@ def run(config: Config, console: Console) -> Findings:
             tables.start_table(gait, walks, config.steps),
         ],
         [
-            Check("the gait closes on simulation", gait.closing, 1e-8),
-            Check("its largest multiplier", summary["multipliers_open"][0], least=1.0),
-            Check("under feedback across touchdowns", summary["multipliers_closed"][0], 1.0),
-            Check("steps from the worst start", min(summary["steps_walked"]), least=config.steps),
+            Check("what the gait lacks to close in simulation", gait.closing, 1e-8),
+            Check("largest multiplier without feedback", summary["multipliers_open"][0], least=1.0),
+            Check("largest multiplier under feedback", summary["multipliers_closed"][0], 1.0),
+            Check(
+                "steps walked from the worst start",
+                min(summary["steps_walked"]),
+                least=config.steps,
+            ),
         ],
         {"gait": gait.orbit},
         draw=draw,
@@ -221,7 +225,7 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
         printed=[*first.printed, *printed],
         checks=[
             *first.checks,
-            Check("the gaits of all speeds close", max(r["closing"] for r in gaits), 1e-8),
+            Check("what gaits of all speeds lack to close", max(r["closing"] for r in gaits), 1e-8),
         ],
         draw=draw,
     )

@@ -102,12 +102,12 @@ def hold_claims(folder: RunFolder) -> None:
 
 
 def check_table(checks: Sequence[Check]) -> Table:
-    """Every claim with what was found, what would be right, and whether it holds."""
+    """Every claim with what was found, what is expected, and whether it holds."""
     rows = [
         (check.claim, f"{check.value:.3g}", _range(check), "yes" if check.holds else "NO")
         for check in checks
     ]
-    return table("Claims", ["claim", "found", "right", "holds"], rows)
+    return table("Claims", ["claim", "found", "expected", "holds"], rows)
 
 
 def _range(check: Check) -> str:
