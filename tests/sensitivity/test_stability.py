@@ -210,7 +210,9 @@ def test_the_pieces_are_those_of_the_linearization():
     orbit = periodic_orbit(system, mode, x0, section, horizon=5.0)
     directions = np.random.default_rng(0).normal(size=(50, 4))
     map = conewise(orbit.linearization)
-    np.testing.assert_allclose(map(directions), orbit.linearization.derivative(directions), atol=1e-12)
+    np.testing.assert_allclose(
+        map(directions), orbit.linearization.derivative(directions), atol=1e-12
+    )
     with pytest.raises(InputError, match="kink"):
         _ = orbit.return_jacobian
     step = 1e-6  # times curvature, which is below 100, is the error of differences
