@@ -45,6 +45,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid import DisturbedPolicy
 from hybridctl.hybrid.trajectory import Arc
+from hybridctl.sensitivity.radius import Radius
 from hybridctl.sensitivity.variation import InputChange, Variation
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 
@@ -89,12 +90,14 @@ class ValidationResult:
 
     remainders (directions, sizes): the largest over all samples. derivative_errors, reset_errors
     (steps,): the largest errors of either map against differences, relative to the differences.
+    radii: how large the deviations of the state may be, in the directions of the differences.
     """
 
     case: Case
     remainders: Array
     derivative_errors: Array
     reset_errors: Array
+    radii: tuple[Radius, ...]
 
     def slopes(self, sizes: tuple[float, ...]) -> Array:
         """Fitted slopes (directions,) of log remainder over log epsilon."""
@@ -158,7 +161,7 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
 def study(config: Config, case: Case, tick: Callable[[float], None]) -> ValidationResult:
     """Perturb one nominal trajectory in all directions."""
     rng = np.random.default_rng(config.seed)
-    remainders, correct, reset = [], [], []
+    remainders, correct, reset, radii = [], [], [], []
     reset_only = case.reset_only()
     for k in range(config.directions):
         direction = draw_direction(rng, case, config.input_size)
@@ -170,9 +173,14 @@ def study(config: Config, case: Case, tick: Callable[[float], None]) -> Validati
             differences = [runs.difference(step) for step in config.steps]
             correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
             reset.append([_relative(false, d) for d in differences])
+            radii.append(case.map.radius(direction.state, policy=case.policy))
         tick((k + 1) / config.directions)
     return ValidationResult(
-        case, np.array(remainders), np.array(correct).max(axis=0), np.array(reset).max(axis=0)
+        case,
+        np.array(remainders),
+        np.array(correct).max(axis=0),
+        np.array(reset).max(axis=0),
+        tuple(radii),
     )
 
 
@@ -316,6 +324,9 @@ def record(config: Config, result: ValidationResult) -> dict[str, Any]:
         "steps": config.steps,
         "derivative_errors": result.derivative_errors,
         "reset_only_errors": result.reset_errors,
+        "radii": [radius.size for radius in result.radii],
+        "order_changes": [radius.order.size for radius in result.radii],
+        "error_at_radius": result.radii[0].error,
         "best_derivative_error": float(result.derivative_errors.min()),
         "reset_only_error": float(result.reset_errors.min()),
     }
@@ -337,12 +348,22 @@ def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
                 ", ".join(f"{slope:.3f}" for slope in r["slopes"]),
                 f"{r['best_derivative_error']:.1e}",
                 f"{r['reset_only_error']:.1e}",
+                ", ".join(f"{size:.2g}" for size in r["radii"]),
+                ", ".join(f"{size:.2g}" for size in r["order_changes"]),
             )
         )
     return [
         table(
             f"First-order validation of {validated} (* simultaneous guards)",
-            ["case", "events [s]", "slopes of the remainder", "derivative error", "resets only"],
+            [
+                "case",
+                "events [s]",
+                "slopes of the remainder",
+                "derivative error",
+                "resets only",
+                "10 % off at",
+                "order changes at",
+            ],
             rows,
         ),
         f"slope farthest from 2: {summary['worst_slope']:.4f}; relative errors of the final "

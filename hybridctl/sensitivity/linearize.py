@@ -43,6 +43,7 @@ from hybridctl.sensitivity.order import (
 from hybridctl.sensitivity.phantoms import Phantoms
 from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.radius import Radius, radius_of
 from hybridctl.sensitivity.simultaneous import (
     PhantomInput,
     held_law,
@@ -201,6 +202,25 @@ class Linearization:
         size. `input_change` is the direction of the input.
         """
         return replace(self, nearby=()).follow(direction, input_change).state
+
+    def radius(
+        self,
+        direction: ArrayLike,
+        *,
+        policy: Policy | InputLaw | None = None,
+        error: float = 0.1,
+    ) -> Radius:
+        """How large a deviation along a direction (ndx,) may be, in units of it.
+
+        Where the map is off by the relative `error` of what it predicts, in the Euclidean norm of
+        the tangent space, and where the order of events changes first: see `radius`. Some motions
+        from deviated starts are simulated for it. policy: the one that made the run, whose laws
+        have derivatives; by default the recorded input is replayed.
+
+        Raises `InputError` for a direction without effect, for a map under feedback without its
+        policy, and where no motion nearby has the events of the run.
+        """
+        return radius_of(self, direction, policy, error)
 
     def follow(self, dx0: ArrayLike, input_change: InputChange | None = None) -> RunPassage:
         """What becomes of deviations dx0 (ndx,) or (m, ndx), and when they have the events."""

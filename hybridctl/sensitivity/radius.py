@@ -1,0 +1,235 @@
+r"""Up to which deviation a linearization may be believed, along a direction.
+
+With x(r) the end of the motion from :math:`x_0 + r d`, and Dx its exact first derivative there,
+
+.. math:: x(r) - x(0) - r\, Dx(0)\, d = \int_0^r (Dx(\rho) - Dx(0))\, d\, d\rho
+          \approx \tfrac12 r\, (Dx(r) - Dx(0))\, d,
+
+from linearizations at both ends. Where the order of events changes on the way, the error is that of
+the kink besides, known from the events that meet as one piecewise affine jump.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, number, vector
+from hybridctl.errors import HybridctlError, InputError
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.policy import History, Policy
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.sensitivity.order import OrderChange, order_change
+
+if TYPE_CHECKING:
+    from hybridctl.sensitivity.linearize import Linearization
+
+_FIRST = 1e-2  # of 1 + |x0|: the deviation that is tried first
+_INSIDE = 0.9  # of the deviation at which the order changes: a run that has it still
+_STEPS = 24
+_FARTHER = 30.0  # times the last deviation that is tried
+_NEAR = 2.0  # a radius predicted from a deviation within this factor of it
+_SCAN = 400
+_ASIDE = 1e-6  # of a deviation: how far on an affine piece is asked again for its slope
+
+
+@dataclass(frozen=True, eq=False)
+class Radius:
+    """Sizes of a deviation along a direction, in units of the direction, at which a map ends.
+
+    size: where its error is the relative `error`. order: where the order of events changes first.
+    curvature: where the error would be that without a change of the order. second (ndx+,): the
+    second derivative of the end.
+    """
+
+    size: float
+    order: OrderChange
+    curvature: float
+    second: Array
+    error: float
+
+    def __float__(self) -> float:
+        return self.size
+
+
+def radius_of(
+    lin: Linearization,
+    direction: ArrayLike,
+    policy: Policy | InputLaw | None,
+    error: float,
+) -> Radius:
+    """See `Linearization.radius`."""
+    run = lin.trajectory
+    d = vector("direction", direction, run.arcs[0].space.ndx)
+    error = number("error", error, above=0.0, at_most=1.0)
+    slope = lin.derivative(d)
+    if not d.any() or not slope.any():
+        raise InputError("direction must change the end of the run to first order")
+    if lin.gains is not None and policy is None:
+        raise InputError("policy must be given: the one under whose feedback the map is")
+    order = order_change(lin, d)
+    base, ends = lin, order
+    while True:
+        beyond = _Beyond(base, d, policy)
+        second, curvature = beyond.curvature(ends.size, error)
+        wider = None if lin.nearby or ends.size >= curvature else beyond.merged(ends)
+        if wider is None:
+            break
+        base, ends = wider, order_change(wider, d)
+    size = min(curvature, ends.size)
+    if base is not lin:
+        sizes = np.geomspace(order.size, size, _SCAN)[:, None]
+        off = base.follow(sizes * d).state - sizes * slope + 0.5 * sizes**2 * second
+        wrong = np.linalg.norm(off, axis=1) >= error * sizes[:, 0] * np.linalg.norm(slope)
+        size = float(sizes[wrong.argmax(), 0]) if wrong.any() else size
+    return Radius(size, order, curvature, second, error)
+
+
+@dataclass(frozen=True, eq=False)
+class _Beyond:
+    """Motions from deviations along a direction."""
+
+    lin: Linearization
+    direction: Array
+    policy: Policy | InputLaw | None
+
+    def curvature(self, ordered: float, error: float) -> tuple[Array, float]:
+        """The second derivative of the end, and the deviation at which it makes the error.
+
+        ordered: the deviation up to which the map may know what happens.
+        """
+        run, length = self.lin.trajectory, float(np.linalg.norm(self._slope(0.0)))
+        start = run.arcs[0](run.start)
+        first = _FIRST * (1.0 + float(np.abs(start).max())) / float(np.linalg.norm(self.direction))
+        most = _INSIDE * ordered
+        size = min(first, most)
+        for _ in range(_STEPS):
+            change = self._change(size)
+            if change is None:
+                most = size = 0.25 * size
+                continue
+            ratio = float(np.linalg.norm(change)) / length
+            found = size * 2.0 * error / ratio if ratio > 0.0 else np.inf
+            following = min(found, _FARTHER * size, most)
+            if following == size or size / _NEAR <= found <= _NEAR * size:
+                return change / size, found
+            size = following
+        raise InputError(
+            f"no motion along direction has the events of the run: tried {size:.3g} of it"
+        )
+
+    def merged(self, order: OrderChange) -> Linearization | None:
+        """The map with events that meet as one jump; None where they cannot be."""
+        from hybridctl.sensitivity.linearize import linearize
+
+        run, (first, last) = self.lin.trajectory, order.events or (-1, -1)
+        if first < 0 or last == len(run.events):
+            return None
+        groups = [g for g in self.lin.nearby if g.first <= last and g.last >= first]
+        lags = [
+            run.events[k + 1].time - run.events[k].time
+            for g in groups
+            for k in range(g.first, g.last)
+        ]
+        window = max([run.events[last].time - run.events[first].time, *lags])
+        try:
+            found = linearize(
+                self.lin.system,
+                run,
+                policy=self.policy,
+                merge=window * (1.0 + 1e-9),
+                rtol=self.lin.rtol,
+                atol=self.lin.atol,
+            )
+        except HybridctlError:
+            return None
+        together = any(g.first <= first and last <= g.last for g in found.nearby)
+        return found if together else None
+
+    def _slope(self, size: float) -> Array:
+        """The derivative of the prediction by the size of the deviation."""
+        if not self.lin.nearby or size == 0.0:
+            return self.lin.derivative(self.direction)
+        near, far = self.lin.follow(np.outer((1.0, 1.0 + _ASIDE), size * self.direction)).state
+        return np.asarray((far - near) / (_ASIDE * size))
+
+    def _change(self, size: float) -> Array | None:
+        """(Dx(size) - Dx(0)) d; None where the motion from there has other events."""
+        from hybridctl.sensitivity.linearize import linearize
+
+        lin, run = self.lin, self.lin.trajectory
+        arc = run.arcs[0]
+        start = arc.space.normalize(arc.space.integrate(arc(run.start), size * self.direction))
+        policy = Replay(run) if self.policy is None else self.policy
+        tolerances = {"rtol": lin.rtol, "atol": lin.atol}
+        try:
+            moved = simulate(
+                lin.system,
+                arc.mode,
+                start,
+                (run.start, run.end),
+                policy,
+                event_window=0.0,
+                **tolerances,  # type: ignore[arg-type]
+            )
+            if not _same_events(lin, moved):
+                return None
+            there = linearize(lin.system, moved, policy=self.policy, **tolerances)
+            return there.derivative(self.direction) - self._slope(size)
+        except HybridctlError:
+            return None
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """The policy of a run's recorded input, on after the ends of its arcs as it goes there.
+
+    It changes at the events of the run, once all guards of one have fired.
+    """
+
+    run: HybridTrajectory
+
+    def law(self, history: History) -> InputLaw:
+        """The input of the arc that the events so far lead to."""
+        return partial(_recorded, self.run.arcs[self._arc(history)])
+
+    def next_change(self, history: History) -> float:
+        """The time of the next event of the run if it is one without guards."""
+        k = self._arc(history)
+        following = self.run.events[k : k + 1]
+        return following[0].time if following and not following[0].guards else np.inf
+
+    def _arc(self, history: History) -> int:
+        fired = sum(len(event.guards) for event in history.events)
+        changed = sum(not event.guards for event in history.events)
+        for k, event in enumerate(self.run.events):
+            fired -= len(event.guards)
+            changed -= not event.guards
+            if fired < 0 or changed < 0:
+                return k
+        return len(self.run.events)
+
+
+def _recorded(arc: Arc, t: float, x: Array) -> Array:
+    at = min(max(t, arc.start), arc.end)
+    return np.asarray(arc.input(at) + (t - at) * arc.input_rate(at))
+
+
+def _same_events(lin: Linearization, moved: HybridTrajectory) -> bool:
+    """Whether a run has the events of a map, in its order, those that are one jump in any."""
+    run, names = lin.trajectory, [name for event in moved.guard_events for name in event.guards]
+    last = {k: g.last for g in lin.nearby for k in range(g.first, g.last)}
+    expected = list[str]()
+    for k, event in enumerate(run.events):
+        expected += event.guards
+        if k not in last:
+            count = len(expected)
+            if sorted(names[:count]) != sorted(expected):
+                return False
+            names, expected = names[count:], []
+    return not names and moved.final_mode == run.final_mode

@@ -1,0 +1,137 @@
+"""How far linearizations hold: the radius against the errors of simulations beside the run."""
+
+import numpy as np
+import pytest
+from hybridctl.robots import ball
+from sensitivity.close_guards import BEFORE, CloseGuards
+from sensitivity.test_nearby import spread
+
+import hybridctl as hc
+from hybridctl.errors import GuardViolatedError, InputError
+from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.mode import FieldJacobian
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-11}
+SPAN = (0.0, 3.0 * BEFORE)
+FINE = np.geomspace(1.0 / 8.0, 8.0, 61)
+
+
+def first_wrong(system, mode, x0, run, lin, direction, radius, span, policy=None, error=0.1):
+    """The first of a fine series of sizes at which the measured error is that of the radius."""
+    for size in radius * FINE:
+        try:
+            moved = hc.simulate(
+                system, mode, x0 + size * direction, span, policy, event_window=0.0, **TIGHT
+            )
+        except GuardViolatedError:  # the start is behind a guard, after its event
+            return size
+        predicted = lin.follow(size * direction).state
+        off = np.linalg.norm(moved.final_state - run.final_state - predicted)
+        if off >= error * np.linalg.norm(predicted):
+            return size
+    return np.inf
+
+
+def check(seeds, lags):
+    """Within a factor of two for all of them, merged or not; by how many the order ends it."""
+    ordered = 0
+    for seed in seeds:
+        n = 2 + seed % 2
+        case, rng = CloseGuards(seed, n, seed // 2 % 2 == 1), np.random.default_rng(seed)
+        shares = spread(rng, n)
+        for lag in lags:
+            x0 = case.start(lag * shares)
+            run = hc.simulate(case.system, case.first, x0, SPAN, event_window=0.0, **TIGHT)
+            d = rng.normal(size=2 * n)
+            d /= np.linalg.norm(d)
+            for merge in (None, 0.05):
+                lin = hc.linearize(case.system, run, merge=merge, **TIGHT)
+                radius = lin.radius(d)
+                found = first_wrong(case.system, case.first, x0, run, lin, d, radius.size, SPAN)
+                assert 0.5 <= radius.size / found <= 2.0, (seed, lag, merge, radius, found)
+                ordered += radius.order.size < radius.size < 0.1 * radius.curvature
+    return ordered
+
+
+def test_the_radius_is_where_the_error_is_a_tenth():
+    assert check(range(2), (1e-9, 1e-4)) >= 2
+
+
+@pytest.mark.slow
+def test_the_radius_of_fifty_systems():
+    assert check(range(50), (1e-9, 1e-6, 1e-4, 1e-2)) >= 50
+
+
+def test_a_falling_ball_by_hand():
+    """Dropped from h, it hits at sqrt(2 h / g) with speed sqrt(2 g h), and rebounds with e of it.
+
+    At a fixed time its height afterwards is that of the time since: curved by the square roots.
+    """
+    e, g, height, end = 0.8, 9.81, 1.0, 0.6
+    parameters = ball.Parameters(restitution=e, friction=0.0, slope=0.0, gravity=g)
+    system = ball.system(parameters)
+    x0 = np.array([0.0, height, 0.0, 0.0])
+
+    def last(h):
+        hit = np.sqrt(2.0 * h / g)
+        up, t = e * g * hit, end - hit
+        return np.array([0.0, up * t - 0.5 * g * t**2, 0.0, up - g * t])
+
+    run = hc.simulate(system, ("open",), x0, (0.0, end), **TIGHT)
+    lin = hc.linearize(system, run, **TIGHT)
+    up = np.array([0.0, 1.0, 0.0, 0.0])
+    radius = lin.radius(up)
+    step = 1e-4
+    second = (last(height + step) - 2.0 * last(height) + last(height - step)) / step**2
+    np.testing.assert_allclose(radius.second, second, atol=0.3 * np.abs(second).max())
+    slope = lin.derivative(up)
+    sizes = np.linspace(1e-3, 1.0, 1000)
+    off = [np.linalg.norm(last(height + r) - last(height) - r * slope) / r for r in sizes]
+    found = sizes[np.argmax(np.array(off) >= 0.1 * np.linalg.norm(slope))]
+    assert 0.7 <= radius.size / found <= 1.4
+    assert radius.size == radius.curvature < radius.order.size
+    assert float(lin.radius(up, error=0.01)) < 0.2 * float(radius)
+    np.testing.assert_allclose(lin.radius(2.0 * up).size, 0.5 * radius.size, rtol=1e-6)
+
+
+def bowl():
+    """x'' = -sin x + u: one mode, no events."""
+    mode = hc.Mode(
+        "go",
+        hc.VectorSpace(2),
+        lambda t, x, u: np.array([x[1], -np.sin(x[0]) + u[0]]),
+        1,
+        lambda t, x, u: FieldJacobian(
+            np.array([[0.0, 1.0], [-np.cos(x[0]), 0.0]]), np.array([[0.0], [1.0]])
+        ),
+    )
+    return hc.HybridSystem([mode], [])
+
+
+@pytest.mark.parametrize("fed_back", [False, True])
+def test_inputs_are_replayed_or_made_by_the_policy(fed_back):
+    """Under feedback of 3 x the bowl is nearly linear, so that the radius is larger."""
+    system, x0, d = bowl(), np.array([1.0, 0.0]), np.array([1.0, 0.0])
+    law = None
+    if fed_back:
+        gain = np.array([[-3.0, -1.0]])
+        law = DifferentiableLaw(lambda t, x: gain @ x, lambda t, x: gain, lambda t, x: np.zeros(1))
+    push = (lambda t, x: np.array([0.3 * np.cos(t)])) if law is None else law
+    run = hc.simulate(system, "go", x0, (0.0, 2.0), push, **TIGHT)
+    lin = hc.linearize(system, run, policy=law, **TIGHT)
+    radius = lin.radius(d, policy=law)
+    found = first_wrong(system, "go", x0, run, lin, d, radius.size, (0.0, 2.0), push)
+    assert 0.5 <= radius.size / found <= 2.0
+    assert radius.order == (np.inf, None)
+
+
+def test_what_has_no_radius_is_refused():
+    system = bowl()
+    run = hc.simulate(system, "go", [1.0, 0.0], (0.0, 1.0), **TIGHT)
+    lin = hc.linearize(system, run, **TIGHT)
+    with pytest.raises(InputError, match="direction must change"):
+        lin.radius([0.0, 0.0])
+    with pytest.raises(InputError, match="error must be"):
+        lin.radius([1.0, 0.0], error=0.0)
+    with pytest.raises(InputError, match="policy must be given"):
+        lin.closed_loop([[[1.0, 0.0]]]).radius([1.0, 0.0])
