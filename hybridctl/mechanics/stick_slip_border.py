@@ -8,7 +8,8 @@ a time of first order. Meanwhile velocities differ from those of the flow that f
 
 until J_t v = 0. Where the contact then sticks, and all others that took part in the impact stayed
 closed, nothing is left: these impulses act on the constraints alone that \nu obeys in the end, so
-that the whole is linear. Otherwise it is piecewise linear.
+that the whole is linear. So it is for any number of contacts at the border, whichever of them slip
+and in whatever order they stop. Otherwise it is piecewise linear.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hybridctl.mechanics.impact import ImpactResult
 from hybridctl.mechanics.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.selection import consistent
 from hybridctl.mechanics.tolerances import AT_LIMIT, DECELERATES, PROBE_SPEED, SAME_PIECE
+from hybridctl.sensitivity.pieces import inside
 
 
 def impact_border(
@@ -40,10 +42,15 @@ def impact_border(
     """
     if not result.border:
         return None
-    groups = _distinct(impact_pieces(dynamics, q, v, result))
+    pieces = [piece for piece in impact_pieces(dynamics, q, v, result) if _occurs(piece)]
+    groups = _distinct(pieces)
     if len(groups) == 1:
         return None
     names = ", ".join(repr(dynamics.contacts[i].name) for i in result.border)
+    again = _held_again(dynamics, q, result, modes, u, pieces)
+    if again is not None:
+        nowhere = GuardJacobian(np.zeros(()), np.zeros(2 * len(v)), np.zeros(len(u)))
+        return ResetBorder(f"{names} slips", nowhere, _reset(again, u), _reset(again, u))
     stick, slip = _stick_and_slip(groups, result, names)
     distance, held = slip.slack[0], _velocity(stick)
     change = _velocity(slip) - held
@@ -82,6 +89,48 @@ def clearly_held(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes:
                 f"contact {dynamics.contacts[i].name!r} only just sticks after the event, by "
                 "static friction above kinetic friction: there is no derivative there"
             )
+
+
+def _occurs(piece: ImpactPiece) -> bool:
+    """Whether perturbations in more than a thin wedge have a piece.
+
+    Contacts of one body that friction holds against each other cannot slip apart.
+    """
+    return not len(piece.slack) or inside(piece.slack) is not None
+
+
+def _held_again(
+    dynamics: ContactDynamics,
+    q: Array,
+    result: ImpactResult,
+    modes: Modes,
+    u: Array,
+    pieces: Sequence[ImpactPiece],
+) -> Array | None:
+    """The derivative (nv, 2 nv) of velocities where all contacts at the border stick in the end.
+
+    If no other contact has parted, it does not matter which of them slip briefly and how long. None
+    where contacts go on otherwise. Raises `InputError` where others do not go on as after the
+    event while these slip.
+    """
+    border = result.border
+    parted = any(s != OPEN and m == OPEN for s, m in zip(result.states, modes, strict=True))
+    found = {tuple(piece.derivatives.states[i] for i in border): piece for piece in pieces}
+    stick = found.pop((STICK,) * len(border), None)
+    loose = parted or any(modes[i] != STICK for i in border)
+    if loose or stick is None or any({OPEN, CLOSED} & set(states) for states in found):
+        return None
+    for states, piece in found.items():
+        z = inside(piece.slack)
+        assert z is not None
+        push = (_velocity(piece) - _velocity(stick)) @ z / float((piece.slack @ z).max())
+        changed = dict(zip(border, states, strict=True))
+        brief = tuple(changed.get(i, mode) for i, mode in enumerate(modes))
+        after = result.velocity_after + PROBE_SPEED * push
+        if np.abs(push).max() > SAME_PIECE and not consistent(dynamics, q, after, u, brief):
+            names = ", ".join(repr(dynamics.contacts[i].name) for i in border)
+            raise InputError(_others(names, brief))
+    return _velocity(stick)
 
 
 def _distinct(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
@@ -133,13 +182,7 @@ def _left(
     v, moving = result.velocity_after, [i for i in result.border if after[i] != OPEN]
     names = ", ".join(repr(dynamics.contacts[i].name) for i in moving)
     if not consistent(dynamics, q, v + PROBE_SPEED * push, u, brief):
-        raise InputError(
-            f"while contacts {names} slip from the border of stick and slip, others do not go on "
-            f"as after the event: {brief} is not consistent"
-        )
-    parted = any(s != OPEN and m == OPEN for s, m in zip(result.states, after, strict=True))
-    if not parted and all(after[i] == STICK for i in moving):
-        return np.zeros(len(push))
+        raise InputError(_others(names, brief))
     if SLIP in (brief[i] for i in moving):
         raise InputError(_unstopped(names))
     phase = dynamics.phase(brief)
@@ -165,6 +208,13 @@ def _velocity(piece: ImpactPiece) -> Array:
 def _reset(velocity: Array, u: Array) -> ResetJacobian:
     nv, n = velocity.shape
     return ResetJacobian(np.zeros(n), np.vstack([np.eye(nv, n), velocity]), np.zeros((n, len(u))))
+
+
+def _others(names: str, brief: Modes) -> str:
+    return (
+        f"while contacts {names} slip from the border of stick and slip, others do not go on as "
+        f"after the event: {brief} is not consistent"
+    )
 
 
 def _independent(names: str) -> str:

@@ -49,6 +49,34 @@ class ParameterSensitivity:
         dp: values in the order of `names`, or changes by name. dx0 (ndx,) or (m, ndx): of the
         start, by default none. `input_change`: du(t) (nu,). Raises `InputError`.
         """
+        joint = self._joint(dp, dx0)
+        return self.linearization(joint, input_change)[..., : -len(self.names)]
+
+    def derivative(
+        self,
+        dp: Mapping[str, float] | ArrayLike,
+        dx0: ArrayLike | None = None,
+        input_change: InputChange | None = None,
+    ) -> Array:
+        """The one-sided derivative along directions, of any size: see `Linearization.derivative`.
+
+        Arguments and shapes are those of a call.
+        """
+        joint = self._joint(dp, dx0)
+        return self.linearization.derivative(joint, input_change)[..., : -len(self.names)]
+
+    def closed_loop(
+        self, gains: Sequence[Gain | ArrayLike], phantom_gains: PhantomGains | None = None
+    ) -> ParameterSensitivity:
+        """The map under feedback of the state, see `Linearization.closed_loop`."""
+        n = len(self.names)
+        padded = [_padded_gain(f"gains[{k}]", gain, n) for k, gain in enumerate(gains)]
+
+        phantom = None if phantom_gains is None else partial(_padded_phantom, phantom_gains, n)
+        return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
+
+    def _joint(self, dp: Mapping[str, float] | ArrayLike, dx0: ArrayLike | None) -> Array:
+        """Deviations (..., ndx + np) of state and parameters."""
         n, changes = len(self.names), self._changes(dp)
         ndx = self.linearization.trajectory.arcs[0].space.ndx - n
         start = np.zeros(ndx) if dx0 is None else array("dx0", dx0)
@@ -61,17 +89,7 @@ class ParameterSensitivity:
                 f"dx0 and dp must have as many rows, got shapes {start.shape} and {changes.shape}"
             ) from error
         both = [np.broadcast_to(a, (*rows, a.shape[-1])) for a in (start, changes)]
-        return self.linearization(np.concatenate(both, axis=-1), input_change)[..., :-n]
-
-    def closed_loop(
-        self, gains: Sequence[Gain | ArrayLike], phantom_gains: PhantomGains | None = None
-    ) -> ParameterSensitivity:
-        """The map under feedback of the state, see `Linearization.closed_loop`."""
-        n = len(self.names)
-        padded = [_padded_gain(f"gains[{k}]", gain, n) for k, gain in enumerate(gains)]
-
-        phantom = None if phantom_gains is None else partial(_padded_phantom, phantom_gains, n)
-        return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
+        return np.concatenate(both, axis=-1)
 
     def _changes(self, dp: Mapping[str, float] | ArrayLike) -> Array:
         n = len(self.names)

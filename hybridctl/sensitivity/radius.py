@@ -34,6 +34,7 @@ _INSIDE = 0.9  # of the deviation at which the order changes: a run that has it 
 _STEPS = 24
 _FARTHER = 30.0  # times the last deviation that is tried
 _NEAR = 2.0  # a radius predicted from a deviation within this factor of it
+_NODES = np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])  # of a first guess
 _SCAN = 400
 _ASIDE = 1e-6  # of a deviation: how far on an affine piece is asked again for its slope
 
@@ -117,11 +118,27 @@ class _Beyond:
             found = size * 2.0 * error / ratio if ratio > 0.0 else np.inf
             following = min(found, _FARTHER * size, most)
             if following == size or size / _NEAR <= found <= _NEAR * size:
-                return change / size, found
+                return change / size, self._crossing(min(found, 2.0 * most), most, error)
             size = following
         raise InputError(
             f"no motion along direction has the events of the run: tried {size:.3g} of it"
         )
+
+    def _crossing(self, guess: float, most: float, error: float) -> float:
+        """Where the error is reached first, by the integral of derivatives up to twice a guess."""
+        size, left, before, wrong = 0.0, np.zeros_like(self._slope(0.0)), 0.0, 0.0
+        change = left
+        for node in np.unique(np.minimum(_NODES * guess, most)).tolist():
+            there = self._change(node)
+            if there is None:
+                break
+            left = left + 0.5 * (node - size) * (change + there)
+            predicted = np.linalg.norm(self.lin.follow(node * self.direction).state)
+            wrong = float(np.linalg.norm(left) / predicted)
+            if wrong >= error:
+                return size + (node - size) * (error - before) / (wrong - before)
+            size, change, before = node, there, wrong
+        return size * error / wrong if wrong > 0.0 else np.inf
 
     def merged(self, order: OrderChange) -> Linearization | None:
         """The map with events that meet as one jump; None where they cannot be."""

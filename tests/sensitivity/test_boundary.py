@@ -189,6 +189,58 @@ def test_a_slip_in_a_surface_that_friction_does_not_stop_is_refused():
         hc.jump_derivative(system, event)
 
 
+def landing_level(width, height, friction, slide):
+    """A plank that falls level from rest at 1 m/s, sliding at `slide` m/s."""
+    system = block.system(block.Parameters(width=width, height=height, friction=friction))
+    return system, np.array([0.0, 0.5 * height + 0.025, 0.0, slide, -1.0, 0.0])
+
+
+def assert_one_sided(system, x0, end, count=3):
+    """Differences of runs on one side, extrapolated, agree with the linearization to 1e-5."""
+    mode = ("open", "open")
+    run = hc.simulate(system, mode, x0, (0.0, end), **TIGHT)
+    lin = hc.linearize(system, run, **TIGHT)
+    for d in np.random.default_rng(0).normal(size=(count, 6)):
+        d /= np.linalg.norm(d)
+        quotients = []
+        for h in (1e-5, 0.5e-5):
+            moved = hc.simulate(system, mode, x0 + h * d, (0.0, end), event_window=0.0, **TIGHT)
+            quotients.append((moved.final_state - run.final_state) / h)
+        found, expected = 2.0 * quotients[1] - quotients[0], lin.derivative(d)
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_corners_that_hold_each_other_are_at_the_border_together():
+    """The second corner to land has the first one pull with all the friction it has, inwards.
+
+    Neither can slip away from the other, and one that slips while the other sticks is held again.
+    """
+    system, x0 = landing_level(0.1, 0.02, 0.5, 0.0)
+    event = only_event(system, ("open", "open"), x0, 0.05)
+    after_one = hc.jump_derivative(system, event).jump(frozenset({0}), 1)
+    assert np.abs(after_one.state[3:] @ np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0])).max() < 1e-12
+    assert_one_sided(system, x0, 0.06)
+
+
+@pytest.mark.parametrize("friction", [0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("size", [(0.1, 0.02), (0.3, 0.05), (1.0, 0.1)])
+@pytest.mark.parametrize("slide", [0.0, 0.2])
+def test_a_plank_that_lands_level(size, friction, slide):
+    assert_one_sided(*landing_level(*size, friction, slide), 0.06, count=2)
+
+
+def test_level_landings_that_are_refused_end_elsewhere_beside_it():
+    """A high block is thrown off its other corner: the flow jumps, and the event is named."""
+    system, x0 = landing_level(0.1, 0.3, 0.5, 0.0)
+    run = hc.simulate(system, ("open", "open"), x0, (0.0, 0.04), **TIGHT)
+    with pytest.raises(AmbiguousEventError, match=r"event 0 at t = 0\.0225.*left closes, right"):
+        hc.linearize(system, run)
+    for h in (1e-4, 1e-6):
+        tilted = x0 + h * np.eye(6)[2]
+        moved = hc.simulate(system, ("open", "open"), tilted, (0.0, 0.04), on_zeno="rest", **TIGHT)
+        assert np.abs(moved.final_state - run.final_state).max() > 0.1
+
+
 def test_corners_that_land_together_at_the_border_are_refused():
     """A block falls flat, sideways at mu |v_n|."""
     p = block.Parameters(friction=0.3)
