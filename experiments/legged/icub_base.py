@@ -238,7 +238,9 @@ def _tilted(config: Config, recording: LeggedLog, error: Error) -> BaseOutcome:
     """The filter with one kind of error from a start that is turned about x."""
     angle = np.radians(config.tilted)
     s = config.settings
-    s = replace(s, error=error, start=replace(s.start, tilt=max(float(angle), s.start.tilt)))
+    s = replace(
+        s, error=error, start=replace(s.deviations, tilt=max(float(angle), s.deviations.tilt))
+    )
     roll, pitch, yaw = recording.truth.angles[0]
     turn = Rotation.from_rotvec([angle, 0.0, 0.0]) * Rotation.from_euler("ZYX", [yaw, pitch, roll])
     return filtered(error, s, recording, orientation=turn.as_quat().tolist())

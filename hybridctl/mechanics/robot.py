@@ -104,7 +104,8 @@ class Robot:
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
-        mass = sum(float(inertia.mass) for inertia in list(self._model.inertias)[1:])
+        masses = [float(inertia.mass) for inertia in self._model.inertias]
+        mass, self.mass = sum(masses[1:]), sum(masses)
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
         self.passive = Passive.of(
             self.joints, self._model.damping, stiffness or {}, rest or {}, damping or {}

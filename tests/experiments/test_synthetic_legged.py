@@ -1,12 +1,17 @@
 """A trotting quadruped and a walker with truth: the filter is consistent, over many runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from oracles import walking_robots as synthetic
 from scipy.spatial.transform import Rotation
 
 from hybridctl.estimation.judgement import band, nees
+from hybridctl.estimation.legged.hypotheses import ContactEvidence, timed
+from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.rotation import matrix
+from hybridctl.estimation.record import Series
 
 RATE = 200.0
 GAIT = synthetic.Gait()
@@ -73,3 +78,47 @@ def test_the_whole_error_of_a_quadruped_counts():
 def test_they_know_how_wrong_they_are_over_a_hundred_runs(name):
     consistency = band(*zip(*squares(name, range(100), 2.0), strict=True))
     assert consistency.inside, consistency
+
+
+@pytest.mark.parametrize("evidence", [None, ContactEvidence()])
+def test_a_robot_that_walks_already_needs_no_standing_and_no_thresholds(evidence):
+    """Defaults but for the sensors' noise: thresholds by weight, steps as short as forces say.
+
+    Its velocity, unknown at first, is known to 3 cm/s after 0.2 s: that is what 1 mrad of the
+    encoders make of 0.3 m in so many samples, and of biases that nobody knows.
+    """
+    made = synthetic.settings("solo12")
+    settings = replace(made, touch_force=None, lift_force=None, start=None, standing=0.0)
+    settings = replace(settings, uniform_clock=False, evidence=evidence)
+    estimator = settings.build(synthetic.robot("solo12"))
+    log = synthetic.log(estimator, "solo12", GAIT, 2.0, RATE, 3)
+    half = 0.5 * 9.81 * synthetic.robot("solo12").mass  # two feet bear the robot at a time
+    loads = {
+        foot: Series(log.times, half * log.standing[:, k : k + 1])
+        for k, foot in enumerate(estimator.base.feet)
+    }
+    readings = replace(log.readings, loads=loads)
+    begin = {"heading": log.motion.heading(0.0), "position": log.motion.position(0.0)}
+    result = estimator.run(readings, estimator.start(readings, **begin))
+    assert estimator.flags(readings, result) == ()
+    roots = [estimator.root(s.estimate) for s in result.steps if s.channel == ANGLES]
+    off = np.array([r.velocity - log.motion.velocity(r.time) for r in roots if r.time > 0.2])
+    assert np.sqrt((off**2).sum(axis=1).mean()) < 0.03
+    away = np.array([r.position - log.motion.position(r.time) for r in roots])
+    assert np.linalg.norm(away, axis=1).max() < 0.02
+    last = result.steps[-1].estimate
+    assert last.mode == log.mode(len(log.times) - 1)
+    square, degrees = synthetic.squared_error(estimator, last, log)
+    assert 0.3 * degrees < square < 2.0 * degrees
+
+
+def test_steps_are_as_long_as_forces_say():
+    """A trot of 0.5 s: feet stand 0.3 s and swing 0.2 s, known to a sample at either end."""
+    estimator = synthetic.estimator_of("solo12")
+    log = synthetic.log(estimator, "solo12", GAIT, 2.0, RATE, 0)
+    loads = log.readings.loads.values()
+    found = timed(ContactEvidence(), estimator.contact, loads)
+    assert 0.2 - 2.0 / RATE <= found.step <= 0.3 + 2.0 / RATE
+    assert (found.window, found.rate) == (found.step / 20.0, 1.0 / found.step)
+    assert timed(ContactEvidence(step=0.7), estimator.contact, loads).step == 0.7
+    assert timed(ContactEvidence(), estimator.contact, []).step == 1.0

@@ -273,7 +273,7 @@ def squared_error(estimator: BaseEstimator, estimate: Estimate, found: Log) -> t
 
 def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
     """The truth at the start with an error of the covariance that the settings claim."""
-    rng, s = np.random.default_rng(seed), estimator.settings.start
+    rng, s = np.random.default_rng(seed), estimator.settings.deviations
     key = (OPEN,) * len(estimator.base.feet)
     space = estimator.base.space(key)
     spread = np.repeat([s.tilt, s.position, s.velocity, s.gyroscope, s.accelerometer], 3)

@@ -20,13 +20,15 @@ from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.hypotheses import (
+    STEP,
     ContactEvidence,
     ContactHypotheses,
     foot_motion,
+    timed,
 )
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
-from hybridctl.estimation.legged.readings import Hysteresis, Readings, signal_name
+from hybridctl.estimation.legged.readings import Hysteresis, Readings, signal_name, stretches
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
 from hybridctl.estimation.legged.system import (
@@ -62,25 +64,35 @@ class Start(Settings):
     accelerometer: NotNegative = 5e-2
 
 
+WALKING = Start(tilt=0.1, velocity=1.0, gyroscope=0.02, accelerometer=0.1)
+_SETTLED = 0.5  # s of walking, over which the mean force points up
+_SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift
+_SHORT = 0.2  # of the time of a step: a contact that is shorter is chatter
+_CHATTER = 0.2  # share of contacts
+
+
 @dataclass(frozen=True)
 class BaseSettings:
     """What a legged base's filter is made of.
 
     inertial: the frame of the inertial sensor. feet: frames that touch the ground. touch_force,
     lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
-    so (see `Hysteresis`). evidence: contact by hypotheses that motion and forces weigh (see
-    `hypotheses`), None for thresholds. weight: in N, for a force that is missing; None keeps the
-    contact as it was. ground: height of level ground in m, None where it is not known.
+    so (see `Hysteresis`); None for two thirds of the weight that each of all feet would bear, and
+    for half of the other. evidence: contact by hypotheses that motion and forces weigh (see
+    `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
+    thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
+    of level ground in m, None where it is not known.
     uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
-    robot stands still, over which biases of the gyroscope and tilt are averaged. error: how
-    deviations are written (see `BaseSpace`). gate: the probability with which right angles pass,
-    None takes all.
+    robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
+    walks already, whose tilt is the mean of half a second, and whose biases are zero. start: None
+    for `Start()`, and `WALKING` without standing. error: how deviations are written (see
+    `BaseSpace`). gate: the probability with which right angles pass, None takes all.
     """
 
     inertial: str
     feet: tuple[Foot, ...]
-    touch_force: float
-    lift_force: float
+    touch_force: float | None = None
+    lift_force: float | None = None
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
@@ -89,21 +101,41 @@ class BaseSettings:
     error: Error = "left"
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
-    start: Start = field(default_factory=Start)
+    start: Start | None = None
     gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
 
     def __post_init__(self) -> None:
         flag("uniform_clock", self.uniform_clock)
-        number("standing", self.standing, above=0.0)
+        number("standing", self.standing, at_least=0.0)
         member("error", self.error, ERRORS)
-        Hysteresis(self.touch_force, self.lift_force)
+        self.contact(1.0)
         instance("noise", self.noise, BaseNoise)
-        instance("start", self.start, Start)
+        if self.start is not None:
+            instance("start", self.start, Start)
         if self.evidence is not None and self.ground is not None:
             raise InputError("ground is compared at touchdowns by thresholds: leave out evidence")
         down = vector("gravity", self.gravity, 3)
         if down[0] or down[1] or not down[2] < 0.0:
             raise InputError(f"gravity must point down along z, got {self.gravity}")
+
+    @property
+    def walking(self) -> bool:
+        """Whether the robot walks from the start."""
+        return self.standing == 0.0
+
+    @property
+    def deviations(self) -> Start:
+        """Those at the start."""
+        return self.start or (WALKING if self.walking else Start())
+
+    def contact(self, weight: float) -> Hysteresis:
+        """The thresholds, of a robot whose weight in N is that of the settings, or else this."""
+        part = (self.weight or weight) / max(len(self.feet), 1)
+        on, off = self.touch_force, self.lift_force
+        ratio = _SHARES[0] / _SHARES[1]
+        if on is None:
+            on = _SHARES[0] * part if off is None else ratio * off
+        return Hysteresis(on, on / ratio if off is None else off)
 
     def build(self, robot: Robot) -> BaseEstimator:
         """The estimator of a robot with its root fixed. Raises `UnknownNameError` for a frame."""
@@ -133,12 +165,12 @@ class BaseEstimator:
         kinematics = LegKinematics(robot, settings.inertial, settings.feet)
         gravity = vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.error, settings.noise)
-        self.contact = Hysteresis(settings.touch_force, settings.lift_force)
+        self.contact = settings.contact(robot.mass * float(np.linalg.norm(gravity)))
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate)]
         if settings.ground is not None:
             measurements.append(ground_measurement(self.base, settings.gate))
-        on, off = settings.touch_force, settings.lift_force
+        on, off = self.contact.on, self.contact.off
         signals = [
             ContactSignal(signal_name(f), on, off, touches(f), lifts(f)) for f in self.base.feet
         ]
@@ -175,10 +207,10 @@ class BaseEstimator:
         if s.evidence is None:
             return record
         angles = record.channels[ANGLES].sorted()
-        channels = foot_motion(self.base.kinematics, angles, s.evidence.span)
-        if s.evidence.forces:
-            forces = readings.forces(s.weight)
-            channels |= {signal_name(foot): load for foot, load in forces.items()}
+        forces = readings.forces(s.weight) if s.evidence.forces else {}
+        evidence = timed(s.evidence, self.contact, forces.values())
+        channels = foot_motion(self.base.kinematics, angles, evidence.window)
+        channels |= {signal_name(foot): load for foot, load in forces.items()}
         return replace(record, channels={**channels, ANGLES: angles})
 
     def start(
@@ -190,9 +222,10 @@ class BaseEstimator:
         orientation: ArrayLike | None = None,
         standing: Sequence[str] | None = None,
     ) -> Estimate:
-        """The estimate at the first sample of a robot that stands still.
+        """The estimate at the first sample of a robot that stands still, or walks already.
 
-        Tilt and bias of the gyroscope are means over the time `standing` of the settings. heading:
+        Tilt and bias of the gyroscope are means over the time `standing` of the settings; of one
+        that walks, see `BaseSettings`. heading:
         the yaw of the root in rad; position: of the root in m. orientation: of the root as
         quaternion x, y, z, w, instead of tilt and heading. standing: feet in contact, by default
         those whose forces say so.
@@ -201,9 +234,10 @@ class BaseEstimator:
         record = self.record(given)
         assert record.inputs is not None
         times, u = record.inputs.times, record.inputs.values
-        still = times <= times[0] + self.settings.standing
+        walking = self.settings.walking
+        still = times <= times[0] + (_SETTLED if walking else self.settings.standing)
         rate, force = u[still, :3].mean(axis=0), u[still, 3:6].mean(axis=0)
-        s, weight = self.settings.start, self.settings.weight
+        s, weight = self.settings.deviations, self.settings.weight
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._root()
         if orientation is None:
@@ -212,7 +246,7 @@ class BaseEstimator:
             given_turn = vector("orientation", orientation, 4)
             x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
         x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
-        x[10:13] = rate
+        x[10:13] = 0.0 if walking else rate
         key = (OPEN,) * len(self.base.feet)
         space = self.base.space(key)
         spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
@@ -248,8 +282,11 @@ class BaseEstimator:
         for foot in self.base.feet:
             if foot not in self.base.standing(initial.mode):
                 initial = self.touched(initial, foot, u)
-        hypotheses = ContactHypotheses(self.base, self.filter, self.contact, evidence)
-        return hypotheses.run(record, initial)
+        names = [signal_name(foot) for foot in self.base.feet]
+        loads = [record.channels[name] for name in names if name in record.channels]
+        known = timed(evidence, self.contact, loads)
+        hypotheses = ContactHypotheses(self.base, self.filter, self.contact, known)
+        return hypotheses.run(record, initial, sure=not self.settings.walking)
 
     def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
         """How often each foot touched down, and lifted off."""
@@ -278,7 +315,34 @@ class BaseEstimator:
                 found.append(f"{100.0 * missing:.0f} % of the forces of {foot!r} missing")
         if result.rejected:
             found.append(f"{len(result.rejected)} rows of angles rejected")
+        evidence = self.settings.evidence or ContactEvidence()
+        known = timed(evidence, self.contact, self.readings(given).forces(None).values())
+        found += self._suspicious(result, _SHORT * (known.step or STEP))
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
+
+    def _suspicious(self, result: FilterResult, least: float) -> list[str]:
+        """Feet whose contacts are shorter than `least` s, and those that never change."""
+        times, found = result.times, []
+        changes = self.contact_changes(result)
+        walks = any(downs for downs, _ in changes.values())
+        for foot in self.base.feet:
+            stands = np.array([foot in self.base.standing(mode) for mode in result.modes])
+            lasted = np.array([times[b] - times[a] for a, b in stretches(stands)][1:-1])
+            short = int((lasted < least).sum())
+            if short > max(1.0, _CHATTER * len(lasted)):
+                found.append(
+                    f"{short} of {len(lasted)} contacts of {foot!r} are shorter than "
+                    f"{least:.3g} s: forces or evidence chatter, or steps are shorter than "
+                    "`evidence.step` says"
+                )
+            if walks and (stands.all() or not stands.any()):
+                always = "always" if stands.all() else "never"
+                found.append(
+                    f"{foot!r} is {always} in contact while others step: its force may have "
+                    f"another unit, or thresholds of {self.contact.on:.0f} and "
+                    f"{self.contact.off:.0f} N do not suit it"
+                )
+        return found
 
     def _root(self) -> tuple[Array, Array]:
         """Axes (3, 3) and origin (3,) of the root in the inertial frame."""

@@ -21,7 +21,7 @@ merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -49,26 +49,45 @@ _ROUNDING = 1e-9  # s, of stamps
 _LEAST = 1e-3  # weight of a hypothesis that still corrects
 
 
+STEP = 1.0  # s, where nothing tells
+
+
 @dataclass(frozen=True)
 class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
-    still, moving: standard deviations of the velocity of feet that stand and swing, m/s. span: s
-    over which the velocity is a mean. switches: of a foot, 1/s. swing: noise of feet that swing,
-    m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether those that are measured count.
+    still, moving: standard deviations of the velocity of feet that stand and swing, m/s. step: s
+    that a foot stands or swings, as a rule, None for what forces say (see `timed`). span: s over
+    which the velocity is a mean, None for a twentieth of a step. switches: of a foot, 1/s, None for
+    one in a step. swing: noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether
+    those that are measured count.
     """
 
     still: Positive = 0.06
     moving: Positive = 0.5
-    span: Positive = 0.05
-    switches: Positive = 1.0
+    step: Positive | None = None
+    span: Positive | None = None
+    switches: Positive | None = None
     swing: Positive = 1.0
     forces: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         number("moving", self.moving, above=self.still)
+        for name in ("step", "span", "switches"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), above=0.0)
         flag("forces", self.forces)
+
+    @property
+    def window(self) -> float:
+        """The span, s."""
+        return (self.step or STEP) / 20.0 if self.span is None else self.span
+
+    @property
+    def rate(self) -> float:
+        """The switches, 1/s."""
+        return 1.0 / (self.step or STEP) if self.switches is None else self.switches
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +127,15 @@ class ContactHypotheses:
         """The mode in which the filter runs."""
         return (STICK,) * len(self.base.feet)
 
-    def run(self, record: Record, initial: Estimate) -> FilterResult:
+    def run(self, record: Record, initial: Estimate, *, sure: bool = True) -> FilterResult:
         """Filter a record of `BaseEstimator.record`; `initial` has all feet in the state.
 
-        Estimates are those of the most likely mode, without the feet that swing.
+        Estimates are those of the most likely mode, without the feet that swing. sure: whether all
+        feet are known to stand at first; otherwise all hypotheses are as likely.
         """
-        weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
+        weights = np.ones(len(self.standing)) / len(self.standing)
+        if sure:
+            weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
         run = _Run(self, initial, weights)
         start = self.filter.start(initial)
         return over_record(record, start, list(record.channels), run.take, None)
@@ -121,7 +143,7 @@ class ContactHypotheses:
     def after(self, weights: Array, h: float) -> Array:
         """Weights (m,) of the hypotheses h s later."""
         changes = (self.standing[:, None] != self.standing[None]).sum(axis=2)
-        one = -np.expm1(-self.evidence.switches * h)
+        one = -np.expm1(-self.evidence.rate * h)
         moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
         return np.asarray(moved / moved.sum())
 
@@ -135,7 +157,7 @@ class ContactHypotheses:
         h[:, ANGLE], h[:, VELOCITY] = skew(velocity), np.eye(3)
         h[:, GYROSCOPE] = skew(seen.position)
         h = h @ space.to_left(x)
-        angles = 2.0 * (noise.encoder / self.evidence.span) ** 2 * seen.moving @ seen.moving.T
+        angles = 2.0 * (noise.encoder / self.evidence.window) ** 2 * seen.moving @ seen.moving.T
         values, axes = np.linalg.eigh(h @ e.covariance @ h.T + angles)
         along = (axes.T @ w) ** 2
         still, moving = values + self.evidence.still**2, values + self.evidence.moving**2
@@ -182,7 +204,7 @@ class _Run:
     def _weigh(self, e: Estimate, angles: Array, u: Array, h: float) -> None:
         """The weights by what is known of motion and force of each foot."""
         own = self.hypotheses
-        feet, share = own.base.feet, min(h / own.evidence.span, 1.0)
+        feet, share = own.base.feet, min(h / own.evidence.window, 1.0)
         odds = np.zeros(len(feet))
         for k, seen in enumerate(own.base.kinematics(angles, feet)):
             motion = self.last.pop(motion_name(feet[k]), None)
@@ -240,6 +262,24 @@ class _Run:
         x, dx = kept(own.base, own.all_feet, mode)
         e = self.estimate
         return replace(e, mode=mode, mean=e.mean[x], covariance=e.covariance[np.ix_(dx, dx)])
+
+
+def timed(
+    evidence: ContactEvidence, contact: Hysteresis, loads: Iterable[Series]
+) -> ContactEvidence:
+    """Evidence with the time of a step: if it has none, the median by forces (n, 1) of feet.
+
+    That is of the times between changes of contact by thresholds; 1 s where there are none.
+    """
+    if evidence.step is not None:
+        return evidence
+    lasted = []
+    for load in loads:
+        series = load.sorted()
+        changed = np.flatnonzero(np.diff(contact.states(series.values[:, -1]).astype(int)))
+        lasted.append(np.diff(series.times[changed]))
+    every = np.concatenate(lasted) if lasted else np.zeros(0)
+    return replace(evidence, step=float(np.median(every)) if len(every) else STEP)
 
 
 def motion_name(foot: str) -> str:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hybridctl.checks import Array, member, sequence
+from hybridctl.checks import Array, member, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import LegKinematics
-from hybridctl.estimation.legged.readings import Readings, held
+from hybridctl.estimation.legged.readings import Readings, held, stretches
 from hybridctl.estimation.legged.rotation import quaternion, vector
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
@@ -37,6 +36,7 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
     The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
     standard deviation of the samples, as the root mean square of the three axes.
     """
+    number("standing", settings.standing, above=0.0)
     series = readings.uniform().inertial
     still = series.times <= series.times[0] + settings.standing
     samples = series.values[still]
@@ -72,12 +72,6 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
         raise InputError("readings must have two feet in contact for a time while the robot walks")
     foot, foot_turn = float(np.sqrt(moved / spent)), float(np.sqrt(turned / spent))
     return replace(settings, noise=replace(settings.noise, foot=foot, foot_turn=foot_turn))
-
-
-def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and last row of each stretch of rows that are true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
 
 
 def _between(

@@ -229,3 +229,9 @@ def held(series: Series, times: Array) -> Array:
     """The last values (n, m) at or before these times, or the first ones."""
     rows = np.maximum(series.times.searchsorted(times, "right") - 1, 0)
     return series.values[rows]
+
+
+def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and last row of each stretch of rows that are true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]

@@ -13,7 +13,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.levels import noise_of_creep, noise_of_standing
-from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.readings import Hysteresis, Readings
 from hybridctl.estimation.legged.space import ERRORS
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.record import Series
@@ -138,6 +138,30 @@ def test_without_forces_a_foot_stays_in_contact_and_that_is_flagged():
     result = estimator.run(readings)
     assert result.modes[-1] == ("stick", "stick")
     assert estimator.flags(readings, result) == ("100 % of the forces of 'right sole' missing",)
+
+
+def test_thresholds_are_shares_of_the_weight_unless_told():
+    """Seven links of 1 kg on two feet: two thirds and one third of 34 N."""
+    bare = replace(SETTINGS, touch_force=None, lift_force=None)
+    part = 0.5 * 7.0 * 9.81
+    contact = bare.build(ROBOT).contact
+    assert (contact.on, contact.off) == pytest.approx((part / 1.5, part / 3.0))
+    assert replace(bare, weight=120.0).build(ROBOT).contact.on == pytest.approx(40.0)
+    assert replace(bare, touch_force=50.0).build(ROBOT).contact == Hysteresis(50.0, 25.0)
+    assert replace(bare, lift_force=50.0).build(ROBOT).contact == Hysteresis(100.0, 50.0)
+
+
+def test_contacts_that_chatter_or_never_change_are_flagged():
+    estimator, readings = SETTINGS.build(ROBOT), standing()
+    times = readings.angles.times
+    loads = np.where(np.sin(2.0 * np.pi * 10.0 * times) > 0.0, 150.0, 0.0)
+    other = np.where(np.sin(2.0 * np.pi * 1.5 * times) > 0.0, 150.0, 0.0)
+    right = {"right sole": Series(times, other)}
+    for left, said in ((loads, "are shorter than 0.06 s"), (0.0 * times, "is never in contact")):
+        given = replace(readings, loads={"left sole": Series(times, left)} | right)
+        result = estimator.run(given)
+        flags = [f for f in estimator._suspicious(result, 0.06) if "left sole" in f]
+        assert said in flags[0]
 
 
 def test_gaps_and_disorder_are_flagged():

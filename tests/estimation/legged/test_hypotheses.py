@@ -49,7 +49,7 @@ def test_the_odds_are_those_of_two_normal_distributions(error):
         return matrix(y[:4]).T @ y[7:10] + np.cross(u[:3] - y[10:13], seen.position) + value
 
     h, at = central(velocity, space.ndx, 1e-6), np.zeros(space.ndx)
-    angles = 2.0 * (base.noise.encoder / EVIDENCE.span) ** 2 * seen.moving @ seen.moving.T
+    angles = 2.0 * (base.noise.encoder / EVIDENCE.window) ** 2 * seen.moving @ seen.moving.T
     unknown = h @ p @ h.T + angles
     stands, swings = (
         multivariate_normal(np.zeros(3), unknown + s**2 * np.eye(3)).logpdf(velocity(at))
@@ -142,8 +142,8 @@ def test_a_step_is_found_by_how_the_foot_moves(loads):
     result = estimator.run(given, first)
     assert estimator.contact_changes(result)["right sole"] == (0, 0)
     open_ = [step.time for step in result.steps if step.estimate.mode[0] == "open"]
-    assert 0.8 < open_[0] < 0.8 + EVIDENCE.span + 0.025
-    assert abs(open_[-1] - 1.6) < 2.0 * EVIDENCE.span
+    assert 0.8 < open_[0] < 0.8 + EVIDENCE.window + 0.025
+    assert abs(open_[-1] - 1.6) < 2.0 * EVIDENCE.window
     assert result.steps[-1].estimate.mode == KEY
     root = estimator.root(result.steps[-1].estimate)
     assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
