@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,6 +73,18 @@ class FilterResult:
     def probabilities(self) -> tuple[Mapping[ModeKey, float], ...]:
         """The probabilities of modes after each sample, the most probable first."""
         return tuple(mixture.probabilities for mixture in self.mixtures)
+
+    def probability(self, mode: ModeKey) -> Array:
+        """How probable a mode is after each sample (n,)."""
+        return np.array([mixture.probabilities.get(mode, 0.0) for mixture in self.mixtures])
+
+    @property
+    def doubtful(self) -> tuple[ModeKey, ...]:
+        """Modes that were between 1 and 99 % probable after some sample, the longest so first."""
+        between = Counter(
+            mode for shares in self.probabilities for mode, p in shares.items() if 0.01 < p < 0.99
+        )
+        return tuple(mode for mode, _ in between.most_common())
 
     @cached_property
     def innovations(self) -> tuple[Innovation, ...]:

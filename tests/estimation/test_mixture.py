@@ -170,6 +170,11 @@ def test_modes_are_as_probable_as_the_belief_says(ahead):
     (drawn,) = particles.run(record, start).mixtures
     # three deviations of a share of 300
     assert drawn.probabilities["J"] == pytest.approx(crossed, abs=3.0 * 0.5 / np.sqrt(300))
+    record = Record({"place": Series([time], [[0.0, 0.0]])})
+    result = kf.run(record, start)
+    assert set(result.doubtful) == {"I", "J"}
+    np.testing.assert_allclose(result.probability("J"), [crossed], atol=1e-6)
+    assert not result.probability("K").any()
     assert list(drawn.probabilities.values()) == sorted(drawn.probabilities.values(), reverse=True)
 
 

@@ -6,8 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Band, Line, Panel, grid, nis, series
-from hybridctl.app.plots.filters import SIGMAS, apart, result_bands
+from hybridctl.app.plots import (
+    BASELINE,
+    CURVES,
+    REFERENCE,
+    TRACKING,
+    Band,
+    Line,
+    Panel,
+    grid,
+    nis,
+    series,
+    short_mode,
+)
+from hybridctl.app.plots.filters import SIGMAS, apart, gaps, result_bands
 from hybridctl.app.report import RunFolder
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
@@ -26,7 +38,8 @@ def write_results(
     """Write estimates.npz and .csv, innovations.npz and .csv, and on request estimates.mcap.
 
     Estimates are the moments of all hypotheses together, with the most probable mode and how
-    probable that is. Those of another filter than the salted one have its name appended. Notes go
+    probable that is; where others were in doubt, modes.npz and .csv have how probable each was at
+    each time. Those of another filter than the salted one have its name appended. Notes go
     to notes.json.
     """
     result = judgement.result
@@ -54,6 +67,16 @@ def write_results(
         mcap=mcap,
         poses=poses,
     )
+    if result.doubtful:
+        shares = np.array([result.probability(mode) for mode in result.doubtful]).T
+        write_estimates(
+            folder.path,
+            result.times,
+            {"probability": shares},
+            columns={"probability": [mode_text(mode) for mode in result.doubtful]},
+            origin_ns=log.origin_ns,
+            name=f"modes{ending}",
+        )
     _write_innovations(folder, result, log, f"innovations{ending}")
     if result.notes:
         notes = [{"time": time, "note": note} for time, note in result.notes]
@@ -109,6 +132,7 @@ def _draw_states(
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
     jumps = np.searchsorted(times, sorted({event.time for event in result.events}))
+    jumps = np.concatenate((jumps, gaps(times)))
     right, impacts = None, np.zeros(0, dtype=np.intp)
     if truth is not None and truth.start <= times[0] and times[-1] <= truth.end:
         nothing = np.zeros_like(result.covariances[0])
@@ -127,6 +151,13 @@ def _draw_states(
             line = Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0)
             lines.append(apart(line, impacts))
         panels.append(Panel(name, lines))
+    if result.doubtful:
+        shares = zip(result.doubtful, CURVES, strict=False)
+        lines = [
+            Line(times, result.probability(mode), short_mode(mode), color, ".-", 0.8)
+            for mode, color in shares
+        ]
+        panels.append(Panel("probability of modes", lines))
     series(
         folder / "figures/states.png",
         grid(panels),

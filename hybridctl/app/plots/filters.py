@@ -18,6 +18,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 
 Path = str | os.PathLike[str] | None
 SIGMAS = 3.0
+_GAP = 10.0  # median steps
 _LEAST = 1e-3  # NIS is drawn from here on, on its logarithmic axis
 
 
@@ -63,6 +64,7 @@ def errors(
         if arc.space.ndx == len(row):
             row[:] = arc.space.difference(estimate.mean, arc(estimate.time))
     jumps = np.searchsorted(times, sorted({e.time for e in (*truth.events, *result.events)}))
+    jumps = np.concatenate((jumps, gaps(times)))
     panels = []
     for k in range(found.shape[1]):
         label = f"{SIGMAS:g} sigma" if k == 0 else None
@@ -71,6 +73,13 @@ def errors(
             lines.append(Line(times, sign * SIGMAS * deviations[:, k], name, BASELINE, ":", 0.8))
         panels.append(Panel(f"error {k}", [apart(line, jumps) for line in lines], zero=True))
     return series(path, grid(panels), title=title, bands=result_bands(result))
+
+
+def gaps(times: Array) -> Indices:
+    """The samples after a gap: ten times as far from the one before as is usual, or more."""
+    steps = np.diff(times)
+    usual = np.median(steps[steps > 0.0]) if (steps > 0.0).any() else np.inf
+    return np.asarray(np.flatnonzero(steps > _GAP * usual) + 1)
 
 
 def apart(line: Line, at: Indices) -> Line:
