@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from hybridctl.robots import ball, block
+from scipy.integrate import solve_ivp
 
 import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import mode_agreement, nis_band
+from hybridctl.estimation.judgement import mode_agreement, nees, nis_band
 from hybridctl.estimation.jumps import Jumped
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise, reset_covariance
@@ -174,3 +175,42 @@ def test_a_mean_that_an_event_moves_stays_on_what_its_mode_holds(monkeypatch):
     assert found.events
     mode = system.mode(found.estimate.mode)
     assert mode.held.excess(found.estimate.mean) <= 1.0
+
+
+def on_a_soft_floor(duration, height, times):
+    """Heights and speeds (n, 2) of a ball of 1 kg on a spring with a damper, half a period long."""
+    stiffness = (np.pi / duration) ** 2
+    damping = 1.6 * np.sqrt(stiffness)
+
+    def rate(t, y):
+        push = max(-stiffness * y[0] - damping * y[1], 0.0) if y[0] < 0.0 else 0.0
+        return [y[1], push - 9.81]
+
+    span, start = (0.0, times[-1]), [height, 0.0]
+    return solve_ivp(rate, span, start, t_eval=times, max_step=duration / 20, rtol=1e-9).y.T
+
+
+@pytest.mark.parametrize("duration", [2e-3, 10e-3])
+def test_on_a_soft_floor_a_filter_of_rigid_contacts_knows_how_wrong_it_is(duration):
+    """To a factor of two, with noise of 0.3 N sqrt(s) and 0.03 N s that contacts give way to.
+
+    The height of the floor is known to 1 mm, as much as the ball sinks in.
+    """
+    times, rng, mode = np.arange(1, 75) / 148.0, np.random.default_rng(0), ("open",)
+    system = ball.system(ball.Parameters(slope=0.0, restitution=0.0))
+    force, kick = (Noise(level**2 * np.eye(2), through_input=True) for level in (0.3, 0.03))
+    camera = coordinates("position", [0, 1], 1e-6 * np.eye(2))
+    kf, found = SaltedKalmanFilter(system, force, camera, kick, 1e-6), []
+    for _ in range(6):
+        height = 0.05 + 0.05 * rng.random()
+        truth = np.zeros((len(times), 4))
+        truth[:, 1::2] = on_a_soft_floor(duration, height, times)
+        seen = truth[:, :2] + 1e-3 * rng.normal(size=(len(times), 2))
+        x, spread = np.array([0.0, height, 0.0, 0.0]), np.array([1e-3, 1e-3, 1e-2, 1e-2])
+        start = Estimate(mode, 0.0, x, np.diag(spread**2))
+        result = kf.run(Record({"position": Series(times, seen)}), start)
+        space = system.mode(mode).space
+        found += [nees(space, e, x) for e, x in zip(result.likeliest, truth, strict=True)]
+        assert ("closed",) in result.modes
+    squares, degrees = np.array(found).sum(axis=0)
+    assert 0.5 < squares / degrees < 2.0
