@@ -98,6 +98,7 @@ def _baseline(
     vague = _vague(rates, p)
     if vague is not None:
         event = _falling(system, event, p, *rates[vague])
+        result = result._replace(note=f"the rate of {vague!r} is {UNSURE}")
     added = _salted(system, event, np.zeros_like(p), noise).covariance
     return result._replace(covariance=result.covariance + added)
 

@@ -201,7 +201,7 @@ def test_on_a_soft_floor_a_filter_of_rigid_contacts_knows_how_wrong_it_is(durati
     force, kick = (Noise(level**2 * np.eye(2), through_input=True) for level in (0.3, 0.03))
     camera = coordinates("position", [0, 1], 1e-6 * np.eye(2))
     kf, found = SaltedKalmanFilter(system, force, camera, kick, 1e-6), []
-    for _ in range(6):
+    for _ in range(4):
         height = 0.05 + 0.05 * rng.random()
         truth = np.zeros((len(times), 4))
         truth[:, 1::2] = on_a_soft_floor(duration, height, times)
