@@ -29,7 +29,7 @@ Units are SI, deviations standard ones: of encoders rad, or m where `unit: m` sa
 m and rad. `force` and `torque` (N sqrt(s), N m sqrt(s)) act on the base and on every joint all the
 time, `impulse` and `angular_impulse` (N s, N m s) when it hits, on the motors alone where there
 are any; `surface` (m) is how well the places of surfaces are known. `start` may be left out where
-the first of encoders and pose measures the whole configuration; with it, `hybridctl record` makes
+encoders and pose together measure the whole configuration; with it, `hybridctl record` makes
 up a motion without torques.
 """
 

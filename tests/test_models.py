@@ -164,13 +164,13 @@ def test_what_is_wrong_in_a_robot_is_named(folder, old, new, message):
         find_model("robot.yaml").make()
 
 
-def test_a_robot_needs_a_start_where_its_first_sensor_does_not_see_all(folder):
+def test_a_robot_needs_a_start_where_its_sensors_do_not_see_all(folder):
     (folder / "robot.yaml").write_text(ROBOT.replace("[x, z]", "[z]"))
     run = hc.simulate(find_model("robot.yaml").make().system, ("open",), [0, 0.5, 0, 0], (0, 0.3))
     write_csv(folder / "log.csv", ["up"], run, [1])
     (folder / "map.yaml").write_text(COLUMNS.format(name="rails", fields="up"))
     call = ["filter", "log.csv", "--model", "robot.yaml", "--mapping", "map.yaml"]
-    with pytest.raises(InputError, match=r"must give `start`.*1 of 2 coordinates"):
+    with pytest.raises(InputError, match=r"must give `start`.*1 of 2 directions"):
         CliRunner().invoke(cli, call, catch_exceptions=False)
     start = "start: {configuration: [0, 0.5], deviations: {configuration: 0.01, velocity: 0.1}}\n"
     (folder / "robot.yaml").write_text(ROBOT.replace("[x, z]", "[z]") + start)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -18,9 +18,10 @@ from hybridctl.checks import Array, array, count, instance, number, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.border import fitting
 from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.correct import observed, residual
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import HYPOTHESES
-from hybridctl.estimation.measurement import GATE, Measurement, check_gate
+from hybridctl.estimation.measurement import GATE, Measurement, check_gate, explicit
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.state import Beginning
 from hybridctl.hybrid.mode import ModeKey
@@ -99,18 +100,25 @@ class Scenario:
     policy: Policy | None = None
 
 
+class Whitened(NamedTuple):
+    """Residuals (m,) of measurements in their deviations, derivatives (m, nv) of what they see."""
+
+    residual: Array
+    derivative: Array
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FilterModel:
     """A system with its sensors and noise.
 
     open: its mode without contact, in which filters begin. process_noise, reset_noise,
     guard_noise: see `SaltedKalmanFilter`. start: the estimate before the first row of a log,
-    whatever its stamp; without it, see `first_estimate`, the first sensor must measure the whole
-    configuration of a robot, and speeds (nv,) are the deviations that velocities are given before
-    anything is known of them. scenario: makes a typical motion. inputs: the channel of the input;
-    None where the input is noise alone. signals: optional contact signals by channel. states:
-    names of the coordinates (nx), by default those of the system. shown(x, P): the values and
-    deviations (k,) that figures show, under the names `shown_names`. pose(x): position and
+    whatever its stamp; without it, see `first_estimate`, the sensors together must measure the
+    whole configuration of a robot, and speeds (nv,) are the deviations that velocities are given
+    before anything is known of them. scenario: makes a typical motion. inputs: the channel of the
+    input; None where the input is noise alone. signals: optional contact signals by channel.
+    states: names of the coordinates (nx), by default those of the system. shown(x, P): the values
+    and deviations (k,) that figures show, under the names `shown_names`. pose(x): position and
     quaternion of the body (7,), or None. mapping: of recordings that are known by the names of
     their fields.
     """
@@ -181,8 +189,29 @@ class FilterModel:
         """The open mode, and the covariance of a state of which values to come say everything."""
         if self.start is not None:
             return Beginning(self.open, _LOOSE**2 * self.start.covariance)
-        configuration = _LOOSE**2 * self.sensors[0].measurement.covariance
+        assert isinstance(self.system, ContactSystem)
+        seen = self.seen_configuration(self.system.robot.neutral(), None).derivative
+        configuration = _LOOSE**2 * np.linalg.pinv(seen.T @ seen, hermitian=True)
         return Beginning(self.open, block_diag(configuration, np.diag(self.speeds**2)))  # type: ignore[operator]
+
+    def seen_configuration(self, q: Array, rows: Mapping[str, Array] | None) -> Whitened:
+        """What rows (m,) of sensors by name say of a configuration (nq,) of a robot.
+
+        rows: None for those that are exactly as predicted, of all sensors.
+        """
+        assert isinstance(self.system, ContactSystem)
+        nv, mode = self.system.robot.nv, self.system.mode(self.open)
+        x, u, found = np.concatenate([q, np.zeros(nv)]), np.zeros(mode.nu), list[Whitened]()
+        for sensor in self.sensors:
+            m = explicit(sensor.measurement)
+            if rows is not None and sensor.name not in rows:
+                continue
+            predicted = observed(m, mode, 0.0, x, u)
+            value = predicted if rows is None else rows[sensor.name]
+            root = np.linalg.inv(np.linalg.cholesky(m.covariance))
+            h = root @ m.jacobian(mode, 0.0, x, u)[:, :nv]
+            found.append(Whitened(root @ residual(m, predicted, value), h))
+        return Whitened(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def measurements(self, gate: float | None) -> tuple[Measurement, ...]:
         """The measurements of the sensors, with a gate."""

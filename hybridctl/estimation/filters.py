@@ -26,6 +26,8 @@ STRATEGIES: dict[str, Strategy] = {
     "reset_jacobian": "reset_jacobian",
     "no_jump": "no_jump",
 }
+_NEWTON = 30  # steps to a configuration
+_ROUNDING = 1e-12
 PARTICLES = 1e-6  # tolerance of flows of single particles, unless told
 FILTERS = (*STRATEGIES, "unscented", "particle")
 
@@ -117,11 +119,12 @@ def first_estimate(
     """The estimate at the start of a record, and the rows that are still to be filtered.
 
     That of the model, taken to be just before the first row. Where it has none, that after the
-    first `warm_up` complete rows of its first sensor: the first row gives the configuration, with
-    the covariance of its sensor. Velocities begin at the difference over these rows with the
-    model's wide deviations; the filter, with no gate, goes over the rows that follow. It begins in
-    the open mode; where the log begins in contact, guards that the state is past close at once.
-    Raises `InputError` for fewer rows than that.
+    first `warm_up` complete rows of its first sensor: the first row, with those of other sensors
+    next to it, gives the configuration, with the covariance that they leave. Velocities begin at
+    the difference over these rows with the model's wide deviations; the filter, with no gate, goes
+    over the rows that follow. It begins in the open mode; where the log begins in contact, guards
+    that the state is past close at once. Raises `InputError` for fewer rows than that, and for
+    sensors that do not measure the whole configuration.
     """
     if model.start is not None:
         begin = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
@@ -135,7 +138,7 @@ def first_estimate(
             f"the first estimate needs {settings.warm_up} complete rows of {sensor.name!r} at "
             f"different times, and there are {len(complete)}; `warm_up` may be as small as 2"
         )
-    start = _prior(model, series.values[complete[[0, -1]]], times)
+    start = _prior(model, record, (float(times[0]), float(times[-1])))
     loose = kalman(model, settings, gated=False)
 
     def inside(e: Estimate) -> Estimate:
@@ -147,16 +150,38 @@ def first_estimate(
     return inside(last), record.between(times[-1], np.inf)
 
 
-def _prior(model: FilterModel, ends: Array, times: Array) -> Estimate:
+def _prior(model: FilterModel, record: Record, times: tuple[float, float]) -> Estimate:
     assert isinstance(model.system, ContactSystem)
     assert model.speeds is not None
     robot = model.system.robot
-    if ends.shape[1] != robot.nq:
-        raise InputError(
-            f"the model must give `start`, because its first sensor {model.sensors[0].name!r} "
-            f"measures {ends.shape[1]} of {robot.nq} coordinates of the configuration"
-        )
-    q, last = (robot.normalize(row) for row in ends)
-    v = robot.difference(q, last) / (times[-1] - times[0])
-    p = block_diag(model.sensors[0].measurement.covariance, np.diag(model.speeds**2))
-    return Estimate(model.open, float(times[0]), np.concatenate([q, v]), p)
+    (q, own), (last, _) = (_configuration(model, record, t) for t in times)
+    v = robot.difference(q, last) / (times[1] - times[0])
+    p = block_diag(own, np.diag(model.speeds**2))
+    return Estimate(model.open, times[0], np.concatenate([q, v]), p)
+
+
+def _configuration(model: FilterModel, record: Record, time: float) -> tuple[Array, Array]:
+    """The configuration (nq,) by rows of all sensors nearest to a time, and its covariance."""
+    assert isinstance(model.system, ContactSystem)
+    robot, rows = model.system.robot, dict[str, Array]()
+    for sensor in model.sensors:
+        series = record.channels[sensor.name].sorted()
+        whole = np.flatnonzero(np.isfinite(series.values).all(axis=1))
+        if len(whole):
+            rows[sensor.name] = series.values[whole[np.abs(series.times[whole] - time).argmin()]]
+    q = robot.neutral()
+    for _ in range(_NEWTON):
+        seen = model.seen_configuration(q, rows)
+        if np.linalg.matrix_rank(seen.derivative) < robot.nv:
+            names = ", ".join(sensor.name for sensor in model.sensors)
+            raise InputError(
+                f"the model must give `start`, because its sensors ({names}) together measure "
+                f"{np.linalg.matrix_rank(seen.derivative)} of {robot.nv} directions of the "
+                "configuration"
+            )
+        way = np.linalg.lstsq(seen.derivative, seen.residual)[0]
+        q = robot.normalize(robot.integrate(q, way))
+        if np.abs(way).max() < _ROUNDING:
+            break
+    information = seen.derivative.T @ seen.derivative
+    return q, np.linalg.inv(information)

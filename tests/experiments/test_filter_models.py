@@ -9,9 +9,11 @@ from hybridctl.robots import ball
 from hybridctl.app import plugins
 from hybridctl.app.models import find_model
 from hybridctl.errors import InputError
-from hybridctl.estimation.filter_model import FilterSettings
+from hybridctl.estimation.filter_model import FilterSettings, Sensor
 from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.judgement import band, nees
+from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import simulate_truth, synthetic
 from hybridctl.logs import Log
 from hybridctl.series import Series
@@ -144,3 +146,31 @@ def test_the_ball_model_is_that_of_the_robot():
     for system in (model.system, other):
         rate = system.mode(("open",)).field(0.0, x, u)
         np.testing.assert_allclose(rate, [0.2, -1.0, 1.0 / 3.0, 2.0 / 3.0 - 9.81], atol=1e-12)
+
+
+def test_sensors_that_measure_everything_together_need_no_start():
+    """A pose of the body in one channel, its pitch in another: as if they were one."""
+    model, settings = made("block", "rate=100", "duration=0.3")
+    record, _ = synthetic(model, settings)
+    whole = record.channels["pose"]
+    r = np.diag(model.sensors[0].measurement.covariance)
+    parts = {"place": [0, 1], "pitch": [2]}
+    apart = replace(
+        model,
+        sensors=tuple(
+            Sensor(coordinates(name, rows, np.diag(r[rows]))) for name, rows in parts.items()
+        ),
+    )
+    channels = {name: Series(whole.times, whole.values[:, rows]) for name, rows in parts.items()}
+    (one, _), (other, _) = (
+        first_estimate(model, settings, record),
+        first_estimate(apart, settings, Record(channels)),
+    )
+    assert (one.mode, one.time) == (other.mode, other.time)
+    np.testing.assert_allclose(other.mean, one.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(other.covariance, one.covariance, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(
+        apart.beginning().covariance, model.beginning().covariance, rtol=1e-12
+    )
+    with pytest.raises(InputError, match=r"must give `start`.*\(pitch\).*1 of 3 directions"):
+        first_estimate(replace(apart, sensors=apart.sensors[1:]), settings, Record(channels))
