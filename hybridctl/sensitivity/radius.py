@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.integrate import trapezoid
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import HybridctlError, InputError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hybridctl.sensitivity.linearize import Linearization
 
 _FIRST = 1e-2  # of 1 + |x0|: the deviation that is tried first
+_LARGEST = 100.0  # of the same: no larger one is tried
 _INSIDE = 0.9  # of the deviation at which the order changes: a run that has it still
 _STEPS = 24
 _FARTHER = 30.0  # times the last deviation that is tried
@@ -106,9 +108,9 @@ class _Beyond:
         """
         run, length = self.lin.trajectory, float(np.linalg.norm(self._slope(0.0)))
         start = run.arcs[0](run.start)
-        first = _FIRST * (1.0 + float(np.abs(start).max())) / float(np.linalg.norm(self.direction))
-        most = _INSIDE * ordered
-        size = min(first, most)
+        scale = (1.0 + float(np.abs(start).max())) / float(np.linalg.norm(self.direction))
+        most = min(_INSIDE * ordered, _LARGEST * scale)
+        size = min(_FIRST * scale, most)
         for _ in range(_STEPS):
             change = self._change(size)
             if change is None:
@@ -132,11 +134,11 @@ class _Beyond:
             there = self._change(node)
             if there is None:
                 break
-            left = left + 0.5 * (node - size) * (change + there)
+            left = left + 0.5 * (node - size) * (change + there) - self._gap(size, node)
             predicted = np.linalg.norm(self.lin.follow(node * self.direction).state)
             wrong = float(np.linalg.norm(left) / predicted)
             if wrong >= error:
-                return size + (node - size) * (error - before) / (wrong - before)
+                return float(size + (node - size) * (error - before) / (wrong - before))
             size, change, before = node, there, wrong
         return size * error / wrong if wrong > 0.0 else np.inf
 
@@ -168,12 +170,26 @@ class _Beyond:
         together = any(g.first <= first and last <= g.last for g in found.nearby)
         return found if together else None
 
+    def _gap(self, start: float, end: float) -> Array | float:
+        """By how much the prediction leaps on the way: pieces of nearby events meet up to lag^2."""
+        if not self.lin.nearby:
+            return 0.0
+        sizes = np.linspace(start, end, _SCAN)
+        values, slopes = self._line(sizes)
+        return np.asarray(values[-1] - values[0] - trapezoid(slopes, sizes, axis=0))
+
     def _slope(self, size: float) -> Array:
         """The derivative of the prediction by the size of the deviation."""
-        if not self.lin.nearby or size == 0.0:
+        if not self.lin.nearby:
             return self.lin.derivative(self.direction)
-        near, far = self.lin.follow(np.outer((1.0, 1.0 + _ASIDE), size * self.direction)).state
-        return np.asarray((far - near) / (_ASIDE * size))
+        return np.asarray(self._line(np.array([size]))[1][0])
+
+    def _line(self, sizes: Array) -> tuple[Array, Array]:
+        """Predictions (m, ndx+) at sizes (m,), and their derivatives."""
+        aside = _ASIDE * np.where(sizes > 0.0, sizes, _ASIDE)
+        rows = np.concatenate([sizes, sizes + aside])[:, None] * self.direction
+        near, far = np.split(self.lin.follow(rows).state, 2)
+        return near, (far - near) / aside[:, None]
 
     def _change(self, size: float) -> Array | None:
         """(Dx(size) - Dx(0)) d; None where the motion from there has other events."""
@@ -183,7 +199,7 @@ class _Beyond:
         arc = run.arcs[0]
         start = arc.space.normalize(arc.space.integrate(arc(run.start), size * self.direction))
         policy = Replay(run) if self.policy is None else self.policy
-        tolerances = {"rtol": lin.rtol, "atol": lin.atol}
+        rtol, atol = lin.rtol, lin.atol
         try:
             moved = simulate(
                 lin.system,
@@ -192,11 +208,12 @@ class _Beyond:
                 (run.start, run.end),
                 policy,
                 event_window=0.0,
-                **tolerances,  # type: ignore[arg-type]
+                rtol=rtol,
+                atol=atol,
             )
             if not _same_events(lin, moved):
                 return None
-            there = linearize(lin.system, moved, policy=self.policy, **tolerances)
+            there = linearize(lin.system, moved, policy=self.policy, rtol=rtol, atol=atol)
             return there.derivative(self.direction) - self._slope(size)
         except HybridctlError:
             return None

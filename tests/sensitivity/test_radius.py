@@ -1,5 +1,6 @@
 """How far linearizations hold: the radius against the errors of simulations beside the run."""
 
+import casadi as ca
 import numpy as np
 import pytest
 from hybridctl.robots import ball
@@ -12,6 +13,7 @@ from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import FieldJacobian
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-11}
+X = ca.SX.sym("x", 2)
 SPAN = (0.0, 3.0 * BEFORE)
 FINE = np.geomspace(1.0 / 8.0, 8.0, 61)
 
@@ -123,6 +125,14 @@ def test_inputs_are_replayed_or_made_by_the_policy(fed_back):
     found = first_wrong(system, "go", x0, run, lin, d, radius.size, (0.0, 2.0), push)
     assert 0.5 <= radius.size / found <= 2.0
     assert radius.order == (np.inf, None)
+
+
+def test_a_linear_flow_has_a_radius_beyond_all_that_is_tried():
+    system = hc.symbolic.hybrid_system([hc.symbolic.Mode("go", X, ca.vertcat(X[1], -X[0]))], [])
+    run = hc.simulate(system, "go", [1.0, 0.0], (0.0, 2.0), **TIGHT)
+    radius = hc.linearize(system, run, **TIGHT).radius([0.6, 0.8])
+    assert radius.size > 1e4
+    np.testing.assert_allclose(radius.second, 0.0, atol=1e-7)
 
 
 def test_what_has_no_radius_is_refused():
