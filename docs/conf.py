@@ -20,8 +20,10 @@ exclude_patterns = ["_build", "jupyter_execute"]
 html_theme = "furo"
 html_title = f"hybridctl {release}"
 html_math_renderer = "drawn"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True

@@ -17,6 +17,7 @@ from hybridctl.app import plugins
 HERE = Path(__file__).parent
 PAGE = HERE / "gallery.md"
 WIDTH = 900  # pixels
+COLUMNS = 3  # of thumbnails
 FIGURES = {  # of each experiment, in the order of the page; "" for the one that is kept by hand
     "slope": "motion",
     "block": "landing_snapshots",
@@ -113,15 +114,25 @@ def draw(name: str) -> None:
 
 
 def page() -> str:
-    """The text of gallery.md: of each experiment its summary and its figure."""
-    parts = [HEAD]
+    """The text of gallery.md: thumbnails, and of each experiment its summary and its figure."""
+    cells = [
+        f'[<img src="{picture_of(name)}" alt="{name}" width="220">](#{name})' for name in FIGURES
+    ]
+    rows = [cells[k : k + COLUMNS] for k in range(0, len(cells), COLUMNS)]
+    lines = ["| " + " | ".join(row + [""] * (COLUMNS - len(row))) + " |" for row in rows]
+    parts = [HEAD, "\n".join(["| " * COLUMNS + "|", "|---" * COLUMNS + "|", *lines]) + "\n"]
     for name in FIGURES:
         summary = plugins.load("experiments", name).SUMMARY
-        picture = KEPT.get(name, f"figures/{name}.png")
+        picture = picture_of(name)
         image = f"\n![{name}]({picture})\n" if (HERE / picture).is_file() else ""
         note = f"\n{NOTES[name]}\n" if name in NOTES else ""
         parts.append(f"## {name}\n\n{summary}\n{image}{note}")
     return "\n".join(parts)
+
+
+def picture_of(name: str) -> str:
+    """The figure of an experiment, as seen from the page."""
+    return KEPT.get(name, f"figures/{name}.png")
 
 
 HEAD = """# Gallery

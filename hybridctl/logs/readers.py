@@ -216,7 +216,7 @@ def _column(cells: tuple[str, ...]) -> tuple[Field | None, str]:
 
 
 FORMATS = {
-    "csv": "a table in text",
+    "csv": "a text table (CSV)",
     "npz": "an NPZ archive",
     "hdf5": "an HDF5 file",
     "rosbag1": "a ROS 1 bag",

@@ -32,7 +32,7 @@ def test_every_format_is_described(tmp_path, show, format_):
 
 def test_warnings_roles_and_metadata_are_printed(tmp_path, show):
     text = show(write("csv", tmp_path))
-    assert "a table in text" in text
+    assert "a text table (CSV)" in text
     assert "robot: a, b" in text
     assert "warning: joints: 1 of 12 rows have missing values (NaN)" in text
     assert "warning: imu.turn: 1 stamps are earlier than one before them" in text
@@ -70,7 +70,7 @@ def test_the_command_prints_it(tmp_path):
     path = write("csv", tmp_path)
     result = CliRunner().invoke(cli, ["info", str(path)])
     assert result.exit_code == 0, result.output
-    assert "a table in text" in result.output
+    assert "a text table (CSV)" in result.output
     assert "warning: joints: 1 of 12 rows" in result.output
 
 

@@ -25,7 +25,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64
         (b"\x1f\x8b\x08\0" * 9, "gzip; unpack"),
         (b"\x93NUMPY\x01\0", "single array"),
         (b"#ROSBAG V1.2\n" + b"\0" * 9, "version 1"),
-        (b"\x7fELF\x02\x01\x01\0" * 9, "not a table in text, an NPZ archive.* begins with"),
+        (b"\x7fELF\x02\x01\x01\0" * 9, "not a text table \\(CSV\\), an NPZ archive.* begins with"),
         (b"t,x\n", "no rows of data"),
         (b"# only a comment\n", "no row of names"),
         (b"0.0,1.0\n0.1,2.0\n", "first row must name the columns, but has numbers"),
