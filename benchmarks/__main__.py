@@ -21,6 +21,7 @@ def main() -> None:
     console.print(door.calls_table(effort))
     console.print(door.simulation_table(effort))
     console.print(loop.steps_table(quick))
+    console.print(loop.filter_table(quick))
     console.print(friction.calls_table(effort))
     console.print(friction.simulators_table(effort))
     console.print(quadruped.calls_table(effort))

@@ -1,12 +1,14 @@
-"""What a controller in a loop costs: the wall time of its steps, sample after sample.
+"""What a controller and a filter in a loop cost: the time of their steps, sample after sample.
 
-The door at 1 kHz over its whole reference, with touches of both corners: the median and the 99th
-percentile that a loop has to allow for, and what the law alone takes of it.
+The door at 1 kHz, with touches of both corners: the median and the 99th percentile that a loop has
+to allow for. Of a controller over its whole reference, and what the law alone takes of it; of a
+filter on encoders alone, around the touches, in processor time.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
+import math
+from time import perf_counter, process_time
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
@@ -14,6 +16,7 @@ from hybridctl.experiments.rrr_door.tracking import Config, schedule
 from hybridctl.robots import rrr_door
 from rich.table import Table
 
+from hybridctl.app.models import find_model
 from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
@@ -22,9 +25,13 @@ from hybridctl.control.interim import Interim
 from hybridctl.control.online import Controller
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.estimation.filters import first_estimate, make_filter
+from hybridctl.estimation.online import Estimator
+from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.policy import History
 
 PERIOD = 1e-3  # s
+DEADLINES = (math.inf, 1e-3)  # s
 
 
 def steps_table(quick: bool) -> Table:
@@ -53,6 +60,35 @@ def steps_table(quick: bool) -> Table:
         shown = (np.median(times), np.percentile(times, 99.0), np.median(alone))
         rows.append((name, *(f"{1e6 * value:.1f}" for value in shown)))
     return table("Door in a loop, one step", ["policy", "median us", "99 % us", "law us"], rows)
+
+
+def filter_table(quick: bool) -> Table:
+    """Steps of the door's filter, after one run in which its modes are made."""
+    source = find_model("door")
+    length = 0.1 if quick else 0.6
+    noise = ["reset_noise=0.02", "guard_noise=0.001"]
+    settings = source.configured(None, ["rate=1000.0", "begin=0.9", f"duration={length}", *noise])
+    model = source.make(settings)
+    start, record = first_estimate(model, settings, synthetic(model, settings)[0])
+    samples, kept, rows = list(record.samples()), make_filter("salted", model, settings), []
+
+    def costs(deadline: float) -> Array:
+        loop, found = Estimator(kept, start, deadline=deadline, clock=process_time), []
+        for t, channel, value in samples:
+            u, began = record.input(t - 0.5 * PERIOD), process_time()
+            loop.step(t, {channel: value}, u)
+            found.append(process_time() - began)
+        return np.array(found)
+
+    costs(math.inf)
+    for deadline in DEADLINES:
+        times = np.concatenate([costs(deadline) for _ in range(1 if quick else 7)])
+        median, last = np.median(times), np.percentile(times, 99.0)
+        shown = (last / median, times.max() / median)
+        name = "none" if deadline == math.inf else f"{1e3 * deadline:g} ms"
+        rows.append((name, f"{1e6 * median:.0f}", *(f"{value:.1f}" for value in shown)))
+    columns = ["deadline", "median us", "99 % / median", "longest / median"]
+    return table("The door's filter in a loop, one step", columns, rows)
 
 
 def _steps(loop: Controller, reference: Reference) -> Array:

@@ -5,4 +5,5 @@ from .filters import first_estimate as first_estimate
 from .judgement import judge as judge
 from .likelihood import fit_noise as fit_noise
 from .noise import EventNoise as EventNoise
+from .online import Estimator as Estimator
 from .record import Record as Record

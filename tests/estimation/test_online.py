@@ -1,0 +1,92 @@
+"""A filter that is stepped by a loop: the same estimates, later where there is no time."""
+
+import itertools
+
+import numpy as np
+import pytest
+from estimation.systems import GRAVITY, bounced, bouncing_ball, height
+
+from hybridctl.errors import InputError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.online import Estimator
+from hybridctl.estimation.record import Record, Series
+
+TIMES = np.arange(1, 41) / 50.0
+VALUES = np.array([bounced(np.array([[1.0, 0.0]]), t)[0, 0] for t in TIMES])
+FIRST = Estimate("air", 0.0, np.array([1.01, 0.05]), np.diag([0.02, 0.1]) ** 2)
+WORK = 2 * len(TIMES)  # pieces
+
+
+def kept():
+    return SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height())
+
+
+def estimates(loop):
+    return [loop.step(t, {"height": z}) for t, z in zip(TIMES.tolist(), VALUES, strict=True)]
+
+
+def counting(costs=()):
+    """A clock that says of each piece of work what it has cost, 1 s if nothing else is told."""
+    passed = itertools.accumulate(itertools.chain([0.0], costs, itertools.repeat(1.0)))
+    return lambda: next(passed)
+
+
+def test_without_a_deadline_it_is_the_filter():
+    log = Record({"height": Series(TIMES, VALUES[:, None])})
+    expected = kept().run(log, FIRST)
+    loop = Estimator(kept(), FIRST)
+    found = estimates(loop)
+    np.testing.assert_array_equal([e.mean for e in found], [e.mean for e in expected.likeliest])
+    loop.reset(FIRST)
+    np.testing.assert_array_equal(estimates(loop)[-1].covariance, found[-1].covariance)
+
+
+def test_what_there_is_no_time_for_is_done_later_and_to_the_last_bit():
+    """Time for one piece in a step of a sample, then in steps without values: two a sample."""
+    loop, whole = Estimator(kept(), FIRST, deadline=1.5, clock=counting()), Estimator(kept(), FIRST)
+    expected = estimates(whole)
+    late = estimates(loop)
+    assert loop.behind == WORK - len(TIMES)
+    assert [e.time for e in late] == TIMES.tolist(), "estimates are of the present"
+    while loop.behind:
+        last = loop.step(TIMES[-1], {})
+    np.testing.assert_array_equal(last.mean, expected[-1].mean)
+    np.testing.assert_array_equal(last.covariance, expected[-1].covariance)
+
+
+def test_a_dear_piece_is_made_up_for():
+    """The fifth sample's correction takes 10 ms of 2.5: the next ones have time for four pieces."""
+    costs = np.full(400, 5e-4)
+    costs[9 + 5] = 1e-2  # each step asks once before its pieces
+    loop = Estimator(kept(), FIRST, deadline=2.5e-3, clock=counting(costs.tolist()))
+    left = []
+    for t, z in zip(TIMES.tolist(), VALUES, strict=True):
+        loop.step(t, {"height": z})
+        left.append(loop.behind)
+    assert max(left) <= 2
+    assert left[-1] == 0
+
+
+def test_an_estimate_behind_goes_on_in_its_mode():
+    """By one step of Euler's: x + h f(x)."""
+    loop = Estimator(kept(), FIRST, deadline=1e-9, clock=counting())
+    h = 0.02
+    for k in range(3):
+        found = loop.step(h * (k + 1), {"height": 1.0})
+    done = loop.state.estimate
+    assert loop.behind == 3
+    ahead = 3 * h - done.time
+    expected = done.mean + ahead * np.array([done.mean[1], -GRAVITY])
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-14)
+
+
+def test_steps_that_make_no_sense_are_refused():
+    loop = Estimator(kept(), FIRST)
+    loop.step(0.1, {})
+    with pytest.raises(InputError, match=r"t must not be before the last sample, 0\.1 s, got 0\.0"):
+        loop.step(0.0, {})
+    with pytest.raises(InputError, match="channel 'other' is unknown"):
+        loop.step(0.2, {"other": 1.0})
+    with pytest.raises(InputError, match="deadline must be greater than 0"):
+        Estimator(kept(), FIRST, deadline=0.0)
