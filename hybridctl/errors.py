@@ -26,6 +26,10 @@ class OrderChangeWarning(HybridctlWarning):
     """A deviation is so large that events of the linearized run change their order."""
 
 
+class BridgeWarning(HybridctlWarning):
+    """A run goes past an instant at which its events cannot be resolved: see `Event.bridged`."""
+
+
 class InputError(HybridctlError, ValueError):
     """An argument is wrong: its size, its type, its range, or a value that is not finite."""
 
@@ -81,6 +85,10 @@ class IntegrationError(SimulationError):
     """The integrator gave up, or the vector field returned a value that is not finite."""
 
 
+class StepSizeError(IntegrationError):
+    """The steps of the integrator have become too short to advance the time."""
+
+
 class EventLimitError(SimulationError):
     """More events than allowed by `max_events`.
 
@@ -106,12 +114,13 @@ class StepLimitError(SimulationError):
 class ZenoError(SimulationError):
     """Events accumulate: the dwell time between them has shrunk below `min_dwell`.
 
-    `trajectory` is what was simulated, up to the last of these events.
+    `trajectory` is what was simulated, up to the last of these events. `steady`: whether intervals
+    shrink by one ratio; otherwise they only crowd.
     """
 
-    def __init__(self, message: str = "", *, trajectory: Any = None) -> None:
+    def __init__(self, message: str = "", *, trajectory: Any = None, steady: bool = False) -> None:
         super().__init__(message)
-        self.trajectory = trajectory
+        self.trajectory, self.steady = trajectory, steady
 
 
 class IntersectionError(SimulationError):
@@ -202,3 +211,7 @@ class SeveralContactSolutionsError(SimulationError):
     ) -> None:
         super().__init__(message)
         self.problem, self.solutions = problem, solutions
+
+
+class SeveralModesError(SeveralContactSolutionsError):
+    """The law of contacts has more than one solution for the accelerations of a state."""

@@ -69,6 +69,9 @@ def _legs(names: str, **angles: float) -> dict[str, float]:
     return {joint.format(leg): a for leg in names.split() for joint, a in angles.items()}
 
 
+_CROUCHED = _legs("FL FR RL RR", **{"{}_thigh_joint": 0.8, "{}_calf_joint": -1.6})
+_FEET, _HIPS = ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), ("hip", "thigh", "calf")
+
 MODELS = {
     "solo12": PublicRobot(
         "solo_description/robots/solo12.urdf",
@@ -91,11 +94,29 @@ MODELS = {
         bearing=500.0,
     ),
     "go1": PublicRobot(
-        "go1_description/urdf/go1.urdf",
-        _legs("FL FR RL RR", **{"{}_thigh_joint": 0.8, "{}_calf_joint": -1.6}),
-        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
-        legs=("hip", "thigh", "calf"),
-        bearing=120.0,
+        "go1_description/urdf/go1.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=120.0
+    ),
+    "go2": PublicRobot(
+        "go2_description/urdf/go2.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=120.0
+    ),
+    "a1": PublicRobot("a1_description/urdf/a1.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=120.0),
+    "b1": PublicRobot("b1_description/urdf/b1.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=900.0),
+    "hyq": PublicRobot(
+        "hyq_description/robots/hyq_no_sensors.urdf",
+        {
+            **_legs("lf rf", **{"{}_hfe_joint": 0.75, "{}_kfe_joint": -1.5}),
+            **_legs("lh rh", **{"{}_hfe_joint": -0.75, "{}_kfe_joint": 1.5}),
+        },
+        ("lf_foot", "rf_foot", "lh_foot", "rh_foot"),
+        legs=("haa", "hfe", "kfe"),
+        bearing=1500.0,
+    ),
+    "bolt": PublicRobot(
+        "bolt_description/robots/bolt.urdf",
+        _legs("FL FR", **{"{}_HFE": 0.8, "{}_KFE": -1.6}),
+        ("FL_FOOT", "FR_FOOT"),
+        legs=("HAA", "HFE", "KFE"),
+        bearing=13.0,
     ),
     "talos": PublicRobot(
         "talos_data/robots/talos_reduced.urdf",
@@ -155,9 +176,16 @@ def urdf(name: str) -> str:
     raise FileFormatError(f"{_PACKAGE} has no file {file} for {name}")
 
 
+def limp(name: str) -> Robot:
+    """A robot of `MODELS` without motors and without springs, as its description has it."""
+    text = urdf(name)  # first: it checks the name
+    root: Root = "floating" if MODELS[name].stands else "fixed"
+    return Robot.from_urdf(text, root=root, actuated=())
+
+
 def robot(name: str) -> Robot:
     """A robot of `MODELS`, without motors, with springs that pull its joints to its posture."""
-    text = urdf(name)  # first: it checks the name
+    text = urdf(name)
     model = MODELS[name]
     root: Root = "floating" if model.stands else "fixed"
     bare = Robot.from_urdf(text, root=root)

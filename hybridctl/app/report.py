@@ -136,6 +136,7 @@ def event_record(event: Event) -> dict[str, Any]:
         "guards": event.guards,
         "impulses": event.impulses,
         "uniqueness": event.uniqueness,
+        "bridged": event.bridged,
     }
 
 

@@ -63,6 +63,7 @@ def simulate_batch(
     max_events: int = 1000,
     max_steps: int = 100_000,
     on_zeno: Literal["raise", "rest"] = "raise",
+    on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
     max_step: float = math.inf,
@@ -96,6 +97,7 @@ def simulate_batch(
         "max_events": max_events,
         "max_steps": max_steps,
         "on_zeno": on_zeno,
+        "on_jam": on_jam,
         "zeno_horizon": zeno_horizon,
         "method": method,
         "max_step": max_step,
@@ -103,7 +105,8 @@ def simulate_batch(
         "guard_tolerance": guard_tolerance,
         "min_dwell": min_dwell,
     }
-    run = new_run(system, policy, end, **settings, first_step=None, progress=None)
+    at_once = {**settings, "on_jam": "raise", "first_step": None, "progress": None}
+    run = new_run(system, policy, end, **at_once)
     modes, states = _starts(system, mode, x0)
     alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
     held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy

@@ -195,6 +195,7 @@ def _settings(model: Model) -> dict[str, Any]:
         "atol": model.atol,
         "max_events": model.max_events,
         "on_zeno": "rest",
+        "on_jam": "raise",
         "zeno_horizon": model.zeno_horizon,
     }
 

@@ -210,6 +210,7 @@ def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
             atol=model.atol,
             max_events=1 if outside else model.max_events,
             on_zeno="rest",
+            on_jam="raise",
             zeno_horizon=model.zeno_horizon,
             first_step=until - e.time,
         )

@@ -225,11 +225,17 @@ class GuardWatch:
     def _resolved(
         self, i: int, piece: GuardPiece, guard: Value, halvings: int
     ) -> Iterator[GuardPiece]:
-        """Pieces of a piece, in order, on which eight samples resolve guard i near zero."""
+        """Pieces of a piece, in order, on which eight samples resolve guard i near zero.
+
+        One that is exactly zero at some of them, and negative at none, is held there, as forces at
+        the border of a cone are: it bends where that begins, and does not fall further.
+        """
         size = [abs(c) for c in piece.series]
         vague = piece.error > max(TAIL * max(size), self._tolerances[i])
         short = piece.right - piece.left <= SHORT * math.ulp(piece.right)
-        if halvings == 0 or short or not vague or min(piece.samples) >= 2.0 * sum(size[2:]):
+        lowest = min(piece.samples)
+        held = lowest == 0.0 and piece.samples.count(0.0) > 1
+        if halvings == 0 or short or not vague or held or lowest >= 2.0 * sum(size[2:]):
             yield piece
             return
         middle = 0.5 * (piece.left + piece.right)

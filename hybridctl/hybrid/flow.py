@@ -17,6 +17,7 @@ import numpy as np
 from scipy.integrate import BDF, Radau
 
 from hybridctl.checks import Array
+from hybridctl.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import FREE_PACE, ModeModel, Pace
@@ -89,7 +90,7 @@ class Flow:
         t_end: float,
         first_step: float | None = None,
     ) -> None:
-        self._settings, self._motion, self._t_end = integrator, motion, t_end
+        self._settings, self._motion, self._t_end, self.start = integrator, motion, t_end, t
         self._pace = self._paced(t, x)
         self._method = integrator.method
         self._stepper = self._started(t, x, first_step or integrator.first_step)
@@ -239,7 +240,7 @@ class ExplicitStepper:
             if h < shortest:
                 if end != t:  # there was an attempt
                     formula.explain(end)
-                raise failure(_why(h, error, longest < shortest), self._mode, t, formula.state)
+                raise _too_short(h, error, longest < shortest, self._mode, t, formula.state)
             end = t + sign * h
             if sign * (end - t_end) > 0.0:
                 end = t_end
@@ -260,12 +261,15 @@ class ExplicitStepper:
         return self._formula.ended(step, t)
 
 
-def _why(h: float, error: float, paced: bool) -> str:
-    """What ends a flow whose steps have become too short."""
+def _too_short(
+    h: float, error: float, paced: bool, mode: ModeModel, t: float, x: Array
+) -> IntegrationError:
+    """The error of a flow whose steps have become too short."""
     if not math.isfinite(error):
-        return "the vector field is not finite ahead"
+        return failure("the vector field is not finite ahead", mode, t, x)
     limit = "the pace of the mode" if paced else "their error"
-    return f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
+    what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
+    return failure(what, mode, t, x, StepSizeError)
 
 
 def first_length(

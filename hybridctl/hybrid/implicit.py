@@ -22,7 +22,7 @@ from scipy.linalg import lapack
 from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError
+from hybridctl.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.series import FRACTIONS
@@ -70,13 +70,13 @@ class ImplicitStepper:
         solver.max_step = longest
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
-                message = solver.step()
+                solver.step()
         except ValueError as error:
             if "infs or NaNs" not in str(error):
                 raise
             raise self._failure("the vector field is not finite") from error
         if solver.status == "failed":
-            raise self._failure(message)
+            raise self._failure("steps of a stiff flow no longer advance the time", StepSizeError)
         start, end = float(solver.t_old), float(solver.t)
         states = solver.dense_output()(start + (end - start) * FRACTIONS).T
         states[-1] = solver.y
@@ -88,10 +88,12 @@ class ImplicitStepper:
         self._asked = t, x
         return self._motion.rate(t, x)
 
-    def _failure(self, what: str) -> IntegrationError:
+    def _failure(
+        self, what: str, kind: type[IntegrationError] = IntegrationError
+    ) -> IntegrationError:
         """The error of a step that failed: that of the field where it was asked last, if any."""
         self._motion.checked_rate(*self._asked)
-        return failure(what, self._motion.mode, self._solver.t, self._solver.y)
+        return failure(what, self._motion.mode, self._solver.t, self._solver.y, kind)
 
     def restart(self, x: Array) -> None:
         """Go on from x instead."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -264,6 +264,14 @@ class Transition:
         object.__setattr__(self, "rest", rest)
 
 
+class Bridge(NamedTuple):
+    """A way past an instant: on in `mode` for `length` s, whatever its guards say, then `edge`."""
+
+    mode: ModeKey
+    length: float
+    edge: Edge
+
+
 def _no_rest(fired: tuple[str, ...]) -> None:
     return None
 
@@ -275,9 +283,11 @@ class Outgoing:
     Guards may be those that the mode has of itself (`ModeModel.guard_set`). `edge` returns None
     where this set has no edge of its own; the single edges are then applied one after the other.
     `rest` gives the edge to take where events of these guards
-    accumulate: the state they tend to, and the mode that flows on from there.
+    accumulate: the state they tend to, and the mode that flows on from there. `bridge` gives the
+    way on from (t, x, u) where the events there cannot be resolved, if there is one.
     """
 
     guards: GuardSet
     edge: Callable[[tuple[str, ...]], Edge | None]
     rest: Callable[[tuple[str, ...]], Edge | None] = _no_rest
+    bridge: Callable[[float, Array, Array], Bridge | None] | None = None

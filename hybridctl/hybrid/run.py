@@ -13,6 +13,7 @@ from hybridctl.errors import (
     GuardViolatedError,
     HybridctlError,
     NoContactSolutionError,
+    StepSizeError,
     ZenoError,
 )
 from hybridctl.hybrid.events import Crossing, GuardWatch
@@ -26,8 +27,8 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import FORCED
-from hybridctl.hybrid.trajectory import Arc, Event, read_only
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings
+from hybridctl.hybrid.trajectory import Arc, Event, arc_from_steps, read_only
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings, predict
 
 _SELECTIONS = 8
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
@@ -41,11 +42,13 @@ class Memory:
     """What a run keeps beside its record.
 
     steps: how many it has taken, without the first of each arc. lengths: what to try first in a
-    mode, s, from its last arc. watches: of the guards of each mode.
+    mode, s, from its last arc. bridged: whether it has been warned of a bridge. watches: of the
+    guards of each mode.
     """
 
     steps: int = 0
     lengths: dict[ModeKey, float] = field(default_factory=dict)
+    bridged: bool = False
     watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
 
 
@@ -62,6 +65,7 @@ class Run:
     guard_tolerance: float
     min_dwell: float
     rests: bool
+    bridges: bool
     zeno_horizon: float
     progress: Callable[[float], None] | None
     max_steps: int
@@ -138,6 +142,7 @@ class BriefEvent(NamedTuple):
     state_before: Array
     state_after: Array
     accumulation: float | None = None
+    bridged: float | None = None
 
     @classmethod
     def of(cls, event: Event) -> BriefEvent:
@@ -145,21 +150,36 @@ class BriefEvent(NamedTuple):
         return cls(*(getattr(event, name) for name in cls._fields))
 
 
-class Resting(NamedTuple):
-    """Rest where events accumulate: their end, and the mode and the jump that lead there."""
+class Instead(NamedTuple):
+    """Where an event leads that is not the jump of its guards.
 
-    end: Accumulation
+    That is rest where events accumulate, with their `end`; or one of the two ends of a bridge, with
+    how long that is in s, see `Event.bridged`.
+    """
+
     mode: ModeKey
     jump: Jump
+    end: Accumulation | None = None
+    bridged: float | None = None
 
 
 class FlownArc(NamedTuple):
-    """The steps of an arc until `end`, what ends it, and where it is stuck, if it is."""
+    """The steps of an arc until `end`, what ends it, and where it is stuck, if it is.
+
+    failed: that its steps became too short there.
+    """
 
     steps: list[Step]
     end: float
     crossing: Crossing | None = None
     stuck: str | None = None
+    failed: StepSizeError | None = None
+
+
+def arc_of(index: int, point: ArcStart, flown: FlownArc) -> Arc:
+    """The arc that begins at a point, of what was flown."""
+    t, x, u = point.time, point.state, point.input
+    return arc_from_steps(index, point.mode, flown.steps, t, x, u, flown.end)
 
 
 def flow_on(run: Run, point: ArcStart) -> FlownArc:
@@ -193,7 +213,16 @@ def flow_on(run: Run, point: ArcStart) -> FlownArc:
 def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> FlownArc:
     """Steps of a flow until a guard fires, or `last`."""
     steps: list[Step] = []
-    for step in flow.steps():
+    ahead = flow.steps()
+    while True:
+        try:
+            step = next(ahead, None)
+        except StepSizeError as error:
+            if not run.bridges:
+                raise
+            return FlownArc(steps, steps[-1].end if steps else flow.start, failed=error)
+        if step is None:
+            break
         run.memory.steps += len(steps) > 0
         steps.append(step)
         if run.progress is not None:
@@ -215,15 +244,15 @@ def cross(
     arc: Arc,
     crossing: Crossing,
     past: tuple[Event, ...],
-    resting: Resting | None,
+    instead: Instead | None,
 ) -> tuple[Event, ArcStart]:
-    """Apply the resets of an event, or come to rest, and select the mode that flows on."""
-    t, end = crossing.time, None
+    """Apply the resets of an event, or what there is instead, and select the mode that flows on."""
+    t, end, bridged = crossing.time, None, None
     before, u, rate = map(read_only, arc.left_limit())
-    if not crossing.guards:
+    if instead is not None:
+        key, jump, end, bridged = instead
+    elif not crossing.guards:
         key, jump = arc.mode, Jump(before)
-    elif resting is not None:
-        end, key, jump = resting
     else:
         key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
     name, space = f"state after the event at t = {t}", run.system.mode(key).space
@@ -250,6 +279,7 @@ def cross(
             None if end is None else end.time,
             (run.integrator.rtol, run.integrator.atol),
             getattr(jump.report, "uniqueness", None),
+            bridged,
         )
 
     tried = []
@@ -284,16 +314,16 @@ def _goes_on(run: Run, mode: ModeModel, t: float, x: Array, u: Array) -> bool:
 
 def accumulating(
     run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
-) -> Resting | None:
+) -> Instead | None:
     """Rest where events that accumulate end, if the system can come to rest there.
 
-    Events before the last rest do not count, nor changes of the policy.
+    Events before the last rest or bridge do not count, nor changes of the policy.
     """
     if not crossing.guards:
         return None
     recent = [Fired(crossing.time, crossing.guards)]
     for e in reversed(events):
-        if e.accumulation is not None or len(recent) > _RECENT:
+        if e.accumulation is not None or e.bridged is not None or len(recent) > _RECENT:
             break
         if e.guards:
             size = float(sizes_of_jumps(e.state_before, e.state_after))
@@ -310,12 +340,13 @@ def accumulating(
         raise ZenoError(
             f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
-            f"events accumulate there{between}"
+            f"events accumulate there{between}",
+            steady=predict(recent) is not None,
         )
     return None
 
 
-def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Resting | None:
+def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Instead | None:
     """Rest at the end of an arc, if the system has one that is as near as it has to be.
 
     Jumps and flow take the state there, so it is no farther than they reach. Twice that are
@@ -331,7 +362,7 @@ def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Resting | None:
     ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
     flow = speed * (end.time - end.since + ahead)
     near = sizes_of_jumps(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
-    return Resting(end, key, jump) if near else None
+    return Instead(key, jump, end) if near else None
 
 
 def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:

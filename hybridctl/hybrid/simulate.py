@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import count, function, instance, interval, member, number, vector
 from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
+from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -24,9 +25,11 @@ from hybridctl.hybrid.policy import (
 from hybridctl.hybrid.relaxation.zeno_rest import past_zeno
 from hybridctl.hybrid.run import (
     ArcStart,
+    FlownArc,
     Memory,
     Run,
     accumulating,
+    arc_of,
     check_start,
     consistent_start,
     cross,
@@ -48,6 +51,7 @@ def simulate(
     max_events: int = 1000,
     max_steps: int = 100_000,
     on_zeno: Literal["raise", "rest", "relax"] = "raise",
+    on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
     max_step: float = math.inf,
@@ -89,6 +93,12 @@ def simulate(
     that is squeezed by a falling mass has ever shorter intervals, too, and goes on. The predicted
     time is the event's `accumulation`. "relax" takes what relaxations tend to instead, rest on the
     guard for as long as the fields hold it there, which no one has to name: see `past_zeno`.
+    on_jam: "bridge", or "raise". Where contacts jam, where events crowd without accumulating, and
+    where no mode is consistent or no step short enough, the run is taken past that instant, if the
+    system has a way: contacts let go for up to 1e-4 s, and one impact of all that touch then gives
+    the impulses that their forces would have (see `mechanics.resets`). Both ends are events, see
+    `Event.bridged`; there is one `BridgeWarning` a run, and `linearize` refuses it. "raise" ends
+    the run in the error.
     terminal: whether an event of guards ends the run, such as one that means a fall. Its last arc
     is then the state after this event.
     progress: called with the time reached after each step.
@@ -120,6 +130,7 @@ def simulate(
         max_events=max_events,
         max_steps=max_steps,
         on_zeno=on_zeno,
+        on_jam=on_jam,
         zeno_horizon=zeno_horizon,
         method=method,
         max_step=max_step,
@@ -151,6 +162,7 @@ def new_run(
     max_events: int,
     max_steps: int,
     on_zeno: str,
+    on_jam: str,
     zeno_horizon: float,
     method: str,
     max_step: float,
@@ -162,6 +174,7 @@ def new_run(
 ) -> Run:
     """The settings of `simulate`, checked: `InputError` and its kin for what does not serve."""
     member("on_zeno", on_zeno, ("raise", "rest"))
+    member("on_jam", on_jam, ("bridge", "raise"))
     if progress is not None:
         function("progress", progress)
     integrator = Integrator(
@@ -181,6 +194,7 @@ def new_run(
         number("guard_tolerance", guard_tolerance, above=0.0),
         number("min_dwell", min_dwell, at_least=0.0),
         on_zeno == "rest",
+        on_jam == "bridge",
         number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
         count("max_steps", max_steps, at_least=0),
@@ -199,9 +213,7 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
     while True:
         flown = flow_on(run, point)
         crossing = flown.crossing
-        arc = arc_from_steps(
-            len(arcs), point.mode, flown.steps, point.time, point.state, point.input, flown.end
-        )
+        arc = arc_of(len(arcs), point, flown)
         arcs.append(arc)
         if flown.stuck is not None:
             raise StepLimitError(
@@ -209,23 +221,43 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
                 f"{point.mode.key!r}, {flown.stuck}",
                 trajectory=so_far(),
             )
-        if crossing is None:
+        if crossing is None and flown.failed is None:
             return so_far()
-        if crossing.guards and fired == run.max_events:
-            raise EventLimitError(
-                f"more than max_events = {run.max_events} events by t = {crossing.time:.9g} s "
-                f"in mode {point.mode.key!r}; the last guards were {crossing.guards}",
-                trajectory=so_far(),
-            )
-        fired += len(crossing.guards) > 0
+        if crossing is None or crossing.guards:
+            fired += 1
+            if fired > run.max_events:
+                guards = () if crossing is None else crossing.guards
+                raise EventLimitError(
+                    f"more than max_events = {run.max_events} events by t = {flown.end:.9g} s "
+                    f"in mode {point.mode.key!r}; the last guards were {guards}",
+                    trajectory=so_far(),
+                )
         try:
-            resting = accumulating(run, arc, crossing, events)
-        except ZenoError as error:
-            error.trajectory = so_far()
-            raise
-        event, point = cross(run, arc, crossing, tuple(events), resting)
+            event, point = _crossed(run, arc, flown, events)
+        except BRIDGED as error:
+            over = bridge(run, point, flown, len(arcs) - 1, tuple(events), error)
+            if over is None:
+                if isinstance(error, ZenoError):
+                    error.trajectory = so_far()
+                raise
+            arcs[-1:] = over.arcs
+            events += over.events[:-1]
+            event, point = over.events[-1], over.point
         events.append(event)
         if event.guards and terminal(event):
             t, x, u = point.time, point.state, point.input
             arcs.append(arc_from_steps(len(arcs), point.mode, [], t, x, u, t))
             return so_far()
+
+
+def _crossed(
+    run: Run, arc: Arc, flown: FlownArc, events: Sequence[Event]
+) -> tuple[Event, ArcStart]:
+    """The event at the end of an arc, and where the run goes on."""
+    if flown.crossing is None:
+        assert flown.failed is not None
+        raise flown.failed
+    if flown.crossing.guards:
+        check_pole(run, arc, flown.crossing.guards)
+    resting = accumulating(run, arc, flown.crossing, events)
+    return cross(run, arc, flown.crossing, tuple(events), resting)

@@ -78,6 +78,9 @@ class DrivenMode:
         self.mode, self.law = mode, law
         self.watched = watched and len(mode.guard_names) > 0
         self.rate = _rate(mode, law)
+        self._together = type(mode).guard is ModeModel.guard
+        self._asked: Step | None = None
+        self._known: dict[float, list[float]] = {}
         self.held: Array | None = None
         self.whole: InputLaw | None = None
         if isinstance(law, HeldInput):
@@ -119,9 +122,20 @@ class DrivenMode:
         )
 
     def guard(self, step: Step, i: int, t: float) -> float:
-        """The value of guard i on the polynomial of a step."""
-        x = self.mode.space.normalize(step.state(t))
-        return self.mode.guard(i, t, x, self.law(t, x))
+        """The value of guard i on the polynomial of a step.
+
+        Points of modes whose guards are found together are kept, until another step is asked for.
+        """
+        if not self._together:
+            x = self.mode.space.normalize(step.state(t))
+            return self.mode.guard(i, t, x, self.law(t, x))
+        if step is not self._asked:
+            self._asked, self._known = step, {}
+        known = self._known.get(t)
+        if known is None:
+            x = self.mode.space.normalize(step.state(t))
+            known = self._known[t] = self.mode.guards(t, x, self.law(t, x)).tolist()
+        return known[i]
 
     def sampled(self, start: float, end: float, states: Array, guards_before: Array | None) -> Step:
         """The step with these states (8, nx); guards_before (n,): guards at its start, if known."""
@@ -321,10 +335,16 @@ class CompiledFormula:
 Formula: TypeAlias = ExplicitFormula | CompiledFormula
 
 
-def failure(what: str, mode: ModeModel, t: float, x: Array) -> IntegrationError:
+def failure(
+    what: str,
+    mode: ModeModel,
+    t: float,
+    x: Array,
+    kind: type[IntegrationError] = IntegrationError,
+) -> IntegrationError:
     """The error of a flow that cannot go on from (t, x)."""
     where = f"in mode {mode.key!r} at t = {t:.9g} s, x = {np.array2string(x, precision=6)}"
-    return IntegrationError(f"{what} {where}")
+    return kind(f"{what} {where}")
 
 
 def put_back(mode: ModeModel, t: float, x: Array, rtol: float, atol: float) -> Array | None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import did_you_mean, quoted
+from hybridctl.checks import Array, did_you_mean, quoted
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedReset
 from hybridctl.hybrid.mode import (
+    Bridge,
     Edge,
     Guard,
     GuardSet,
@@ -259,7 +260,24 @@ class MappedSystem(HybridSystem):
             self._mode(key).guard_set,
             partial(self._edge, key, own.edge),
             partial(self._edge, key, own.rest),
+            None if own.bridge is None else partial(self._bridge, key, own.bridge),
         )
+
+    def _bridge(
+        self,
+        key: ModeKey,
+        of: Callable[[float, Array, Array], Bridge | None],
+        t: float,
+        x: Array,
+        u: Array,
+    ) -> Bridge | None:
+        change = self._change(key)
+        bridge = of(change.time(t), change.state(x), change.input(u, x))
+        if bridge is None:
+            return None
+        edge = bridge.edge
+        made = MappedReset(edge.reset, self._change(bridge.mode))
+        return bridge._replace(edge=replace(edge, reset=made))
 
     def _edge(
         self,

@@ -44,6 +44,14 @@ OUTSIDE = 10.0
 
 # Events.
 
+POLE = 1e-2
+"""Of a guard's scale: one that is farther outside where it fires has not come through zero."""
+SHRUNK = 1e-11
+"""s: steps that have become this short on an arc end at a pole."""
+BRIEF = 1e-8
+"""s: where a run cannot go on, steps this short are those of a pole of the forces: cut off."""
+UNSOUND = 1e-6
+"""Of a guard's scale: where a run cannot go on, an arc whose guards end farther outside is cut."""
 SAME_STATE = 1e-6
 """Of a coordinate, or of 1: states after an event, by several orders of its guards, that agree."""
 SLOWEST = 0.98

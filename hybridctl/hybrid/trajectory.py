@@ -45,7 +45,8 @@ class Event:
     before the event lacks are held by it. `accuracy`: rtol and atol of the steps that led to it,
     zero where they are not known, None where they do not matter. `uniqueness`: whether the law of
     the reset is "proven" or "disproven" to leave one state after it, or "not established"; None for
-    resets by formulas.
+    resets by formulas. `bridged`: None but at the two ends of a bridge over an instant whose events
+    cannot be resolved (see `simulate`): 0 where it begins, and where it ends its length in s.
     """
 
     index: int
@@ -63,12 +64,21 @@ class Event:
     accumulation: float | None = None
     accuracy: tuple[float, float] | None = (0.0, 0.0)
     uniqueness: str | None = None
+    bridged: float | None = None
 
     def __repr__(self) -> str:
         what = ", ".join(self.guards) or "the input changes"
         modes = f"{self.mode_before} -> {self.mode_after}"
         unique = "" if self.uniqueness is None else f"; uniqueness {self.uniqueness}"
-        return f"Event({self.time:.9g} s, {what}: {modes}{unique})"
+        bridge = "" if self.bridge is None else f"; {self.bridge}"
+        return f"Event({self.time:.9g} s, {what}: {modes}{unique}{bridge})"
+
+    @property
+    def bridge(self) -> str | None:
+        """Which end of a bridge it is, in words."""
+        if self.bridged is None:
+            return None
+        return f"ends a bridge of {self.bridged:.3g} s" if self.bridged else "begins a bridge"
 
     def _repr_html_(self) -> str:
         """A table of what happened."""
@@ -82,6 +92,8 @@ class Event:
             rows.append(("impulses [N s]", ", ".join(f"{p:.6g}" for p in self.impulses)))
         if self.uniqueness is not None:
             rows.append(("uniqueness", self.uniqueness))
+        if self.bridge is not None:
+            rows.append(("bridge", self.bridge))
         return html_table(("event", ""), rows)
 
 
@@ -465,7 +477,7 @@ def _stored(data: Mapping[str, Array], meta: Mapping[str, Any], i: int) -> dict[
 _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
 _STATES, _INPUTS = ("state_before", "state_after"), ("input_before", "input_after", "input_rate")
 _EVENT_ARRAYS = (*_STATES, *_INPUTS, "impulses")
-_EVENT_VALUES = ("accumulation", "accuracy", "uniqueness")
+_EVENT_VALUES = ("accumulation", "accuracy", "uniqueness", "bridged")
 _GARBLED = (EOFError, IndexError, KeyError, NotImplementedError, TypeError, ValueError)
 _BROKEN = (*_GARBLED, zipfile.BadZipFile, zlib.error)
 

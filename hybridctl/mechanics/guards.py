@@ -25,10 +25,11 @@ from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.jamming import can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.sliding import sliding_directions, stop_of
-from hybridctl.mechanics.tolerances import JAMMED, STANDSTILL, STOPPED
+from hybridctl.mechanics.tolerances import JAMMED, ON_BORDER, STANDSTILL, STOPPED
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1
+_FORCES = ("opens", "slips")
 _SIGNS = {0.0: "", 1.0: "+", -1.0: "-"}
 _SLIP_OF = {0.0: SLIP, 1.0: SLIP_PLUS, -1.0: SLIP_MINUS}
 
@@ -89,8 +90,12 @@ class ContactGuards:
     def scales(self) -> Array:
         """Sizes that tolerances of the guards are relative to: 1 m, 1 m/s, the robot's weight."""
         weight = self.dynamics.robot.weight
-        forces = ("opens", "slips")
-        return np.array([weight if guard.kind in forces else 1.0 for guard in self.guards])
+        return np.array([weight if guard.kind in _FORCES else 1.0 for guard in self.guards])
+
+    @cached_property
+    def _forces(self) -> Array:
+        """1 for guards that are forces, otherwise 0."""
+        return np.array([guard.kind in _FORCES for guard in self.guards], dtype=np.float64)
 
     @cached_property
     def _kinds(self) -> dict[Kind, Alike]:
@@ -103,10 +108,15 @@ class ContactGuards:
         return found
 
     def values(self, point: ContactAcceleration) -> Array:
-        """The values: gaps in m, forces in N, speeds in m/s; positive inside the mode."""
+        """The values: gaps in m, forces in N, speeds in m/s; positive inside the mode.
+
+        Forces of redundant contacts that are held at the border of their cones are there exactly.
+        """
         values = np.empty(len(self.guards))
         for kind, alike in self._kinds.items():
             values[alike.at] = self._values(kind, alike, point)
+        if point.solution is not None and point.solution.least is not None:
+            values[np.abs(values) <= ON_BORDER * np.abs(point.forces).max() * self._forces] = 0.0
         return values
 
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:

@@ -24,7 +24,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import ContactPhase, default_slip
@@ -92,9 +92,13 @@ def impact_of(
     at: tuple[int, ...],
     terms: TermValues,
     *,
-    plastic: bool = False,
+    plastic: bool | frozenset[int] = False,
+    on_several: OnSeveral | None = None,
 ) -> ImpactResult:
-    """`impact` where the terms at (q, v) are known already, in arrays that last."""
+    """`impact` where the terms at (q, v) are known already, in arrays that last.
+
+    plastic: whether contacts do not rebound, or which of them. on_several: that of the dynamics.
+    """
     count = len(dynamics.contacts)
     touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
     phase = dynamics.phase(touching)
@@ -102,7 +106,9 @@ def impact_of(
     k, closed = len(phase.closed), list(phase.closed)
     free = terms.rates[phase.all_rows]
     approach = free[:k].copy()
-    rebound = -approach * (0.0 if plastic else dynamics.restitution_at(closed, approach))
+    rebound = -approach * dynamics.restitution_at(closed, approach)
+    if plastic:
+        rebound[[plastic is True or i in plastic for i in closed]] = 0.0
     free[:k] -= rebound
     friction = dynamics.friction[closed]
     system = KKT(mass, rows.T, rows)
@@ -110,7 +116,7 @@ def impact_of(
     problem = CoulombProblem(
         system.response, free, phase.tangents, friction, friction, (None,) * k, size
     )
-    solution = _solution(dynamics, problem, rows @ v)
+    solution = _solution(on_several or dynamics.on_several, problem, rows @ v)
     after = v + system.push @ solution.forces
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
@@ -141,12 +147,12 @@ def impact_of(
     return result
 
 
-def _solution(dynamics: ContactDynamics, problem: CoulombProblem, before: Array) -> CoulombSolution:
+def _solution(several: OnSeveral, problem: CoulombProblem, before: Array) -> CoulombSolution:
     """The solution, or of several the one of greatest energy loss, from rates (r,) before."""
     try:
         return solve(problem)
     except SeveralContactSolutionsError as error:
-        if dynamics.on_several == "raise":
+        if several == "raise":
             raise
 
         def loss(solution: CoulombSolution) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import JammingError
-from hybridctl.hybrid.mode import Edge, Reset
+from hybridctl.hybrid.mode import Bridge, Edge, Reset
 from hybridctl.hybrid.model import (
     Jump,
     JumpPoint,
@@ -18,7 +19,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_of, settle
@@ -27,12 +28,16 @@ from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.stick_slip_border import clearly_held, impact_border
 from hybridctl.mechanics.tolerances import (
+    BRIDGED,
     NEAR_JAM,
+    PENETRATION,
     RESTING_SPEED,
     SEPARATION_SPEED,
     STANDSTILL,
     TOUCHING,
 )
+
+_LONGEST, _SHORTEST = 1e-4, 1e-7  # s, of a bridge
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,24 @@ class ContactEdges:
         if not hit:
             return None
         return Edge(Reset(_ImpactReset(self.dynamics, frozenset(hit), self.modes).settled))
+
+    def bridge(self, t: float, x: Array, u: Array) -> Bridge | None:
+        """Closed contacts let go, until the first contact is `BRIDGED` deep, and hit again.
+
+        There is none past the bounces of a contact with restitution, however many.
+        """
+        dynamics, n = self.dynamics, self.dynamics.robot.nq
+        q, v = x[:n], x[n:]
+        terms, count = dynamics.kept_values(q, v), len(dynamics.contacts)
+        bounces = (dynamics.restitution > 0.0) & (terms.gaps <= PENETRATION)
+        if any(bounces[i] for i, mode in enumerate(self.modes) if mode == OPEN):
+            return None
+        fall = terms.drift + terms.jacobian @ dynamics.robot.free_acceleration(q, v, u)
+        each = zip(terms.gaps.tolist(), terms.rates[:count].tolist(), fall.tolist(), strict=False)
+        length = min([_LONGEST, *(_reaches(BRIDGED + gap, rate, a) for gap, rate, a in each)])
+        flying = (OPEN,) * count
+        taken_up = _TakenUp(dynamics, frozenset(dynamics.phase(self.modes).closed), flying)
+        return Bridge(flying, max(length, _SHORTEST), Edge(taken_up))
 
     def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
@@ -200,6 +223,40 @@ class _ImpactReset(ResetModel):
     def _parts(self, x: Array) -> tuple[Array, Array]:
         n = self.dynamics.robot.nq
         return x[:n], x[n:]
+
+
+def _reaches(height: float, rate: float, acceleration: float) -> float:
+    """When something at a height falls through zero, s."""
+    if height <= 0.0:
+        return 0.0
+    root = rate * rate - 2.0 * acceleration * height
+    if root < 0.0 or (rate >= 0.0 and acceleration >= 0.0):
+        return math.inf
+    return 2.0 * height / (math.sqrt(root) - rate)
+
+
+@dataclass(frozen=True)
+class _TakenUp(_ImpactReset):
+    """The end of a bridge: an impact of all contacts that touch, without gaps after it.
+
+    Those that let go, `hit`, do not rebound. Of several velocities that of the greatest loss of
+    energy is taken.
+    """
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        dynamics, (q, v) = self.dynamics, self._parts(x)
+        terms = dynamics.kept_values(q, v)
+        at = tuple(np.flatnonzero(terms.gaps <= TOUCHING).tolist())
+        if not at:
+            return Jump(x, self.modes, np.zeros(len(self.modes)))
+        touching = tuple(CLOSED if i in at else OPEN for i in range(len(self.modes)))
+        q, _ = dynamics.projected(dynamics.phase(touching), q, v)
+        terms = dynamics.kept_values(q, v)
+        result = impact_of(dynamics, v, at, terms, plastic=self.hit, on_several="dissipation")
+        names = closing_guards(dynamics.contacts)
+        after = np.concatenate((q, result.velocity_after))
+        guards = tuple(names[i] for i in at)
+        return Jump(after, result.modes, result.impulses, result, guards)
 
 
 def _rests(gap: float, rate: float) -> bool:

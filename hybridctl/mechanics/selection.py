@@ -7,10 +7,13 @@ Coulomb's law is solved for the accelerations.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import SeveralContactSolutionsError
+from hybridctl.errors import SeveralContactSolutionsError, SeveralModesError
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
@@ -151,7 +154,18 @@ def _check_unique(problem: CoulombProblem) -> None:
         return
     solutions = enumerate_solutions(problem)
     if len(solutions) > 1:
-        least_of_family(problem, solutions)
+        with _of_modes():
+            least_of_family(problem, solutions)
+
+
+@contextmanager
+def _of_modes() -> Iterator[None]:
+    """Several solutions are of a mode."""
+    try:
+        yield
+    except SeveralContactSolutionsError as error:
+        text, solutions = str(error), error.solutions
+        raise SeveralModesError(text, problem=error.problem, solutions=solutions) from None
 
 
 def _solved(problem: CoulombProblem) -> CoulombSolution:
@@ -161,8 +175,9 @@ def _solved(problem: CoulombProblem) -> CoulombSolution:
     both be possible.
     """
     try:
-        return solve(problem)
-    except SeveralContactSolutionsError as error:
+        with _of_modes():
+            return solve(problem)
+    except SeveralModesError as error:
         count = [solution.modes.count(STICK) for solution in error.solutions]
         most = max(count)
         if count.count(most) > 1 or not (problem.static > problem.kinetic).any():

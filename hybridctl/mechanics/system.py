@@ -13,7 +13,8 @@ is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.
   derivative at zero.
 
 - "sliding jams", in modes with sliding friction: what friction leaves of the normal response, as a
-  part of what it is without, less 1e-6 (see `jamming`). The run ends there in a `JammingError`.
+  part of what it is without, less 1e-6 (see `jamming`). The run goes on past it by a bridge (see
+  `simulate`), or ends there in a `JammingError`.
 
 When gaps close, the impact law decides which contacts take part; which of them then stay closed,
 stick or slip is decided at acceleration level with the post-event input ([RS] 2.3.4, Fig. 2.6).
@@ -193,7 +194,7 @@ class ContactSystem(HybridSystem):
     def _ways_from(self, key: ModeKey) -> Outgoing:
         mode = self._contact_mode(key)
         edges = ContactEdges(self.dynamics, mode.modes, mode.contact_guards.guards)
-        return Outgoing(mode.guard_set, edges.edge, edges.rest)
+        return Outgoing(mode.guard_set, edges.edge, edges.rest, edges.bridge)
 
     def _all_guards(self) -> Iterator[str]:
         """Names: a mode of one contact has the same guards whatever the others do."""

@@ -15,6 +15,9 @@ ON_SURFACE = 1e-11
 SAMPLED_ON_SURFACE = 1e-9
 """The same for the configurations at which redundant rows are looked for."""
 
+BRIDGED = 1e-7
+"""Contacts that have let go on a bridge come this deep: a tenth of `PENETRATION`."""
+
 # Speeds, in m/s, absolute as well. Each is far enough above the one before to tell both apart.
 
 NO_DIRECTION = 1e-12
@@ -71,6 +74,9 @@ APART = 1e-6
 """Of the same: contacts that hold together are never apart by more."""
 ON_CONE = 1e-12
 """Of the largest normal force: what rounding leaves of forces on a friction cone."""
+ON_BORDER = 1e-9
+"""Of the largest normal force: what the programme of redundant forces leaves of zero at a border
+that it holds."""
 AT_BORDER = 1e-6
 """Of the friction limit: a slow contact nearer to it is not sure to hold."""
 AT_LIMIT = 1e-8

@@ -113,12 +113,18 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
     Such a change has a fixed time, so a deviation of the state passes it as it is.
 
     Raises `InputError` for an event of several guards or at a border of its reset (see
-    `jump_derivative`) and for one that ends infinitely many, `GrazingError` where the terms of
-    the guard's rate cancel, `SystemDefinitionError` where the guard or the reset has no Jacobian.
+    `jump_derivative`), for one that ends infinitely many and for those of a bridge, `GrazingError`
+    where the terms of the guard's rate cancel, `SystemDefinitionError` where the guard or the reset
+    has no Jacobian.
     """
     if instance("event", event, Event).accumulation is not None:
         raise InputError(
             f"the event at t = {event.time:.9g} s ends infinitely many and has no derivative"
+        )
+    if event.bridge is not None:
+        raise InputError(
+            f"the event of {event.guards} at t = {event.time:.9g} s {event.bridge} over an instant "
+            "whose events cannot be resolved, and has no derivative"
         )
     if not event.guards:
         ndx, nu = system.mode(event.mode_before).space.ndx, len(event.input_before)

@@ -136,7 +136,7 @@ def jump_under(
 
 def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:
     """The jump of an event; under the feedback of the law if it has several guards."""
-    if event.accumulation is not None or not event.guards:
+    if event.accumulation is not None or event.bridge is not None or not event.guards:
         return jump_gains(system, event)
     if len(event.guards) == 1:
         return _single(system, event)

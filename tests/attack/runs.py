@@ -116,7 +116,8 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
     if impulses is None:
         return
     normal, friction = impulses
-    q, nq = event.state_before[: judge.nq], judge.nq
+    nq, rests, bridged = judge.nq, event.accumulation is not None, bool(event.bridged)
+    q = (event.state_after if bridged else event.state_before)[:nq]  # a bridge closes gaps first
     before, after = event.state_before[nq:], event.state_after[nq:]
     closing = {guard.rsplit(" ", 1)[0] for guard in event.guards if guard.endswith(" closes")}
     at = [
@@ -126,8 +127,7 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
         or "open" not in (event.mode_before[i], event.mode_after[i])
         or normal[i] != 0.0
     ]
-    rests = event.accumulation is not None
-    law, jacobian = impact_law(judge, q, before, at, plastic=rests)
+    law, jacobian = impact_law(judge, q, before, at, plastic=rests or bridged)
     forces = row_forces([judge.rows(q, before)[i] for i in at], normal[at], friction[at])
     residual = violation(law, forces).worst
     if rests:

@@ -29,7 +29,7 @@ from attack.laws import Array
 from attack.layouts import KINDS, matter
 from attack.machines import BASES, Machine, machine
 from attack.runs import faults
-from hybridctl.errors import HybridctlError, NearGrazingWarning
+from hybridctl.errors import BridgeWarning, HybridctlError, NearGrazingWarning
 
 END = 0.5
 MOST_STEPS = 20_000
@@ -138,17 +138,19 @@ def _tree(seed: int) -> Case:
 def simulated(each: Case, system: hc.HybridSystem, start: Array, **options: float):
     """The run of a case from a start."""
     mode = ("open",) * len(each.machine.contacts)
-    return hc.simulate(
-        system,
-        mode,
-        start,
-        (0.0, END),
-        each.policy,
-        on_zeno="rest",
-        max_events=MOST_EVENTS,
-        progress=StepLimit(),
-        **options,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BridgeWarning)
+        return hc.simulate(
+            system,
+            mode,
+            start,
+            (0.0, END),
+            each.policy,
+            on_zeno="rest",
+            max_events=MOST_EVENTS,
+            progress=StepLimit(),
+            **options,
+        )
 
 
 def judged(seed: int, derivative: bool = True, layouts: bool = False) -> Outcome:

@@ -151,7 +151,7 @@ def test_a_rod_that_jams_ends_its_run_before_forces_are_without_meaning(rate, ti
     """
     system, x0 = rod(2.0, -0.5, rate, -30.0, tips)
     with pytest.raises(JammingError, match=tips[0]) as jam:
-        hc.simulate(system, ("slip-",) * len(tips), x0, (0.0, 1.0))
+        hc.simulate(system, ("slip-",) * len(tips), x0, (0.0, 1.0), on_jam="raise")
     assert jam.value.contacts == tips
     assert jam.value.ratio == pytest.approx(JAMMED, abs=1e-7)
     assert 1e4 < jam.value.forces[0] < 10.0 / JAMMED

@@ -109,9 +109,10 @@ def arc_times(arc: Arc, run: HybridTrajectory) -> Array:
 
 
 def event_text(event: Event) -> str:
-    """The guards of an event and, after an impact, whether its outcome is the only one."""
+    """The guards of an event, whether the outcome of an impact is the only one, and bridges."""
     unique = "" if event.uniqueness is None else f"; uniqueness {event.uniqueness}"
-    return ", ".join(event.guards) + unique
+    bridge = "" if event.bridge is None else f"; {event.bridge}"
+    return ", ".join(event.guards) + unique + bridge
 
 
 def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import hypot
 
 import numpy as np
 
@@ -36,7 +37,7 @@ _INSIDE = 1e-12
 _TOUCHES = 1e-9
 _GUESSED = 1e-5
 _THICKNESS = 1e-9
-_EXACT = 1e-13
+_EXACT, _ROUNDING = 1e-13, 1e-8
 _STEPS, _CHANGES = 12, 30
 
 INSIDE, SIDE, APEX = range(3)
@@ -100,14 +101,9 @@ class LeastForces:
             share = (self.forces / self._weights**2)[:, None] * weights
             pull = pull + m_unit[:, None] * (system.mix.T @ share)
         moved = system.inverse @ (equations / c_unit[:, None])
-        along = self._borders @ system.null
-        p, a = system.null.shape[1], len(along)
-        matrix = np.zeros((p + a, p + a))
-        matrix[:p, :p] = np.eye(p) + system.null.T @ self._curvature @ system.null
-        matrix[:p, p:], matrix[p:, :p] = -along.T, along
         upper = system.null.T @ (pull - self._curvature @ moved)
-        right = np.vstack((upper, -self._borders @ moved))
-        step = np.linalg.lstsq(matrix, right, rcond=_RANK)[0][:p]
+        lower = -self._borders @ moved
+        step, _ = _stationary(system.null, self._curvature, self._borders, upper, lower)
         return np.asarray(m_unit[:, None] * (moved + system.null @ step))
 
     @cached_property
@@ -214,9 +210,12 @@ def _equations(
 
 def _slacks(cones: Sequence[Cone], m: Array) -> Array:
     """mu f_n - |f_t| or f_n (k,)."""
+    v = m.tolist()
     return np.array(
         [
-            c.friction * m[c.normal] - np.linalg.norm(m[c.tangents]) if c.tangents else m[c.normal]
+            c.friction * v[c.normal] - hypot(*(v[i] for i in c.tangents))
+            if c.tangents
+            else v[c.normal]
             for c in cones
         ]
     )
@@ -224,23 +223,35 @@ def _slacks(cones: Sequence[Cone], m: Array) -> Array:
 
 def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> tuple[Array, Array]:
     """Gradients (p, n) of the g_j that act, and - sum_j kappa_j D^2 g_j (n, n)."""
-    size = len(m)
-    unit, curvature = np.eye(size), np.zeros((size, size))
-    rows: list[Array] = []
+    size, count = (
+        len(m),
+        sum(_rows_of(cone, kind) for cone, kind in zip(cones, active, strict=True)),
+    )
+    rows, curvature, place = np.zeros((count, size)), np.zeros((size, size)), 0
+    values, kappa = m.tolist(), loads.tolist()
     for cone, kind in zip(cones, active, strict=True):
+        t = cone.tangents
         if kind == APEX:
-            rows += [unit[cone.normal], *unit[cone.tangents]]
+            rows[range(place, place + 1 + len(t)), [cone.normal, *t]] = 1.0
         elif kind == SIDE:
-            length = float(np.linalg.norm(m[cone.tangents])) or 1.0
-            along: Array = m[cone.tangents] / length
-            if len(loads):
-                across = np.eye(len(along)) - np.outer(along, along)
-                load = loads[len(rows)] / length
-                curvature[np.ix_(cone.tangents, cone.tangents)] = load * across
-            row = cone.friction * unit[cone.normal]
-            row[cone.tangents] -= along
-            rows.append(row)
-    return np.array(rows).reshape(-1, size), curvature
+            length = hypot(*(values[i] for i in t)) or 1.0
+            along = [values[i] / length for i in t]
+            rows[place, cone.normal] = cone.friction
+            rows[place, t] = [-a for a in along]
+            if kappa and len(t) == 2:
+                a, b, load = *along, kappa[place] / length
+                span = slice(t[0], t[1] + 1)
+                curvature[span, span] = [
+                    [load * b * b, -load * a * b],
+                    [-load * a * b, load * a * a],
+                ]
+        place += _rows_of(cone, kind)
+    return rows, curvature
+
+
+def _rows_of(cone: Cone, kind: int) -> int:
+    """How many borders act."""
+    return (0, 1, 1 + len(cone.tangents))[kind]
 
 
 def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Active, Array] | None:
@@ -284,23 +295,36 @@ def _on_borders(
     cones: Sequence[Cone], active: Active, system: Equations, z: Array
 ) -> tuple[Array, Array]:
     """The minimum with g_j = 0 on the borders that act, by Newton's method from m_0 + N z."""
-    null = system.null
+    null, before = system.null, np.inf
     loads = np.zeros(0)
     for _ in range(_STEPS):
         m = system.particular + null @ z
         borders, curvature = _borders(cones, active, m, loads)
-        along = borders @ null
-        p, a = len(z), len(along)
-        matrix = np.zeros((p + a, p + a))
-        matrix[:p, :p] = np.eye(p) + null.T @ curvature @ null
-        matrix[:p, p:], matrix[p:, :p] = -along.T, along
         # g_j is homogeneous: its value is its gradient times m
-        right = -np.concatenate((z, borders @ m))
-        step = np.asarray(np.linalg.lstsq(matrix, right, rcond=_RANK)[0], dtype=np.float64)
-        z, loads = z + step[:p], step[p:]
-        if np.abs(step[:p]).max() <= _EXACT * max(1.0, float(np.abs(z).max())):
+        step, loads = _stationary(null, curvature, borders, -z, -(borders @ m))
+        z = z + step
+        size = float(np.abs(step).max()) / max(1.0, float(np.abs(z).max()))
+        if size <= _EXACT or _ROUNDING >= size >= 0.5 * before:
             break
+        before = size
     return system.particular + null @ z, loads
+
+
+def _stationary(
+    null: Array, curvature: Array, borders: Array, upper: Array, lower: Array
+) -> tuple[Array, Array]:
+    """z (p, .) and kappa (a, .) of (1 + N' K N) z - N' D' kappa = upper, D N z = lower.
+
+    Of borders that depend on each other the least squares; D N is measured in its own size.
+    """
+    along = borders @ null
+    size = float(np.abs(along).max(initial=0.0)) or 1.0
+    p, a = null.shape[1], len(along)
+    matrix = np.zeros((p + a, p + a))
+    matrix[:p, :p] = np.eye(p) + null.T @ curvature @ null
+    matrix[:p, p:], matrix[p:, :p] = -along.T / size, along / size
+    found = np.linalg.lstsq(matrix, np.concatenate((upper, lower / size)), rcond=_RANK)[0]
+    return np.asarray(found[:p], dtype=np.float64), np.asarray(found[p:] / size, dtype=np.float64)
 
 
 def _change(
@@ -321,7 +345,7 @@ def _change(
             pull = float(np.linalg.norm(loads[place + 1 : place + 1 + len(cone.tangents)]))
             wrong = -(loads[place] - cone.friction * pull) / heaviest
             new = SIDE if cone.tangents else INSIDE
-        place += (0, 1, 1 + len(cone.tangents))[kind]
+        place += _rows_of(cone, kind)
         if wrong > worst:
             worst, change = wrong, (j, new)
     return change
