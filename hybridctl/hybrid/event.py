@@ -1,0 +1,75 @@
+"""An event of a hybrid trajectory: what fired, where it led, and what is particular about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.model import ModeKey
+from hybridctl.tables import html_table
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """A jump at `time`, from arc `index` to arc `index + 1`.
+
+    `input_rate` is the rate of the input just before it. `guards` are those that fired, in the
+    order of their declaration; there are none where the policy changed its law. `impulses` are
+    the normal impulse per contact in N s (empty where no reset gave any), `report` what the reset
+    certifies (not saved). `accumulation`: the predicted time at which events of these guards
+    accumulate, where the system came to rest instead of going through all of them; otherwise None.
+    `guards` are then all that accumulate, in the order in which they fired: those that the mode
+    before the event lacks are held by it. `accuracy`: rtol and atol of the steps that led to it,
+    zero where they are not known, None where they do not matter. `uniqueness`: whether the law of
+    the reset is "proven" or "disproven" to leave one state after it, or "not established"; None for
+    resets by formulas. `bridged`: None but at the two ends of a bridge over an instant whose events
+    cannot be resolved (see `simulate`): 0 where it begins, and where it ends its length in s.
+    """
+
+    index: int
+    time: float
+    mode_before: ModeKey
+    mode_after: ModeKey
+    guards: tuple[str, ...]
+    state_before: Array
+    state_after: Array
+    input_before: Array
+    input_after: Array
+    input_rate: Array
+    impulses: Array
+    report: Any = None
+    accumulation: float | None = None
+    accuracy: tuple[float, float] | None = (0.0, 0.0)
+    uniqueness: str | None = None
+    bridged: float | None = None
+
+    def __repr__(self) -> str:
+        what = ", ".join(self.guards) or "the input changes"
+        modes = f"{self.mode_before} -> {self.mode_after}"
+        unique = "" if self.uniqueness is None else f"; uniqueness {self.uniqueness}"
+        bridge = "" if self.bridge is None else f"; {self.bridge}"
+        return f"Event({self.time:.9g} s, {what}: {modes}{unique}{bridge})"
+
+    @property
+    def bridge(self) -> str | None:
+        """Which end of a bridge it is, in words."""
+        if self.bridged is None:
+            return None
+        return f"ends a bridge of {self.bridged:.3g} s" if self.bridged else "begins a bridge"
+
+    def _repr_html_(self) -> str:
+        """A table of what happened."""
+        rows = [
+            ("time [s]", f"{self.time:.9g}"),
+            ("guards", ", ".join(self.guards) or "none: the input changes"),
+            ("mode before", self.mode_before),
+            ("mode after", self.mode_after),
+        ]
+        if self.impulses.size:
+            rows.append(("impulses [N s]", ", ".join(f"{p:.6g}" for p in self.impulses)))
+        if self.uniqueness is not None:
+            rows.append(("uniqueness", self.uniqueness))
+        if self.bridge is not None:
+            rows.append(("bridge", self.bridge))
+        return html_table(("event", ""), rows)
