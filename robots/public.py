@@ -69,8 +69,16 @@ def _legs(names: str, **angles: float) -> dict[str, float]:
     return {joint.format(leg): a for leg in names.split() for joint, a in angles.items()}
 
 
-_CROUCHED = _legs("FL FR RL RR", **{"{}_thigh_joint": 0.8, "{}_calf_joint": -1.6})
-_FEET, _HIPS = ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), ("hip", "thigh", "calf")
+def _unitree(name: str, bearing: float) -> PublicRobot:
+    """A quadruped of one family."""
+    return PublicRobot(
+        f"{name}_description/urdf/{name}.urdf",
+        _legs("FL FR RL RR", **{"{}_thigh_joint": 0.8, "{}_calf_joint": -1.6}),
+        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
+        legs=("hip", "thigh", "calf"),
+        bearing=bearing,
+    )
+
 
 MODELS = {
     "solo12": PublicRobot(
@@ -93,14 +101,10 @@ MODELS = {
         legs=("HAA", "HFE", "KFE"),
         bearing=500.0,
     ),
-    "go1": PublicRobot(
-        "go1_description/urdf/go1.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=120.0
-    ),
-    "go2": PublicRobot(
-        "go2_description/urdf/go2.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=120.0
-    ),
-    "a1": PublicRobot("a1_description/urdf/a1.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=120.0),
-    "b1": PublicRobot("b1_description/urdf/b1.urdf", _CROUCHED, _FEET, legs=_HIPS, bearing=900.0),
+    "go1": _unitree("go1", 120.0),
+    "go2": _unitree("go2", 120.0),
+    "a1": _unitree("a1", 120.0),
+    "b1": _unitree("b1", 900.0),
     "hyq": PublicRobot(
         "hyq_description/robots/hyq_no_sensors.urdf",
         {
