@@ -48,6 +48,8 @@ def impact_border(
         return None
     names = ", ".join(repr(dynamics.contacts[i].name) for i in result.border)
     again = _held_again(dynamics, q, result, modes, u, pieces)
+    if again is not None and all(result.states[i] == STICK for i in result.border):
+        return None
     if again is not None:
         nowhere = GuardJacobian(np.zeros(()), np.zeros(2 * len(v)), np.zeros(len(u)))
         return ResetBorder(f"{names} slips", nowhere, _reset(again, u), _reset(again, u))

@@ -7,6 +7,7 @@ import pinocchio as pin
 import pytest
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import ball, block, rrr_door
+from sensitivity.test_boundary import ball_on_the_cone
 
 import hybridctl as hc
 from hybridctl.errors import InputError
@@ -101,6 +102,26 @@ def test_a_block_that_lands_corner_by_corner_slides_and_stops(end):
     assert nominal.final_mode == {0.3: ("slip+", "slip+"), 0.35: ("stick", "stick")}[end]
     direction = np.array([0.2, -0.1, 0.3])
     assert_sensitivity(lambda h: f(h * direction), direction @ sensitivity.derivative(both))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_friction_at_the_border_of_stick_and_slip(sign):
+    """An impact only just stops a ball: with less friction it slips briefly, and then rests too."""
+    system, x0 = ball_on_the_cone(0.5, 1.0)
+    run = hc.simulate(system, ("open",), x0, (0.0, 0.3), **RUN)
+    assert run.events[0].report.border
+    p = ball.Parameters(friction=0.5, slope=0.3, restitution=0.0)
+    d = parameter_derivatives(ball.robot(p), ball.contacts(p), ("friction:slope",))
+    change, x = np.array([sign]), np.array([0.0, 0.0, 0.3, 0.1])
+    expected = parameter_sensitivity(system, run, d, **MAP).derivative(change, x)
+
+    def f(dp):
+        changed = ball.system(replace(p, friction=0.5 + float(dp[0])))
+        start = x0 + sign * float(dp[0]) * x
+        return hc.simulate(changed, ("open",), start, (0.0, 0.3), **RUN).final_state
+
+    found = one_sided(f, change, 1e-4)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_plank_that_lands_level_with_both_corners_at_the_border():
