@@ -157,6 +157,9 @@ def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys):
         for t in (1.0, 1.2, 1.3, 2.0, 3.0):
             tick(t)
     assert capsys.readouterr().err == "runs: 10 %\nruns: 50 %\nruns: 100 %\n"
+    with progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
+        begin("search")(0.7)  # its last word is not its end
+    assert capsys.readouterr().err == "search: 70 %\nsearch: 100 %\n"
     with progress(Console(quiet=True), 0.0, 1.0) as begin:
         begin("quiet")(1.0)
     assert capsys.readouterr().err == ""

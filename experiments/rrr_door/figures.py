@@ -208,7 +208,7 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     series(
         folder / "figures/errors_at_impact.png",
         [[panel]],
-        title=title,
+        title=f"{title}: around the impact",
         bands=_bands(runs.tracking, _around_events(runs.tracking)),
         span=_around_events(runs.tracking),
     )

@@ -266,10 +266,19 @@ def say(console: Console, line: str) -> None:
 def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
     """Progress over simulated time; `begin(title)` starts a line and returns its tick.
 
-    A bar in a terminal; elsewhere a line for each tenth, on standard error.
+    A bar in a terminal; elsewhere a line for each tenth, on standard error. What has begun is at
+    its end when the work is.
     """
     if not console.is_terminal:
-        yield lambda title: _tenths(console, title, start, end)
+        begun: list[Tick] = []
+
+        def start_tenths(title: str) -> Tick:
+            begun.append(_tenths(console, title, start, end))
+            return begun[-1]
+
+        yield start_tenths
+        for tick in begun:
+            tick(end)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:

@@ -45,6 +45,10 @@ class GainCurve:
         if self.slopes is not None:
             object.__setattr__(self, "slopes", array("slopes", self.slopes, values.shape))
 
+    def __repr__(self) -> str:
+        shape = self.values.shape[1:]
+        return f"GainCurve({shape}, {len(self.times)} knots)"
+
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
         """A curve with one K (nu, ndx) at all times."""

@@ -6,9 +6,25 @@ from hybridctl.robots import ball
 
 import hybridctl as hc
 from hybridctl.errors import InputError
+from hybridctl.hybrid.model import FieldJacobian
 
 SYSTEM = ball.system(ball.Parameters(slope=0.0, restitution=0.5))
 RUN = hc.simulate(SYSTEM, ("open",), [0.0, 0.5, 0.3, 0.0], (0.0, 0.5))
+
+
+STEERED = hc.HybridSystem(
+    [
+        hc.Mode(
+            "cart",
+            hc.VectorSpace(2),
+            lambda t, x, u: np.array([x[1], u[0]]),
+            nu=1,
+            jacobian=lambda t, x, u: FieldJacobian(np.eye(2, k=1), np.array([[0.0], [1.0]])),
+        )
+    ],
+    [],
+)
+HELD = hc.simulate(STEERED, "cart", [0.0, 0.0], (0.0, 0.1))
 
 
 def test_what_is_shown_is_short():
@@ -29,6 +45,10 @@ def test_what_is_made_of_a_run_is_short_too():
     assert linear.startswith("Linearization(0 to 0.5 s, 1 jumps, linear, in this order for |dx0| ")
     rest = hc.mechanics.equilibrium(SYSTEM, ("closed",), [0.0, 0.0])
     assert repr(rest).startswith("Equilibrium(normal forces [")
+    assert repr(SYSTEM.mode(("open",))) == "GeneratedContactMode(('open',))"
+    lqr = hc.hybrid_lqr(hc.linearize(STEERED, HELD), np.eye(2), np.eye(1), np.eye(2))
+    assert repr(lqr) == "LqrResult(0 to 0.1 s, 1 arcs, gains (1, 2))"
+    assert repr(lqr.gains.arcs[0]).startswith("GainCurve((1, 2), ")
 
 
 def test_a_notebook_has_a_row_for_each_arc():

@@ -107,7 +107,7 @@ def test_a_chart_zooms_into_an_event_and_back(opened, run):
     opened.locator(".chart button", has_text=event).click()
     shown = [float(text) for text in ticks()[:3]]
     assert max(abs(t - run.events[0].time) for t in shown) < 0.02
-    opened.locator(".chart button", has_text="whole run").click()
+    opened.locator(".chart button", has_text="all").click()
     assert ticks() == whole
     box = opened.locator(".panel svg[role=img]").first.bounding_box()
     opened.mouse.move(box["x"] + 100, box["y"] + 60)

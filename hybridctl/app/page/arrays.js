@@ -26,6 +26,29 @@ function filled(made, attributes, children) {
   return made;
 }
 
+/** A patch of a colour, before its name. */
+function swatch(color, kind = "line") {
+  const patch = element("span", { class: `swatch ${kind}` });
+  patch.style.background = color;
+  return patch;
+}
+
+/** Ways to all events, [time, text] each: a button for each of few, one list of many. */
+function jumps(events, name, show) {
+  if (events.length <= 8) {
+    return events.map(([time, text, more]) =>
+      element("button", { type: "button", title: more ?? name, onclick: () => show(time) }, text),
+    );
+  }
+  const list = element("select", { class: "events", "aria-label": name });
+  list.append(element("option", { value: "" }, `${name} (${events.length})`));
+  for (const [time, text, more] of events) {
+    list.append(element("option", { value: time }, more ? `${text}: ${more}` : text));
+  }
+  list.addEventListener("change", () => list.value && show(+list.value));
+  return [list];
+}
+
 /** Round numbers in [low, high], about `count` of them. */
 function ticks(low, high, count) {
   const raw = (high - low) / count;

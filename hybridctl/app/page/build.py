@@ -40,11 +40,11 @@ def write_page(
     become charts that can be zoomed, motion.json a player, other figures pictures.
     """
     parts = [_head(folder.experiment, summary)]
-    if claim:
-        parts.append(_section("Claim", prose_html(claim)))
     motion = folder / MOTION
     if motion.is_file():
         parts.append(_section("Motion", f'<div id="motion"></div>\n{_data("motion", motion)}'))
+    if claim:
+        parts.append(_section("Claim", prose_html(claim)))
     if entries:
         parts.append(_section("Results", transcript_html(entries)))
     figures = [_figure(path) for path in sorted((folder / "figures").glob("*.png"))]

@@ -56,16 +56,16 @@ function Chart(holder, figure) {
     const bar = element("div", { class: "bar" });
     const reset = element("button", { type: "button", onclick: () => zoom(whole) }, "all");
     bar.append(reset);
-    for (const t of borders()) {
-      const near = 0.015 * (whole[1] - whole[0]);
-      const show = () => zoom([t - near, t + near]);
-      bar.append(element("button", { type: "button", onclick: show }, `${t.toFixed(4)} s`));
-    }
+    const near = 0.015 * (whole[1] - whole[0]);
+    const texts = borders().map((t) => [t, `${t.toFixed(4)} s`]);
+    bar.append(...jumps(texts, "zoom into an event", (t) => zoom([t - near, t + near])));
+    const named = new Map(figure.bands.filter((band) => band.label).map((band) => [band.label, band.color]));
+    for (const [label, color] of named) bar.append(element("span", {}, swatch(color, "area"), label));
     bar.append(element("span", { class: "hint" }, "drag over a span to zoom, double-click for all"));
     return bar;
   }
 
-  /** The first few events: where bands meet, and vertical lines. */
+  /** The events: where bands meet, and vertical lines. */
   function borders() {
     const found = figure.bands.slice(1).map((band) => band.start);
     for (const { x } of figure.rows[0][0].lines) {
@@ -73,7 +73,7 @@ function Chart(holder, figure) {
       if (values.length === 2 && values[0] === values[1]) found.push(values[0]);
     }
     const inside = found.filter((t) => t > whole[0] && t < whole[1]).sort((a, b) => a - b);
-    return [...new Set(inside)].slice(0, 8);
+    return [...new Set(inside)];
   }
 
   function zoom(next) {

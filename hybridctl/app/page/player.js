@@ -40,12 +40,12 @@ function Player(stage, scene) {
     "div",
     { class: "scene" },
     element("h3", {}, scene.title),
-    legend(),
-    canvas,
     element("div", { class: "bar" }, play, slider, clock),
+    canvas,
+    legend(),
+    modes,
     element("div", { class: "bar" }, "speed", speed, label(slow, "slower around events"),
       ...(largest.force || largest.impulse ? [label(arrows, "forces")] : []), ...eventButtons()),
-    modes,
   );
   stage.append(root);
   arrows.addEventListener("change", draw);
@@ -80,21 +80,18 @@ function Player(stage, scene) {
     if (largest.force) items.push([FORCE, `contact force (longest: ${largest.force.toPrecision(3)} N)`]);
     if (largest.impulse) items.push([IMPULSE, `impulse (longest: ${largest.impulse.toPrecision(3)} N s)`]);
     for (const [color, name] of items) {
-      const swatch = element("span", { class: "swatch" });
-      swatch.style.background = color;
-      bar.append(element("span", {}, swatch, name));
+      bar.append(element("span", {}, swatch(color), name));
     }
     if (dimensions === 3) bar.append(element("span", { class: "hint" }, "drag to turn"));
     return bar;
   }
 
   function eventButtons() {
-    return events.slice(0, 8).map((time) => {
-      const show = () => seek(Math.max(start, time - 0.2 * near));
+    const described = events.map((time) => {
       const texts = movers.flatMap((m) => m.events.filter((event) => event[0] === time).map((event) => event[1]));
-      const attributes = { type: "button", title: [...new Set(texts)].join("\n"), onclick: show };
-      return element("button", attributes, `event ${time.toFixed(4)} s`);
+      return [time, `event ${time.toFixed(4)} s`, [...new Set(texts)].join("\n")];
     });
+    return jumps(described, "go to an event", (time) => seek(Math.max(start, time - 0.2 * near)));
   }
 
   function boundingBox() {
@@ -197,7 +194,7 @@ function Player(stage, scene) {
 
   function draw() {
     const width = canvas.clientWidth || 800;
-    const height = Math.round(Math.min(520, Math.max(260, 0.55 * width)));
+    const height = Math.round(Math.min(520, Math.max(260, Math.min(0.55 * width, 0.6 * window.innerHeight))));
     const ratio = window.devicePixelRatio || 1;
     canvas.style.height = `${height}px`;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {

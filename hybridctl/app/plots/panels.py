@@ -24,9 +24,11 @@ from hybridctl.files import atomic, packed
 BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9"
 REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
-BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5")
+BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5", "#e0eef8")
+SLIDING = ("#ffffff", "#f9d5a0", "#c9e6cf", "#d6c3ec", "#bfdcf0")  # modes in which a contact slides
 _DPI = 130
 _IN_COLUMN = 4  # names of curves
+_WIDE = 0.12  # of the axis: a band as wide has its name above it
 _LONGEST = 120  # characters of a label
 
 
@@ -229,7 +231,7 @@ def _panel_record(panel: Panel) -> dict[str, Any]:
 def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool) -> None:
     for band in bands:
         axes.axvspan(band.start, band.end, color=band.color, lw=0, zorder=0)
-        if named:
+        if named and band.end - band.start > _WIDE * (bands[-1].end - bands[0].start):
             axes.annotate(
                 readable(band.label),
                 (0.5 * (band.start + band.end), 1.0),

@@ -12,6 +12,7 @@ import numpy as np
 
 from hybridctl.app.plots.panels import (
     BANDS,
+    SLIDING,
     BASELINE,
     CURVES,
     REFERENCE,
@@ -39,7 +40,6 @@ _LEAST_GAP = 0.01  # mm, above what the tolerances of a run leave of gaps that a
 _PANELS = 12  # of a figure; more coordinates share panels
 _SHARING = 6  # coordinates in a panel
 _STYLES = ("-", "--")
-_WIDE = 0.12  # of the time axis; bands that are narrower have no name
 
 
 def states(
@@ -105,7 +105,7 @@ def _unit(label: str) -> str:
 def mode_bands(
     spans: Iterable[tuple[float, float, ModeKey]], within: tuple[float, float] | None = None
 ) -> list[Band]:
-    """A band for each (start, end, mode), a colour for each mode; wide ones are named.
+    """A band for each (start, end, mode), in the colour of the mode.
 
     within: the part of the time axis that is shown, all of it by default.
     """
@@ -115,10 +115,21 @@ def mode_bands(
     bands = []
     for start, end, mode in spans:
         a, b = max(start, first), min(end, last)
-        label = short_mode(mode) if b - a > _WIDE * (last - first) else ""
         if b >= a:
-            bands.append(Band(a, b, label, BANDS[kinds.index(mode) % len(BANDS)]))
+            bands.append(Band(a, b, short_mode(mode), _shade(mode, kinds)))
     return bands
+
+
+def _shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
+    """The colour of a mode: by how many contacts are closed and whether one slides, in any figure.
+
+    Modes of other systems have colours in the order in which they come.
+    """
+    if not isinstance(mode, tuple):
+        return BANDS[kinds.index(mode) % len(BANDS)]
+    closed = sum(part != "open" for part in mode)
+    slides = any(str(part).startswith("slip") for part in mode)
+    return (SLIDING if slides else BANDS)[min(closed, len(BANDS) - 1)]
 
 
 def short_mode(mode: ModeKey) -> str:
@@ -184,12 +195,10 @@ def forces(
             Line(times, friction[:, i], "friction"),
             *_marks(run, bound),
         ]
-        rows.append(
-            [
-                Panel(f"{contact.name}\nnormal [N]", pressing, zero=True),
-                Panel(f"{contact.name}\nfriction [N]", rubbing, zero=True),
-            ]
-        )
+        row = [Panel(f"{contact.name}\nnormal [N]", pressing, zero=True)]
+        if friction.any():
+            row.append(Panel(f"{contact.name}\nfriction [N]", rubbing, zero=True))
+        rows.append(row)
     return series(path, rows, title=f"{title}: contact forces (dotted: events)")
 
 

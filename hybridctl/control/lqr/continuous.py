@@ -57,6 +57,11 @@ class LqrResult:
     gains: GainSchedule
     values: tuple[ValueCurve, ...]
 
+    def __repr__(self) -> str:
+        arcs, run = self.gains.arcs, self.linearization.trajectory
+        shape = arcs[0](run.start).shape
+        return f"LqrResult({run.start:.6g} to {run.end:.6g} s, {len(arcs)} arcs, gains {shape})"
+
     def cost(self, dx0: ArrayLike) -> float:
         """The least cost from an initial deviation dx0 (ndx,), dx0 . V(start) dx0.
 
