@@ -33,7 +33,7 @@ def test_states_are_drawn_with_their_names_and_modes(landing, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"states.png", "states.svg", "states.json"}
     axes = figure.axes
     assert [a.get_ylabel() for a in axes][:2] == ["root_x [m]", "root_z [m]"]
-    assert [text.get_text() for text in axes[0].texts] == ["open", "", "", "2 slip+", "2 stick"]
+    assert [text.get_text() for text in axes[0].texts] == ["open", "2 slip+", "2 stick"]
     for k, one in enumerate(axes):
         times, values = drawn(one)
         inside = ~np.isin(times, [event.time for event in landing.events])
@@ -139,7 +139,7 @@ def test_nis_is_drawn_beside_its_limit(filtered):
 
 def test_bands_are_those_of_the_part_that_is_shown():
     spans = [(0.0, 1.0, "air"), (1.0, 1.05, "left"), (1.05, 2.0, "both")]
-    assert [band.label for band in plots.mode_bands(spans)] == ["air", "", "both"]
+    assert [band.label for band in plots.mode_bands(spans)] == ["air", "left", "both"]
     near = plots.mode_bands(spans, (0.98, 1.08))
     assert [(b.start, b.end, b.label) for b in near] == [
         (0.98, 1.0, "air"),
@@ -147,6 +147,17 @@ def test_bands_are_those_of_the_part_that_is_shown():
         (1.05, 1.08, "both"),
     ]
     assert [band.label for band in plots.mode_bands(spans, (1.5, 2.0))] == ["both"]
+
+
+def test_a_mode_has_its_colour_in_every_run():
+    """By how many contacts are closed and whether one slides, whatever came before."""
+    modes = [("open", "open"), ("stick", "open"), ("stick", "stick"), ("slip+", "stick")]
+    one = plots.mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(modes)])
+    other = plots.mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(reversed(modes))])
+    assert [band.color for band in one] == [band.color for band in reversed(other)]
+    assert len({band.color for band in one}) == len(modes)
+    (single,) = plots.mode_bands([(0.0, 1.0, ("open", "closed"))])
+    assert single.color == one[1].color
 
 
 def test_figures_have_colours_that_all_can_tell_apart():

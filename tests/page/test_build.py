@@ -46,8 +46,8 @@ def test_the_elements_nest_and_the_page_says_what_the_run_was(page):
     assert text["h1"] == ["fall <of> a ball"]
     assert "a ball & a slope" in text["p"]
     assert text["h2"] == [
-        "Claim",
         "Motion",
+        "Claim",
         "Results",
         "Figures",
         "Configuration",

@@ -45,7 +45,10 @@ function jumps(events, name, show) {
   for (const [time, text, more] of events) {
     list.append(element("option", { value: time }, more ? `${text}: ${more}` : text));
   }
-  list.addEventListener("change", () => list.value && show(+list.value));
+  list.addEventListener("change", () => {
+    if (list.value) show(+list.value);
+    list.value = "";
+  });
   return [list];
 }
 

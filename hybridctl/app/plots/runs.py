@@ -12,10 +12,10 @@ import numpy as np
 
 from hybridctl.app.plots.panels import (
     BANDS,
-    SLIDING,
     BASELINE,
     CURVES,
     REFERENCE,
+    SLIDING,
     TRACKING,
     Band,
     Figure,
