@@ -176,7 +176,7 @@ def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Dr
     found, sides = None, None
     try:
         found = linearize(variant.system, nominal, rtol=config.tolerance, atol=config.tolerance)
-        sides = found(np.array([-1.0, 1.0])[:, None] * np.eye(6)[PITCH])
+        sides = found.derivative(np.array([-1.0, 1.0])[:, None] * np.eye(6)[PITCH])
     except AmbiguousEventError:
         pass
     pitches, finals = np.linspace(-config.reach, config.reach, config.points), []

@@ -143,7 +143,7 @@ def test_the_linearization_of_a_pushed_landing_is_that_of_the_flow():
     h = 1e-4  # h^2 of the third derivative, and 1e-11 / h of the flow, each about 1e-7 of the image
     for dx in np.random.default_rng(0).normal(size=(3, space.ndx)):
         ends = [flow(s * h * dx).final_state for s in (-1.0, 1.0)]
-        image = lin(dx)
+        image = lin.derivative(dx)
         scale = 1e-5 * np.abs(image).max()
         np.testing.assert_allclose(space.difference(*ends) / (2 * h), image, atol=scale)
 
@@ -159,7 +159,7 @@ def test_sizes_of_pushes_have_derivatives():
 
     pushed = run(5.0)
     lin = hc.linearize(pushed.system, pushed)
-    change = lin(np.zeros(system.space.ndx), lambda t: np.array([float(t >= 0.05)]))
+    change = lin.derivative(np.zeros(system.space.ndx), lambda t: np.array([float(t >= 0.05)]))
     h = 1e-3  # error h^2 of the third derivative, about 1e-6, and 1e-9 / h of the flow
     more, less = run(5.0 + h).final_state, run(5.0 - h).final_state
     np.testing.assert_allclose(change, system.space.difference(less, more) / (2 * h), atol=3e-6)
