@@ -155,7 +155,7 @@ def prepare(config: Config) -> Drop:
         samples = int(np.ceil(config.end / PERIOD)) + 1
         return Drop(model, start, np.linspace(0.0, config.end, samples), None)
     toss: Toss = load_toss(config.data, config.toss)
-    model = replace(model, half_width=toss.half_width, mass=toss.mass, inertia=toss.inertia)
+    model = replace(toss.cube, friction=config.friction, restitution=config.restitution)
     return Drop(model, np.concatenate((toss.poses[0], toss.velocity)), toss.times, toss.poses)
 
 
