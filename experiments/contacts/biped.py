@@ -321,22 +321,23 @@ def draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
     """A column for each ground: drops as dots, and the one-sided derivatives as tangents."""
     rows = [
         [
-            Panel(f"{name}\n{label}", _flow(result, component), least=2e-3)
-            for name, result in results.items()
+            Panel(f"{name}\n{label}", _flow(result, component, named=not (i or k)), least=2e-3)
+            for k, (name, result) in enumerate(results.items())
         ]
-        for component, label in SHOWN
+        for i, (component, label) in enumerate(SHOWN)
     ]
     title = "A biped a moment after it has landed, on four kinds of ground"
     series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")
 
 
-def _flow(result: DropResult, component: int) -> list[Line]:
+def _flow(result: DropResult, component: int, *, named: bool) -> list[Line]:
     """A component of the final state over the pitch; without tangents where it jumps at level."""
-    lines = [Line(result.pitches, result.finals[:, component], "simulated", "black", ".")]
+    label = "simulated" if named else None
+    lines = [Line(result.pitches, result.finals[:, component], label, "black", ".")]
     if result.sides is None:
         return lines
     size = np.array([0.0, TANGENT * float(result.pitches.max())])
     return lines + [
-        Line(sign * size, result.level[component] + slope * size, name, color)
+        Line(sign * size, result.level[component] + slope * size, name if named else None, color)
         for slope, (sign, color, name) in zip(result.sides[:, component], SIDES, strict=True)
     ]

@@ -427,12 +427,15 @@ def draw_snapshots(
     table = np.array([[corners[:, 0].min(), 0.0], [corners[:, 0].max(), 0.0]])
     scenes = []
     for j, k in enumerate(_instants(times)):
-        cubes = [Pose(edges[name][j], color=STYLES[name][0], alpha=0.7) for name in shown]
+        cubes = [
+            Pose(edges[name][j], color=STYLES[name][0], alpha=alpha, width=width)
+            for name, (alpha, width) in zip(shown, ((0.4, 6.0), (1.0, 1.2)), strict=True)
+        ]
         scenes.append((f"t = {times[k]:.3f} s", [Pose([table], color=BASELINE), *cubes]))
     snapshots(
         folder / "figures/snapshots.png",
         scenes,
-        title=f"The cube from the side: events blue, {other} {color}",
+        title=f"The cube from the side: events wide and blue, {other} narrow and {color}",
         vertical="z",
     )
 

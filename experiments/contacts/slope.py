@@ -48,6 +48,7 @@ STYLES = (
     (ORANGE, "-"),
     (GREEN, "-"),
 )
+WIDTHS = (1.4, 4.0, 2.8, 1.4, 1.4)
 
 
 @dataclass(frozen=True)
@@ -265,22 +266,25 @@ def draw_motion(config: Config, runs: Mapping[str, HybridTrajectory], folder: Ru
     down, away = axes(config)
     panels = [
         [
-            Panel("down the slope [m]", _lines(runs, slice(0, 2), down)),
+            Panel("down the slope [m]", _lines(runs, slice(0, 2), down, named=True)),
             Panel("height above it [m]", _lines(runs, slice(0, 2), away)),
         ],
         [
-            Panel("v_t, down the slope [m/s]", _lines(runs, slice(2, 4), down)),
-            Panel("v_n, away from it [m/s]", _lines(runs, slice(2, 4), away)),
+            Panel("speed down the slope [m/s]", _lines(runs, slice(2, 4), down)),
+            Panel("speed away from it [m/s]", _lines(runs, slice(2, 4), away)),
         ],
     ]
     series(folder / "figures/motion.png", panels, title="Balls on a slope")
 
 
-def _lines(runs: Mapping[str, HybridTrajectory], part: slice, axis: Array) -> list[Line]:
-    """A part of the state of every run along an axis."""
+def _lines(
+    runs: Mapping[str, HybridTrajectory], part: slice, axis: Array, *, named: bool = False
+) -> list[Line]:
+    """A part of the state of every run along an axis; what later lines would hide is wider."""
     lines = []
-    for (name, run), (color, style) in zip(runs.items(), STYLES, strict=True):
+    both = zip(runs.items(), STYLES, WIDTHS, strict=True)
+    for (name, run), (color, style), width in both:
         sampled = [(times, arc(times)[:, part] @ axis) for arc, times in run.sampled(5e-3)]
         times, values = (np.concatenate(column) for column in zip(*sampled, strict=True))
-        lines.append(Line(times, values, name, color, style))
+        lines.append(Line(times, values, name if named else None, color, style, width))
     return lines

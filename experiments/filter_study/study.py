@@ -372,6 +372,8 @@ def draw_nees(path: Path, model: str, found: Mapping[str, Any]) -> None:
     ]
     for key, label in (("low", "99 % band"), ("high", None)):
         lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))
+    times = lines[-1].times
+    lines.append(Line(times, np.ones(len(times)), "right: 1", "black", "-", 0.8))
     panel = Panel("NEES / degree", lines, log=True)
     title = f"{model}, {filters['salted']['runs']} runs at the stated noise: 1 is right"
     series(path, [[panel]], title=title)

@@ -276,7 +276,8 @@ def draw_balls(path: Path, results: Mapping[str, InstanceResult]) -> None:
     """The ball before the surfaces and its image behind them, simulated and predicted."""
     panels = [Panel(name, ball_lines(result)) for name, result in results.items()]
     title, surfaces = "A ball of initial points and its image after 1 s", list(np.eye(2))
-    plane(path, [panels], title=title, labels=("x1 [m]", "x2 [m]"), surfaces=surfaces)
+    labels = ("x1 [m]", "x2 [m]")
+    plane(path, [panels], title=title, labels=labels, surfaces=surfaces, size=3.2)
 
 
 def ball_lines(result: InstanceResult) -> list[Line]:

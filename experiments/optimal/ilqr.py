@@ -282,7 +282,7 @@ def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
         ]
         for t in TARGETS
     ]
-    title = "Convergence; dotted: to a motion that has lost the bounce"
+    title = "How searches converge (dotted: to a motion that has lost the bounce)"
     series(folder / "figures/convergence.png", panels, title=title, xlabel="iteration")
 
 

@@ -315,7 +315,8 @@ def draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> No
     rows = []
     for values, label in zip(states.T, ("height [m]", "velocity [m/s]"), strict=True):
         height = np.array([values.min(), values.max()])
-        end = Line(np.full(2, last), height, "last bounce, closed form", REFERENCE, "--", 1.0)
+        name = None if rows else "last bounce, closed form"
+        end = Line(np.full(2, last), height, name, REFERENCE, "--", 1.0)
         rows.append([Panel(label, [Line(times, values), end])])
-    title = "Relaxed ball, epsilon = 1 mm, in the chart of the mode entered"
+    title = "A ball with a strip of 1 mm on its floor goes on past its last bounce"
     series(folder / "figures/ball.png", rows, title=title)

@@ -212,7 +212,8 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
     def draw(folder: RunFolder) -> None:
         assert first.draw is not None
         first.draw(folder)
-        figures.draw_limits(folder / "figures/limits.png", found)
+        ends = {n: kind.factor * max(getattr(config, kind.setting)) for n, kind in KINDS.items()}
+        figures.draw_limits(folder / "figures/limits.png", found, ends)
 
     printed = [
         tables.gait_table(gaits),

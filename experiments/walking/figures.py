@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +107,11 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
     save_figure(figure, path)
 
 
-def draw_limits(path: Path, found: Sequence[Survived]) -> None:
-    """The largest of what each controller survives; unstable ones are hatched."""
+def draw_limits(path: Path, found: Sequence[Survived], ends: Mapping[str, float]) -> None:
+    """The largest of what each controller survives; unstable ones are hatched.
+
+    ends: of the sizes that were tried, beyond which nothing is known; marked by lines.
+    """
     figure = Figure(figsize=(9.5, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 3).ravel()
@@ -118,11 +121,13 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
     for axes, (name, kind) in zip(panels, KINDS.items(), strict=True):
         sizes = [kind.factor * each.limits[name] for each in found]
         axes.bar(places, sizes, color=TRACKING, hatch=hatches, edgecolor="white")
+        axes.axhline(ends[name], color=BASELINE, lw=1.0, ls="--")
         axes.set_title(kind.title, fontsize=9)
         axes.set_xticks(places, names, fontsize=7)
         axes.grid(alpha=0.3, axis="y")
         axes.set_axisbelow(True)
-    figure.suptitle("What controllers survive, tuned with the same budget (hatched: unstable)")
+    marks = "hatched: unstable; dashed: the most that was tried"
+    figure.suptitle(f"What controllers survive, tuned with the same budget ({marks})")
     save_figure(figure, path)
 
 

@@ -40,11 +40,11 @@ class Kind(NamedTuple):
 _BOTH = (1.0, -1.0)
 KINDS = {
     "push": Kind("pushes", "push [N s]", signs=_BOTH),
-    "up": Kind("heights", "up [cm]", 100.0),
-    "down": Kind("heights", "down [cm]", 100.0),
+    "up": Kind("heights", "step up [cm]", 100.0),
+    "down": Kind("heights", "step down [cm]", 100.0),
     "tilt": Kind("tilts", "slope [%]", 100.0, _BOTH),
-    "mass": Kind("masses", "torso [%]", 100.0, _BOTH),
-    "late": Kind("delays", "late [ms]", 1000.0),
+    "mass": Kind("masses", "mass of the torso, off by [%]", 100.0, _BOTH),
+    "late": Kind("delays", "touchdown known late by [ms]", 1000.0),
 }
 
 

@@ -9,7 +9,7 @@ import hybridctl as hc
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
-from tests.mechanics.models import PAIR
+from mechanics.models import PAIR
 
 TABLE = Plane((0, 0, 0), (0, 0, 1))
 FLOW = 1e-8  # of states after some tenths of a second, at the integrator's 1e-9 a step

@@ -105,6 +105,17 @@ def test_the_scene_has_shapes_a_surface_forces_and_a_time_line(shown, falling):
     assert "rows: &lt;img src=q onerror=" in timeline_html(run, 0.1, ["<img src=q onerror=q()>"])
 
 
+def test_a_pushed_run_is_shown_with_its_forces(falling):
+    """By its own system, whose inputs are more, where the view is given the robot's."""
+    system, _ = falling
+    push = hc.mechanics.Wrench("fore", (1.0, 0.0, 0.0), 0.1, 0.2)
+    run = hc.simulate(system, ("open",), [1.2, 0.4, 0.0, 0.0], (0.0, 0.3), wrench=push)
+    view = hc.view(run, system)
+    view.seek(0.15)
+    assert f"from {system.robot.weight:.3g} N" in view._forces.legend()
+    view.close()
+
+
 def test_smooth_ground_is_a_mesh_of_its_heights():
     robot = Robot.from_urdf(free_body("bead", 0.5, [1e-3] * 3), root="floating")
     ground = Terrain(lambda x, y: 0.3 * x - 0.1 * x * y)

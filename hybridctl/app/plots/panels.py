@@ -89,6 +89,7 @@ class Pose:
     time: float = 0.0
     color: str = TRACKING
     alpha: float = 1.0
+    width: float = 2.2
 
 
 def canvas(width: float, height: float) -> Figure:
@@ -342,7 +343,7 @@ def _draw_pose(axes: Axes, pose: Pose) -> None:
             "-",
             color=pose.color,
             alpha=pose.alpha,
-            lw=2.2,
+            lw=pose.width,
             solid_capstyle="round",
         )
 

@@ -85,9 +85,11 @@ class View:
             self.figures["estimate"] = Drawn(scene, "estimate", figure, shapes, ESTIMATE)
         for k, surface in enumerate(world_surfaces(contacts)):
             _draw_surface(scene, f"/surfaces/{k}", surface)
-        self._forces = _Forces(scene, run, self.system)
+        own = run.system  # that of a pushed run has more inputs
+        pulls = own if self.system and isinstance(own, ContactSystem) else self.system
+        self._forces = _Forces(scene, run, pulls)
         self._playing = threading.Event()
-        self._controls = _Controls(self)
+        self._controls = _Controls(self, self._forces.legend())
         self.seek(run.start)
         self._look(figure)
 
@@ -226,6 +228,19 @@ class _Forces:
         self._largest = max((i["size"] for i in self._impulses), default=1.0)
         self._weight = system.robot.weight
 
+    def legend(self) -> str:
+        """What the arrows are, and how long; empty without a system."""
+        if self._system is None:
+            return ""
+        lines = [f"contact force: {_ARROW:g} m from {self._weight:.3g} N (the weight) on"]
+        if self._impulses:
+            lines.append(f"impulse, just after an event: {_ARROW:g} m for {self._largest:.3g} N s")
+        rows = "".join(
+            f'<div><b style="color:rgb{tone}">\u2192</b> {line}</div>'
+            for tone, line in zip((FORCE, IMPULSE), lines, strict=False)
+        )
+        return f'<div style="padding:0 1em;font-size:0.8em">{rows}</div>'
+
     def show(self, t: float) -> None:
         if self._system is None:
             return
@@ -256,7 +271,7 @@ class _Forces:
 class _Controls:
     """Slider, play, speed, buttons of the events, and the modes as a time line."""
 
-    def __init__(self, shown: View) -> None:
+    def __init__(self, shown: View, legend: str) -> None:
         self._view, run, gui = shown, shown.run, shown.server.gui
         self._contacts = [c.name for c in shown.system.contacts] if shown.system else []
         step = (run.end - run.start) / 10_000
@@ -269,6 +284,7 @@ class _Controls:
             button = gui.add_button(_event_label(event))
             button.on_click(lambda _, t=event.time: shown.seek(t))
         self.timeline = gui.add_html("")
+        gui.add_html(legend)
 
     def show(self, t: float) -> None:
         self._slider.value = t
