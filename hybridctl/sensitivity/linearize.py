@@ -264,13 +264,18 @@ class Linearization:
         """The deviations of one dx0 (ndx,) on every arc, dense in time, as columns (ndx, 1).
 
         An arc is that of the nominal trajectory: near an event, where a perturbed trajectory has
-        another event count, its deviation is that from the arc continued past its end.
+        another event count, its deviation is that from the arc continued past its end. Between
+        events that are one jump it is that of their order in the run.
         """
         z: Array = array("dx0", dx0, (self.trajectory.arcs[0].space.ndx,))
         found: list[Variation] = []
+        merged = {group.last: group for group in self.nearby}
         for k, arc in enumerate(self.trajectory.arcs):
             found.append(self._along(k, arc, z[:, None], input_change))
-            if k < len(self.jumps):
+            if k in merged:
+                before = found[merged[k].first].end[:, 0]
+                z = self._nearby(merged[k], input_change)(before)
+            elif k < len(self.jumps):
                 du = None if input_change is None else input_change(arc.end)
                 z = self.jumps[k](found[-1].end[:, 0], du)
         return found
