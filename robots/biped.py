@@ -47,6 +47,7 @@ Damping = Literal["none", "linear", "by_feet"]
 Modes = tuple[str, ...]
 
 _ROUNDING = 1e-12
+_UNCOUPLED = 1e-9  # of the inertia
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,21 @@ def touchdown(parameters: Parameters | None = None) -> tuple[float, Array]:
     p = parameters or Parameters()
     time = float(np.sqrt(2.0 * (p.height - p.landing_height) / p.gravity))
     return time, np.array([0.0, p.landing_height, 0.0, 0.0, -p.gravity * time, 0.0])
+
+
+def uncoupled(parameters: Parameters | None = None) -> Parameters:
+    r"""The biped with the inertia for which no foot feels the other one's push as it lands level.
+
+    :math:`Da_{left} M^{-1} Da_{right}^T = 0`, but for rounding to the side where impacts commute.
+    Raises `InputError` where the ground is too curved for one.
+    """
+    p = parameters or Parameters()
+    reach = p.length * np.cos(p.spread)
+    arm = reach * (1.0 + 2.0 * p.curvature * p.length * np.sin(p.spread))
+    rest = 1.0 - (2.0 * p.curvature * reach) ** 2
+    if not rest > 0.0:
+        raise InputError(f"curvature must be less than {0.5 / reach:.4g}, got {p.curvature}")
+    return replace(p, inertia=float(p.mass * arm**2 / rest * (1.0 - _UNCOUPLED)))
 
 
 def gaps(q: ArrayLike, parameters: Parameters | None = None) -> Array:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from hybridctl.experiments.contacts import biped
+from hybridctl.robots import biped as robot
 from rich.console import Console
 
 from hybridctl.app.report import RunFolder, load_configuration
@@ -73,7 +74,29 @@ def test_the_closed_form_is_the_printed_one_for_unit_length_and_mass():
 def test_the_folder_is_complete(result):
     folder, summary = result
     stored = json.loads((folder / "summary.json").read_text())
-    assert stored.keys() == summary.keys() == {*CASCADES, "rigid, short"}
+    assert stored.keys() == summary.keys() == {*CASCADES, "rigid, short", "rigid limit"}
+
+
+def test_stiffer_ground_tends_to_rigid_ground(result):
+    """States by 1 / stiffness; derivatives, which see how long a touch takes, by its root, and
+    where the feet are coupled not at all."""
+    limits = result[1]["rigid limit"]
+    for found in limits.values():
+        assert found["states"][1] == pytest.approx(found["states"][0] / 100.0, rel=0.05)
+    ratio = limits["uncoupled"]["derivatives"][1] / limits["uncoupled"]["derivatives"][0]
+    assert 0.05 < ratio < 0.2
+    soft, stiff = limits["coupled"]["derivatives"]
+    assert stiff > 0.9 * soft > 0.02
+
+
+def test_uncoupled_feet_do_not_feel_each_other():
+    p = robot.uncoupled(robot.Parameters(spread=0.6, mass=1.3))
+    q, step = np.array([0.0, p.landing_height, 0.0]), 1e-5
+    rows = [(robot.gaps(q + step * e, p) - robot.gaps(q - step * e, p)) / step for e in np.eye(3)]
+    left, right = np.transpose(rows)
+    assert left @ (right / p.masses) == pytest.approx(0.0, abs=1e-7)
+    with pytest.raises(InputError, match="curvature must be less"):
+        robot.uncoupled(robot.Parameters(curvature=2.0, height=3.0))
 
 
 @pytest.mark.parametrize(
