@@ -116,6 +116,39 @@ def test_general_normals_agree_with_the_exact_flow(n, d):
     np.testing.assert_allclose(found, differences, rtol=0.0, atol=100 * n * d * EPS)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_printed_recursion_lacks_its_last_advance(seed):
+    """[Bder] (61), (62): dt_n and dq_n are those before the last surface is reached, so that dq+ is
+    dq_n + s_n F_n - (dt_n + s_n) F_{+1}; without the advance s_n F_n it is off by that."""
+    problem, rng = general(3, 4, seed), np.random.default_rng(seed)
+    dx = rng.uniform(-1.0, 1.0, 4)
+    b = problem.derivative()
+    q, t, signs = dx, 0.0, -np.ones(3)
+    for _ in range(3):
+        field = problem.at(signs)
+        times = np.where(signs < 0.0, -(problem.normals @ q) / (problem.normals @ field), np.inf)
+        j = int(times.argmin())
+        last = times[j] * field
+        q, t = q + last, t + times[j]
+        signs[j] = 1.0
+    whole = q - t * problem.at(signs)
+    np.testing.assert_allclose(whole, b(dx), atol=1e-13)
+    assert np.abs(last).max() > 1e-2
+
+
+def test_the_printed_projection_needs_a_field_across_the_kernel():
+    """[Bder] (56) on l in ker Dh, where B(l) = l: right if F_{-1} . l = 0, and not otherwise."""
+    problem = general(2, 4, 1)
+    b, before, after = problem.derivative(), problem.at(-np.ones(2)), problem.at(np.ones(2))
+    printed = np.eye(4) + np.outer(after - before, before) / (before @ before)
+    kernel = np.linalg.svd(problem.normals)[2][2:]
+    across = kernel.T @ np.array([-kernel[1] @ before, kernel[0] @ before])
+    np.testing.assert_allclose(printed @ across, b(across), atol=1e-13)
+    for along in kernel:
+        np.testing.assert_allclose(b(along), along, atol=1e-13)
+    assert np.abs(printed @ (kernel.T @ kernel @ before) - kernel.T @ kernel @ before).max() > 1e-3
+
+
 @pytest.mark.parametrize("delta", [-0.8, -0.3, 0.0, 0.5, 0.9])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_the_linear_case_has_its_closed_form(n, delta):
