@@ -90,6 +90,8 @@ def test_contacts_forces_and_energy_are_those_of_the_run(landing):
     np.testing.assert_allclose(values[quiet], 0.5 * 9.81, rtol=1e-6)
     labels = [text.get_text() for text in plots.energy(landing).axes[0].get_legend().texts]
     assert labels == ["total", "kinetic", "potential"]
+    labels = [text.get_text() for text in plots.energy(landing).axes[1].get_legend().texts]
+    assert labels == ["x [N s]", "z [N s]", "about y [N m s]"]
     with pytest.raises(UnknownNameError, match="did you mean 'left'"):
         plots.modes(landing, contacts=["Left"])
 

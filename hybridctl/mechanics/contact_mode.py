@@ -137,7 +137,7 @@ class ContactMode(ModeModel):
         return self.contact_guards.row(i, point.q, point.derivatives)
 
     def outputs_at(self, point: ContactPoint) -> Mapping[str, Array]:
-        """What `contact_system` says: of all contacts, the energy, and places; arrays that last."""
+        """What `contact_system` says, in arrays that last."""
         dynamics, now = self.dynamics, point.contact
         joints = range(1, len(dynamics.robot.joint_names) + 1)
         return {
@@ -148,6 +148,7 @@ class ContactMode(ModeModel):
             "contact_position": dynamics.all.in_world(point.q, now.forces, now.friction)[0],
             "joint_position": dynamics.robot.poses(point.q, joints)[:, :3, 3],
             "energy": np.array(dynamics.robot.energy(point.q, point.v)),
+            "momentum": dynamics.robot.momentum(point.q, point.v),
         }
 
     def select_at(self, point: ContactPoint) -> ModeKey:

@@ -355,6 +355,13 @@ class Robot:
         potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q))
         return kinetic, potential + self.passive.energy(q)
 
+    def momentum(self, q: Array, v: Array) -> Array:
+        """Linear momentum in N s, and angular about the centre of mass in N m s, (6,).
+
+        Along the axes of the world; that of rotors is left out.
+        """
+        return np.array(pin.computeCentroidalMomentum(self._model, self._scratch.data, q, v).vector)
+
     def bias_derivatives(
         self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
     ) -> tuple[Array, Array]:

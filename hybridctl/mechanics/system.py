@@ -76,7 +76,9 @@ _OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "contact_position": ("m", ("x", "y", "z")),
     "joint_position": ("m", ("x", "y", "z")),
     "energy": ("J", ("kinetic", "potential")),
-}
+    "momentum": ("", ("x [N s]", "y [N s]", "z [N s]", "about x [N m s]", "about y [N m s]",
+                      "about z [N m s]")),
+}  # fmt: skip
 
 
 class ContactSystem(HybridSystem):
@@ -130,6 +132,8 @@ class ContactSystem(HybridSystem):
         unit, entries = _OUTPUTS[name]
         if name == "energy":
             return tuple(f"{entry} {name} [{unit}]" for entry in entries)
+        if name == "momentum":
+            return tuple(f"{name} {entry}" for entry in entries)
         names = tuple(contact.name for contact in self.contacts)
         places = self.robot.joint_names if name == "joint_position" else names
         ends = [f".{entry}" for entry in entries] or [""]
@@ -277,8 +281,9 @@ def contact_system(
     those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
     "normal_force" (c,) N, "friction_force" (c, 2) N and "slip_velocity" (c, 2) m/s along the
     tangents of each surface, zero where open, "contact_position" (c, 3) and "joint_position"
-    (joints, 3) m in the world, "energy" (2,) J, kinetic and potential. `stabilization` is the rate
-    in 1/s at which a closed contact's residual gap and a sticking one's residual speed decay,
+    (joints, 3) m in the world, "energy" (2,) J, kinetic and potential, "momentum" (6,), linear in
+    N s and angular about the centre of mass in N m s, along the axes of the world, without that of
+    rotors. `stabilization` is the rate in 1/s at which a closed contact's residual gap and a sticking one's residual speed decay,
     `terms` says how the equations are evaluated, `on_several` what becomes of an impact after which
     several velocities obey the law (see `ContactDynamics`).
 

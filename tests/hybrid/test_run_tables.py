@@ -46,6 +46,17 @@ def test_outputs_are_those_of_mechanics(landing):
     np.testing.assert_allclose(base[[0, 2]], landing(0.1)[:2], atol=1e-12)
 
 
+def test_momentum_is_that_of_free_fall_and_of_impulses(landing):
+    """In the air only gravity changes it; at an impact it jumps by mass times velocity."""
+    p, impact = block.Parameters(), landing.events[0]
+    first, last = landing.outputs("momentum", [0.0, impact.time], "left")
+    fallen = np.array([0.0, 0.0, -p.mass * p.gravity * impact.time, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(last - first, fallen, atol=1e-8)
+    after = landing.outputs("momentum", impact.time, "right")
+    change = p.mass * (impact.state_after[3:5] - impact.state_before[3:5])
+    np.testing.assert_allclose((after - last)[[0, 2]], change, atol=1e-9)
+
+
 def test_outputs_have_both_limits_at_events(landing):
     impact = landing.events[0]
     before, after = (landing.outputs("energy", impact.time, side)[0] for side in ("left", "right"))

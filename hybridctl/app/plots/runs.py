@@ -40,6 +40,7 @@ _LEAST_GAP = 0.01  # mm, above what the tolerances of a run leave of gaps that a
 _PANELS = 12  # of a figure; more coordinates share panels
 _SHARING = 6  # coordinates in a panel
 _STYLES = ("-", "--")
+_STILL = 1e-9  # N s: momenta below are zero
 
 
 def states(
@@ -203,7 +204,10 @@ def forces(
 
 
 def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") -> Figure:
-    """Kinetic, potential (above its least) and total energy of a robot; dotted lines are events."""
+    """Kinetic, potential (above its least) and total energy of a robot, and its momentum.
+
+    Momenta are those of `contact_system` that are not zero throughout; dotted lines are events.
+    """
     _robot_system(run)
     parts = _sampled(run, "energy")
     times = np.concatenate([part for _, part, _ in parts])
@@ -216,7 +220,21 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
         Line(times, both[:, 1], "potential", TRACKING),
         *_marks(run, np.append(both, total)),
     ]
-    return series(path, [[Panel("energy [J]", lines)]], title=f"{title}: energy (dotted: events)")
+    panels = [Panel("energy [J]", lines), _momentum(run)]
+    return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
+
+
+def _momentum(run: HybridTrajectory) -> Panel:
+    parts = _sampled(run, "momentum")
+    times = np.concatenate([part for _, part, _ in parts])
+    values = np.concatenate([values for _, _, values in parts])
+    labels = _robot_system(run).output_labels("momentum", (6,))
+    lines = [
+        Line(times, column, label.removeprefix("momentum "), color)
+        for label, column, color in zip(labels, values.T, (*CURVES, "black"), strict=True)
+        if np.abs(column).max() > _STILL
+    ]
+    return Panel("momentum", [*lines, *_marks(run, values.ravel())])
 
 
 def _robot_system(run: HybridTrajectory) -> ContactSystem:
