@@ -96,6 +96,31 @@ def test_contacts_forces_and_energy_are_those_of_the_run(landing):
         plots.modes(landing, contacts=["Left"])
 
 
+def test_a_prediction_jumps_with_the_nominal_run(landing):
+    """Beside events it is off the perturbed run by the square of the deviation; the block's
+    second derivatives are below 1000."""
+    start = landing(0.0) + np.array([0.0, 1e-4, 0.0, 0.0, 0.0, 0.0])
+    moved = hc.simulate(landing.system, landing.arcs[0].mode, start, (0.0, landing.end))
+    lin = hc.linearize(landing.system, landing)
+    figure = plots.prediction(lin, moved, names=["root_x [m]"])
+    (axes,) = figure.axes
+    lines = {"nominal": [], "perturbed": [], "predicted": []}
+    for line in axes.lines:
+        name = {plots.REFERENCE: "nominal", plots.TRACKING: "perturbed", plots.SKY: "predicted"}
+        lines[name[line.get_color()]].append(line)
+    assert [len(found) for found in lines.values()] == [
+        len(landing.arcs), len(moved.arcs), len(landing.arcs)
+    ]  # fmt: skip
+    for nominal, predicted in zip(lines["nominal"], lines["predicted"], strict=True):
+        np.testing.assert_array_equal(nominal.get_xdata(), predicted.get_xdata())
+    last = [lines[name][-1].get_ydata()[-1] for name in ("perturbed", "predicted")]
+    assert last[0] == pytest.approx(last[1], abs=1e3 * 1e-8)
+    with pytest.raises(InputError, match="perturbed must begin in mode"):
+        plots.prediction(
+            lin, hc.simulate(landing.system, moved.final_mode, moved.final_state, (0.0, 0.1))
+        )
+
+
 def test_runs_without_contacts_have_no_figures_of_contacts(landing):
     lost = hc.HybridTrajectory(landing.arcs, landing.events)
     with pytest.raises(InputError, match="robot with contacts"):

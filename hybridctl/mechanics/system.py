@@ -283,9 +283,9 @@ def contact_system(
     tangents of each surface, zero where open, "contact_position" (c, 3) and "joint_position"
     (joints, 3) m in the world, "energy" (2,) J, kinetic and potential, "momentum" (6,), linear in
     N s and angular about the centre of mass in N m s, along the axes of the world, without that of
-    rotors. `stabilization` is the rate in 1/s at which a closed contact's residual gap and a sticking one's residual speed decay,
-    `terms` says how the equations are evaluated, `on_several` what becomes of an impact after which
-    several velocities obey the law (see `ContactDynamics`).
+    rotors. `stabilization` is the rate in 1/s at which a closed contact's residual gap and a
+    sticking one's residual speed decay, `terms` says how the equations are evaluated, `on_several`
+    what becomes of an impact after which several velocities obey the law (see `ContactDynamics`).
 
     Raises `InputError` for contacts that do not fit the robot.
     """

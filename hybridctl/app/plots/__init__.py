@@ -5,9 +5,10 @@ Every figure is returned, and saved where a path is given.
 
 from __future__ import annotations
 
+from hybridctl.app.plots.deviations import growth as growth
+from hybridctl.app.plots.deviations import prediction as prediction
 from hybridctl.app.plots.filters import errors as errors
 from hybridctl.app.plots.filters import nis as nis
-from hybridctl.app.plots.orbits import growth as growth
 from hybridctl.app.plots.panels import BANDS as BANDS
 from hybridctl.app.plots.panels import BASELINE as BASELINE
 from hybridctl.app.plots.panels import BLUE as BLUE

@@ -1,0 +1,103 @@
+"""Figures of deviations: what the first order predicts, and how they grow on periodic orbits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybridctl.app.plots.panels import (
+    BASELINE,
+    REFERENCE,
+    SKY,
+    TRACKING,
+    Figure,
+    Line,
+    Panel,
+    grid,
+    series,
+)
+from hybridctl.checks import Array, member
+from hybridctl.errors import InputError
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.stability import Stability
+
+_SHOWN = 24  # directions
+_SAMPLES = 60  # of an arc
+
+
+def growth(
+    found: Stability,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    periods: int = 50,
+    title: str = "Deviations from a periodic orbit",
+) -> Figure:
+    """Lengths of deviations over the periods, to first order, and the bounds of their growth."""
+    k: Array = np.arange(periods + 1, dtype=np.float64)
+    lengths = np.maximum(found.deviations(periods)[:_SHOWN], np.finfo(np.float64).tiny)
+    lines = [Line(k, row, None, BASELINE, width=0.6) for row in lengths]
+    for bound, label, color in zip(
+        found.growth, ("grows at least", "grows at most"), (REFERENCE, TRACKING), strict=True
+    ):
+        if bound > 0.0:
+            lines.append(
+                Line(k, np.power(bound, k), f"{label} by {bound:.4g} a period", color, "--")
+            )
+    panel = Panel("length over that at first", lines, log=True)
+    return series(path, [[panel]], title=f"{title}: {found.verdict}", xlabel="period")
+
+
+def prediction(
+    lin: Linearization,
+    perturbed: HybridTrajectory,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "First order",
+) -> Figure:
+    """The nominal run, a perturbed one, and what the first order makes of its start, [RS] Fig. 3.5.
+
+    The prediction `alpha + z` jumps at the nominal events, the perturbed run at its own; in
+    between they are on different sides of an event. names: of coordinates, all by default. Raises
+    `UnknownNameError` for others, and `InputError` for runs that begin in different modes.
+    """
+    run = lin.trajectory
+    first, other = run.arcs[0], perturbed.arcs[0]
+    if first.mode != other.mode:
+        raise InputError(
+            f"perturbed must begin in mode {first.mode!r} of the trajectory, got {other.mode!r}"
+        )
+    dx0 = first.space.difference(first(first.start), other(other.start))
+    labels = lin.system.state_labels(first.mode)
+    shown = labels if names is None else [member("names", name, labels) for name in names]
+    curves = [
+        (REFERENCE, "-", "nominal", _states(run)),
+        (TRACKING, "-", "perturbed", _states(perturbed)),
+    ]
+    moved = []
+    for arc, z in zip(run.arcs, lin.along(dx0), strict=True):
+        times = np.linspace(arc.start, arc.end, _SAMPLES)
+        states = [arc.space.integrate(arc(t), z(t)[:, 0]) for t in times.tolist()]
+        moved.append((times, np.array(states)))
+    curves.append((SKY, "--", "predicted", moved))
+    panels = []
+    for name in shown:
+        k = labels.index(name)
+        panels.append(Panel(name, [
+            Line(times, states[:, k], label if part == 0 else None, color, style)
+            for color, style, label, parts in curves
+            for part, (times, states) in enumerate(parts)
+        ]))  # fmt: skip
+    return series(path, grid(panels), title=title)
+
+
+def _states(run: HybridTrajectory) -> list[tuple[Array, Array]]:
+    """Times and states of each arc."""
+    found = []
+    for arc in run.arcs:
+        times = np.linspace(arc.start, arc.end, _SAMPLES)
+        found.append((times, arc(times)))
+    return found
