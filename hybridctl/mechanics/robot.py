@@ -300,10 +300,8 @@ class Robot:
         """A frame by name, "universe" for the world; `UnknownNameError` if there is none."""
         frames = {frame.name: frame for frame in self._model.frames}
         frame = frames[member("frame", name, tuple(frames))]
-        placement = frame.placement
-        return Frame(
-            int(frame.parentJoint), np.array(placement.rotation), np.array(placement.translation)
-        )
+        at = frame.placement
+        return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
 
     def body(self, name: str) -> Body:
         """The rigid body that a frame is fixed to; `InputError` for one fixed to the world."""
@@ -344,9 +342,7 @@ class Robot:
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
         """The acceleration (nv,) with all contacts open."""
-        tau = self.actuation @ u
-        if self.resists:
-            tau -= self.passive.torque(q, v)
+        tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
@@ -356,10 +352,7 @@ class Robot:
         return kinetic, potential + self.passive.energy(q)
 
     def momentum(self, q: Array, v: Array) -> Array:
-        """Linear momentum in N s, and angular about the centre of mass in N m s, (6,).
-
-        Along the axes of the world; that of rotors is left out.
-        """
+        """Linear momentum in N s, and angular about the centre of mass in N m s, (6,)."""
         return np.array(pin.computeCentroidalMomentum(self._model, self._scratch.data, q, v).vector)
 
     def bias_derivatives(
