@@ -122,6 +122,56 @@ def parametric_system(
     return inputs_as_parameters(hybrid_system(extended, transitions), values)
 
 
+def variational(
+    modes: Iterable[Mode], transitions: Iterable[Transition]
+) -> tuple[list[Mode], list[Transition]]:
+    r"""The same system in (x, Phi), with the state transition Phi (n, n) beside the state.
+
+    Columns of Phi stand below x one after the other. They follow :math:`\dot\Phi = D_x f\, \Phi`
+    and jump by the saltation matrix, :math:`\Phi^+ = G\, \Phi`, so that first derivatives of this
+    system are second ones of the given one. Modes must have one dimension n.
+
+    Raises `SystemDefinitionError` for joint transitions, for guards and resets that see the input,
+    whose rate is not known here, and for modes of different dimension.
+    """
+    given = listed_parts("modes", modes, (Mode,), "a symbolic Mode")
+    by_key = {mode.key: mode for mode in given}
+    ways = listed_parts("transitions", transitions, (Transition,), "a symbolic Transition")
+    symbols = {mode.key: _Symbols.of(mode) for mode in given}
+    sizes = {s.x.numel() for s in symbols.values()}
+    if len(sizes) > 1:
+        raise SystemDefinitionError(f"modes must have one dimension, got {sorted(sizes)}")
+    (n,), columns, lifted = sizes, {}, []
+    for mode in given:
+        s = symbols[mode.key]
+        phi = type(s.x).sym("phi", *sizes, *sizes)
+        f, columns[mode.key] = s.column("field", mode.field, n), phi
+        moved = ca.vec(ca.jacobian(f, s.x) @ phi)
+        x = ca.vertcat(s.x, ca.vec(phi))
+        lifted.append(replace(mode, state=x, field=ca.vertcat(f, moved)))
+    jumped = []
+    for way in ways:
+        before, after = symbols[way.source], symbols[way.target]
+        f = before.column("field", by_key[way.source].field, n)
+        g = before.column(f"guard {way.name!r}", way.guard, 1)
+        r = before.x if way.reset is None else before.column("reset", way.reset, n)
+        if ca.jacobian(ca.vertcat(g, r), before.u).nnz():
+            raise SystemDefinitionError(
+                f"guard {way.name!r} of mode {way.source!r}, or its reset, depends on the input, "
+                "so that its saltation matrix depends on the input's rate"
+            )
+        here = [r, before.t, before.u]
+        f_after = ca.substitute(
+            [after.column("field", by_key[way.target].field, n)], [after.x, after.t, after.u], here
+        )[0]
+        slope, moved = ca.jacobian(g, before.x), ca.jacobian(r, before.x)
+        rate = ca.jacobian(g, before.t) + slope @ f
+        gain = moved + (f_after - ca.jacobian(r, before.t) - moved @ f) @ slope / rate
+        phi = ca.vec(gain @ columns[way.source])
+        jumped.append(replace(way, reset=ca.vertcat(r, phi)))
+    return lifted, jumped
+
+
 def _stacked(expression: Expression) -> Expression:
     return ca.vertcat(*expression) if isinstance(expression, list | tuple) else expression
 

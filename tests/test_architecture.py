@@ -20,7 +20,7 @@ LAYERS = [
     {"sensitivity", "whole_jump"},
     {"whole_step"},
     {"batch", "mechanics", "symbolic"},
-    {"control", "estimation"},
+    {"control", "estimation", "shaping"},
     {"interop", "logs", "robot_file"},
     {"app", "app.plots", "app.plugins", "app.report"},
     {"app.experiment"},

@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, semidefinite, vector
+from hybridctl.checks import Array, array, count, number, semidefinite, vector
 from hybridctl.spaces import Space, difference_jacobians
 
 
@@ -109,6 +110,43 @@ class QuadraticCost:
         _, slope = difference_jacobians(self.space, self.target, x)
         pull = weight @ d
         return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
+
+
+class TransitionCost:
+    r"""A cost of the state, and one of how far deviations are spread in the end.
+
+    .. math:: \phi(x, \Phi) = \phi(x) + \tfrac12 w\, \|C \Phi\|_F^2
+
+    for states (x, Phi) of `symbolic.variational`: with it `ilqr` shapes its events, as in
+    :math:`\Phi` they jump by their saltation matrices. cost: of x (n,). weight: w. seen: C (m, n),
+    what of the final deviation counts, all of it by default. Saltation matrices see the input at
+    their event, whose rate jumps at the times of the grid: the cost has a kink where an event comes
+    to one, and a search that ends there says that no step lowers it. Raises `InputError`.
+    """
+
+    def __init__(self, cost: Cost, n: int, weight: float, seen: ArrayLike | None = None) -> None:
+        self.cost, self.n = cost, count("n", n)
+        c = np.eye(n) if seen is None else array("seen", seen, (None, n))
+        self.weight = number("weight", weight, at_least=0.0) * np.kron(np.eye(n), c.T @ c)
+
+    def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
+        """The cost per second, which does not see Phi."""
+        of = self.cost.running(t, x[: self.n], u)
+        more = self.n**2
+        return of._replace(
+            state=np.pad(of.state, (0, more)),
+            state_state=np.pad(of.state_state, (0, more)),
+            input_state=np.pad(of.input_state, ((0, 0), (0, more))),
+        )
+
+    def final(self, x: Array) -> FinalExpansion:
+        """The cost of the final state and of Phi."""
+        of, pull = self.cost.final(x[: self.n]), self.weight @ x[self.n :]
+        return FinalExpansion(
+            of.value + 0.5 * float(x[self.n :] @ pull),
+            np.append(of.state, pull),
+            block_diag(of.state_state, self.weight),
+        )
 
 
 def _same(value: Array, t: float) -> Array:
