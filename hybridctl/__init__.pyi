@@ -31,13 +31,13 @@ from .hybrid.mode import Mode as Mode
 from .hybrid.mode import Reset as Reset
 from .hybrid.mode import Transition as Transition
 from .hybrid.policy import SampledPolicy as SampledPolicy
-from .hybrid.relaxation.relax import relax as relax
 from .hybrid.simulate import simulate as simulate
 from .hybrid.system import HybridSystem as HybridSystem
 from .hybrid.trajectory import HybridTrajectory as HybridTrajectory
 from .logs import Log as Log
 from .logs import read_log as read_log
 from .logs import write_log as write_log
+from .relaxing import relax as relax
 from .sensitivity.bderivative import BDerivative as BDerivative
 from .sensitivity.gains import JumpGains as JumpGains
 from .sensitivity.gains import jump_gains as jump_gains

@@ -7,7 +7,7 @@ import pytest
 import hybridctl as hc
 from hybridctl.control.ilqr.backward import total_cost
 from hybridctl.control.ilqr.cost import QuadraticCost, TransitionCost
-from hybridctl.control.ilqr.rollout import Plant, open_loop
+from hybridctl.control.ilqr.rollout import ShootingProblem, open_loop
 from hybridctl.control.ilqr.search import ilqr
 from hybridctl.errors import SystemDefinitionError
 from hybridctl.sensitivity.return_map import periodic_orbit
@@ -177,7 +177,7 @@ def test_ilqr_shapes_an_event_until_no_input_spreads_deviations_less(grid, weigh
     quadratic = QuadraticCost(VectorSpace(4), np.zeros(4), input=[[weight]], final=last)
     cost = TransitionCost(quadratic, 4, 1.0, [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     found = ilqr(system, "air", start, times, none, cost, tolerance=1e-5, rtol=1e-10, atol=1e-10)
-    plant = Plant(system, "air", start, times, 1e-10, 1e-10)
+    plant = ShootingProblem(system, "air", start, times, 1e-10, 1e-10)
 
     def value(inputs):
         return total_cost(plant, open_loop(plant, inputs), cost)

@@ -1,0 +1,176 @@
+r"""Relaxed systems: strips behind guards, [Relax], and behind the surfaces of contacts.
+
+A robot's contacts keep their mode through impacts and sliding instead of jumping: behind each
+surface is a strip in which it pushes. With the gap g, the sliding velocity :math:`v_t` and the
+response :math:`r = J_n M^{-1} (J_n^T + J_t^T d)` to a push with its friction,
+
+.. math:: \lambda_n = -\frac{\omega^2 g + 2 \zeta \omega \dot g}{r} \ge 0, \qquad
+    \lambda_t = d\,\lambda_n, \qquad d = -\mu \frac{v_t}{\sqrt{|v_t|^2 + s^2}},
+
+with :math:`\omega^2 = \gamma / \varepsilon`, :math:`s^2 = \gamma \varepsilon` and
+:math:`\gamma = 9.81` m/s^2: a contact sinks by epsilon under the weight of its effective mass. The
+damping ratio :math:`\zeta` makes a contact that hits by itself rebound with its restitution e, or
+with :math:`\sqrt{\varepsilon / 1\,m}` if that is more,
+
+.. math:: e = \exp\Big(-\frac{2 \zeta \arccos \zeta}{\sqrt{1 - \zeta^2}}\Big),
+
+the speed at which a damped spring that cannot pull lets go (with arcosh and the root of
+:math:`\zeta^2 - 1` beyond 1). Impacts last for a time of order :math:`\sqrt\varepsilon`, and so far
+is all of this from rigid contact. Strips of several contacts meet without harm, as their forces
+add up. Impacts with friction and rebound in which sliding stops or turns around are not what an
+impact law makes of them, and where a contact jams, r = 0, there is no relaxation.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, overload
+
+import casadi as ca
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from hybridctl.checks import Array, array, number
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.relaxation import relax as strips
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contact_expressions import ContactPoints
+from hybridctl.mechanics.expressions import Bodies
+from hybridctl.mechanics.generated import Constants
+from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.mode_expressions import cholesky, tangents_of
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.symbolic import Mode, Transition, hybrid_system
+
+OPEN, STRIP = "open", "strip"
+_WEIGHT = 9.81  # m/s^2
+_MOST = 8  # contacts, of whose strips all sets are modes
+_HARDEST, _SOFTEST = 1e6, 1e-12  # damping ratios
+_CRITICAL = 1e-9  # of 1: how near to it is critical
+
+Expression = Any
+
+
+@overload
+def relax(  # type: ignore[overload-overlap]
+    system: ContactSystem, epsilon: float
+) -> RelaxedContacts: ...
+
+
+@overload
+def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed: ...
+
+
+def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedContacts:
+    """The relaxation of a system: strips of width `epsilon` behind its guards.
+
+    A robot with contacts: epsilon in m, see this module. State and input stay as they are; modes
+    are tuples of "open" and "strip", one for each contact, and guards are "NAME touches" and
+    "NAME leaves". Guards of friction and thresholds of restitution are none any more.
+    Any other system: see `hybrid.relaxation.relax`, which gives a `Relaxed`.
+
+    Raises `InputError` for robots without expressions, with coordinates that are not added, such as
+    quaternions, and for more than eight contacts, and what `hybrid.relaxation.relax` raises.
+    """
+    if not isinstance(system, ContactSystem):
+        return strips.relax(system, epsilon)
+    width = number("epsilon", epsilon, above=0.0)
+    robot, contacts = system.robot, system.contacts
+    if not system.dynamics.has_expressions or robot.nq != robot.nv or len(contacts) > _MOST:
+        raise InputError(
+            f"system must have expressions, as many coordinates as velocities and at most {_MOST} "
+            f"contacts to be relaxed, got {system!r}"
+        )
+    ground = _Ground(system, width)
+    modes, transitions = [], []
+    for key in product((OPEN, STRIP), repeat=len(contacts)):
+        modes.append(ground.mode(key))
+        for i, contact in enumerate(contacts):
+            event, guard = (
+                ("leaves", ground.push[i]) if key[i] == STRIP else ("touches", ground.over[i])
+            )
+            other = STRIP if key[i] == OPEN else OPEN
+            after = (*key[:i], other, *key[i + 1 :])
+            transitions.append(Transition(key, f"{contact.name} {event}", guard, after))
+    return RelaxedContacts(hybrid_system(modes, transitions), width)
+
+
+class RelaxedContacts(HybridSystem):
+    """The relaxation of a robot with contacts; see `relax`. epsilon: the width of its strips, m."""
+
+    def __init__(self, made: HybridSystem, epsilon: float) -> None:
+        super().__init__(made.mode, made.outgoing, made.guard_names)
+        self.epsilon = epsilon
+
+    def entered(
+        self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
+    ) -> tuple[ModeKey, Array]:
+        """Mode and state of the robot that a state stands for: itself, as nothing jumps."""
+        return key, array("y", y, (None,))
+
+
+def damping_ratio(restitution: float) -> float:
+    """zeta of the damped spring that cannot pull and rebounds with a restitution in (0, 1]."""
+    number("restitution", restitution, above=0.0, at_most=1.0)
+    if restitution == 1.0:
+        return 0.0
+    off = lambda z: _rebound(float(np.exp(z))) - np.log(restitution)  # noqa: E731
+    return float(np.exp(brentq(off, np.log(_SOFTEST), np.log(_HARDEST), xtol=1e-14)))
+
+
+def _rebound(zeta: float) -> float:
+    """The logarithm of the restitution."""
+    rest = abs(1.0 - zeta**2)
+    if rest < _CRITICAL:
+        return -2.0
+    angle = np.arccos(zeta) if zeta < 1.0 else np.arccosh(zeta)
+    return float(-2.0 * zeta * angle / np.sqrt(rest))
+
+
+class _Ground:
+    """The robot's motion over its contacts as expressions in x = (q, v) and u.
+
+    push (c, 1): -g - 2 zeta / omega dg/dt, positive where a surface pushes. over (c, 1): positive
+    where it does not: above it, or leaving it.
+    """
+
+    def __init__(self, system: ContactSystem, width: float) -> None:
+        robot, contacts = system.robot, system.contacts
+        members = ContactSet(robot, contacts)
+        c = Constants.of(robot, members)
+        self.x, self.u = ca.SX.sym("x", 2 * c.nq), ca.SX.sym("u", c.actuation.shape[1])
+        q, self._v = self.x[: c.nq], self.x[c.nq :]
+        bodies = Bodies(c.tree, q)
+        points = ContactPoints(bodies, c.places)
+        motion = bodies.motion(self._v, ca.SX.zeros(c.nv, 1))
+        bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
+        self._drive = ca.DM(c.actuation) @ self.u - bias - c.resistance(q, self._v)
+        self._by_mass = cholesky(bodies.mass())[0]
+        self._jacobian, gaps = points.jacobian(), points.gaps()
+        self._tangents, self._contacts = tangents_of(members), contacts
+        self._rates = self._jacobian @ self._v
+        least = min(float(np.sqrt(width)), 1.0)
+        delays = [2.0 * damping_ratio(max(contact.restitution, least)) for contact in contacts]
+        delay = ca.DM(delays) * np.sqrt(width / _WEIGHT)
+        normal = self._rates[: len(contacts)]
+        self.push = -gaps - delay * normal
+        self.over = gaps + delay * ca.fmax(normal, 0.0)
+        self._stiffness, self._slow = _WEIGHT / width, _WEIGHT * width
+
+    def mode(self, key: tuple[str, ...]) -> Mode:
+        """The mode in which these contacts are in their strips."""
+        forces = ca.SX.zeros(self._jacobian.shape[0], 1)
+        for i in (i for i, state in enumerate(key) if state == STRIP):
+            rows = list(self._tangents[i])
+            slip = ca.reshape(self._rates[rows], len(rows), 1)
+            drag = -self._contacts[i].friction * slip / ca.sqrt(ca.sumsqr(slip) + self._slow)
+            row = self._jacobian[i, :]
+            moved = self._by_mass(row.T + self._jacobian[rows, :].T @ drag)
+            forces[i] = self._stiffness * self.push[i] / (row @ moved)
+            forces[rows] = drag * forces[i]
+        acceleration = self._by_mass(self._drive + self._jacobian.T @ forces)
+        field = ca.vertcat(self._v, acceleration)
+        outputs = {"normal_force": forces[: len(key)]}
+        return Mode(key, self.x, field, self.u, outputs=outputs)
