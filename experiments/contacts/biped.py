@@ -208,7 +208,7 @@ def limit(config: Config, robot: Parameters) -> RigidLimit:
     def ends(system: HybridSystem) -> tuple[Array, Array]:
         run = Variant(robot, system).drop(later, 0.0)
         found = linearize(system, run, rtol=config.tolerance, atol=config.tolerance)
-        return run.final_state, found(np.vstack([np.eye(6), -np.eye(6)]))
+        return run.final_state, found.derivative(np.vstack([np.eye(6), -np.eye(6)]))
 
     wanted, errors = ends(biped.rigid(robot)), RigidLimit([], [])
     for stiffness in config.stiffnesses:
