@@ -5,9 +5,10 @@ with inputs, springs and dampers; with `python -m attack.systems N first layouts
 stacks and balls of `layouts`, in turn. A run may end with an error of hybridctl's; it may not take
 more than `MOST_STEPS` steps, nor raise anything else, nor break a law (`runs`). Where `linearize`
 accepts a run, its derivative is compared with central differences of the whole simulated flow,
-for steps from 1e-3 to 1e-7 until one, or what two lead to, agrees, where perturbed runs have the
-same modes. Relative errors of differences are (k h)^2 by curvature and eps / h by the tolerance eps
-of runs, so that no less than (eps k)^(2/3) can be asked; two steps tell k.
+for steps from 1e-3 to 1e-8 until one, or what two lead to, agrees, where perturbed runs have the
+same modes. Relative errors of differences are (k h)^2 by curvature and about 10 eps / h by the
+tolerance eps of runs, so that no less than (10 eps k)^(2/3) can be asked, nor less than the longest
+step with the same modes leaves; two steps tell k.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ MOST_STEPS = 20_000
 MOST_EVENTS = 400
 MOST_SECONDS = 60
 SLOPE = 1e-6
-SIZES = (1e-5, 1e-6, 1e-7, 1e-4, 1e-3)
+SIZES = (1e-5, 1e-6, 1e-7, *np.geomspace(1e-3, 1e-8, 11).tolist())
+NOISE = 10.0  # of a central difference, in tolerances by its step
 FINE = {"rtol": 1e-12, "atol": 1e-12}
 
 
@@ -192,7 +194,7 @@ def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Out
         return
     outcome.linearized = "yes"
     size, before = max(1.0, np.abs(expected).max()), None
-    floors: list[float] = []
+    floors, longest = list[float](), 0.0
     for h in SIZES:
         found = _difference(each, system, run, direction, h)
         nearest = [found] if before is None else [found, _extrapolated(*before, found, h)]
@@ -200,13 +202,16 @@ def _judge_derivative(each: Case, system, rng: np.random.Generator, outcome: Out
         outcome.slope = float(np.fmin.reduce([outcome.slope, *errors]))
         if outcome.slope <= SLOPE:
             return
+        if np.isfinite(found).all():
+            longest = max(longest, h)
         if before is not None:
             apart = np.abs(found - before[0]).max() / size
             bend = np.sqrt(apart) / max(h, before[1])
             if np.isfinite(bend):
-                floors.append((FINE["rtol"] * bend) ** (2.0 / 3.0))
+                floors.append((NOISE * FINE["rtol"] * bend) ** (2.0 / 3.0))
         before = found, h
-    outcome.floor = max(SLOPE, min(floors, default=SLOPE))
+    noise = NOISE * FINE["rtol"] / longest if longest else SLOPE
+    outcome.floor = max(SLOPE, min(floors, default=SLOPE), noise)
 
 
 def _difference(each: Case, system, run, direction: Array, h: float) -> Array:
