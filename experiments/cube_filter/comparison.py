@@ -158,7 +158,7 @@ Some = Annotated[int, Bounds(at_least=1, at_most=100)]
 
 
 def _settings() -> CubeSettings:
-    """The settings that a search of the salted filter on 30 of the tosses 0 to 99 ended at."""
+    """The settings that searches of the salted filter on some of the tosses 0 to 99 ended at."""
     half_width, force, impulse = 0.0524, 3.3e-2, 1.9e-2
     return CubeSettings(
         half_width=half_width,
@@ -171,7 +171,7 @@ def _settings() -> CubeSettings:
         torque_noise=half_width * force,
         reset_noise=impulse,
         reset_torque=half_width * impulse,
-        guard_noise=3.1e-3,
+        guard_noise=5e-4,
         duration=0.4,
         gate=0.9999,
         patience=3,
