@@ -179,7 +179,7 @@ def _configuration(model: FilterModel, record: Record, time: float) -> tuple[Arr
                 f"{np.linalg.matrix_rank(seen.derivative)} of {robot.nv} directions of the "
                 "configuration"
             )
-        way = np.linalg.lstsq(seen.derivative, seen.residual)[0]
+        way = np.asarray(np.linalg.lstsq(seen.derivative, seen.residual)[0], np.float64)
         q = robot.normalize(robot.integrate(q, way))
         if np.abs(way).max() < _ROUNDING:
             break
