@@ -238,18 +238,17 @@ class Linearization:
                 guards = len(self.trajectory.events[k].guards)
                 z, shift = through_event(self.jumps[k], k, guards, z, du)
             else:
-                z, shift = through_events(self._nearby(group, input_change), group, z)
+                z, shift = through_events(self.nearby_jump(group, input_change), group, z)
                 k = group.last
             shifts.append(shift)
             k += 1
             z = self._flow(k, arcs[k], z, input_change)
         return RunPassage(z, tuple(shifts))
 
-    def nearby_jump(self, group: NearbyEvents) -> PiecewiseAffineJump:
-        """The jump of one of `nearby`."""
-        return self._nearby(group, None)
-
-    def _nearby(self, group: NearbyEvents, input_change: InputChange | None) -> PiecewiseAffineJump:
+    def nearby_jump(
+        self, group: NearbyEvents, input_change: InputChange | None = None
+    ) -> PiecewiseAffineJump:
+        """The jump of one of `nearby`, under a change of the input."""
         between = range(group.first + 1, group.last + 1)
         flows = [self.transitions[k] for k in between]
         if input_change is None:
@@ -274,7 +273,7 @@ class Linearization:
             found.append(self._along(k, arc, z[:, None], input_change))
             if k in merged:
                 before = found[merged[k].first].end[:, 0]
-                z = self._nearby(merged[k], input_change)(before)
+                z = self.nearby_jump(merged[k], input_change)(before)
             elif k < len(self.jumps):
                 du = None if input_change is None else input_change(arc.end)
                 z = self.jumps[k](found[-1].end[:, 0], du)

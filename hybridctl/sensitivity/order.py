@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.nearby import NearbyEvents, PiecewiseAffineJump
 from hybridctl.sensitivity.piecewise import Passage, PiecewiseLinearJump
-from hybridctl.sensitivity.variation import InputChange
 
 if TYPE_CHECKING:
     from hybridctl.sensitivity.linearize import Linearization
@@ -133,20 +131,17 @@ def _extremes(passage: Passage, guards: int) -> tuple[Array, Array]:
     return np.where(none, 0.0, first), np.where(none, 0.0, last)
 
 
-def order_change(
-    lin: Linearization, direction: ArrayLike, input_change: InputChange | None = None
-) -> OrderChange:
+def order_change(lin: Linearization, direction: ArrayLike) -> OrderChange:
     """Where the order of events changes first for deviations along direction (ndx,).
 
     Of events that are one jump the order may change; where they meet others counts.
     """
     d, run = vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
     if not lin.nearby:
-        return lin.follow(d, input_change).change(run)
+        return lin.follow(d).change(run)
 
     def closest(size: float) -> tuple[float, tuple[int, int] | None]:
-        scaled = None if input_change is None else partial(_scaled, input_change, size)
-        lags, changes, pairs = lin.follow(size * d, scaled).gaps(run)
+        lags, changes, pairs = lin.follow(size * d).gaps(run)
         left = lags + changes[:, 0]
         return (float(left.min()), pairs[int(left.argmin())]) if len(lags) else (np.inf, None)
 
@@ -157,15 +152,6 @@ def order_change(
             return OrderChange(found, closest(size)[1])
         below = size
     return OrderChange(np.inf, None)
-
-
-def scaled(change: InputChange | None, size: float) -> InputChange | None:
-    """A change of the input times a number."""
-    return None if change is None else partial(_scaled, change, size)
-
-
-def _scaled(change: InputChange, size: float, t: float) -> Array:
-    return size * change(t)
 
 
 def least_radius(lin: Linearization) -> float | None:
