@@ -340,10 +340,14 @@ def accumulating(
         raise ZenoError(
             f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
-            f"events accumulate there{between}",
+            f"events accumulate there{between}{_way_on(run)}",
             steady=predict(recent) is not None,
         )
     return None
+
+
+def _way_on(run: Run) -> str:
+    return "" if run.rests else '; with on_zeno="rest" they may come to rest'
 
 
 def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Instead | None:
