@@ -27,7 +27,7 @@ from hybridctl.hybrid.mode import Bridge
 from hybridctl.hybrid.model import Jump, ModeKey
 from hybridctl.hybrid.run import ArcStart, FlownArc, Instead, Run, arc_of, cross
 from hybridctl.hybrid.step import DrivenMode, Step, failure
-from hybridctl.hybrid.tolerances import BRIEF, POLE, SHRUNK, UNSOUND
+from hybridctl.hybrid.tolerances import BRIEF, POLE, SHRINKS, SHRUNK, UNSOUND
 from hybridctl.hybrid.trajectory import Arc, Event
 
 BRIDGED = (NoContactSolutionError, SeveralModesError, StepSizeError, ZenoError)
@@ -96,7 +96,8 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
         return
     x, u, _ = arc.left_limit()
     lengths = arc.lengths[:-1]  # without the step that the event cut
-    shrunk = len(fired) > 1 < len(lengths) and lengths[-1] < SHRUNK < BRIEF < lengths.max()
+    last = min(SHRUNK, SHRINKS * lengths.max(initial=0.0))
+    shrunk = len(fired) > 1 and lengths.size > 0 and lengths[-1] < last
     values = outgoing.guards.values(arc.end, x, u) / outgoing.guards.sizes
     if shrunk or values.min() < -POLE:
         what = f"guard {outgoing.guards.names[int(values.argmin())]!r} has a pole"

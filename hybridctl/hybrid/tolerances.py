@@ -47,7 +47,9 @@ OUTSIDE = 10.0
 POLE = 1e-2
 """Of a guard's scale: one that is farther outside where it fires has not come through zero."""
 SHRUNK = 1e-11
-"""s: steps that have become this short on an arc end at a pole."""
+"""s: steps that have become this short on an arc end at a pole,"""
+SHRINKS = 1e-2
+"""if they are this part of its longest."""
 BRIEF = 1e-8
 """s: where a run cannot go on, steps this short are those of a pole of the forces: cut off."""
 UNSOUND = 1e-6
