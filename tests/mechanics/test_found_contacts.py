@@ -50,6 +50,7 @@ def test_a_box_makes_a_contact_at_each_lowest_corner(turned):
 def test_a_foot_without_shapes_makes_a_point_at_its_origin():
     (contact,) = found(legged("toe", ""))
     assert (contact.radius, contact.offset.tolist()) == (0.0, [0.0, 0.0, 0.0])
+    assert (contact.friction, contact.restitution) == (0.7, 0.0)
 
 
 def test_links_at_ends_serve_where_no_name_says_foot():
