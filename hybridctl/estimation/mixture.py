@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import logsumexp
 
+from hybridctl.checks import Array
 from hybridctl.estimation.estimate import (
     Estimate,
     Mixture,
@@ -37,28 +38,39 @@ from hybridctl.estimation.reconcile import risen
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
 
 
 def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixture:
-    """The moments of hypotheses at one time; those of the estimate itself where there is one.
+    """The moments of hypotheses at one time; those of the estimate itself where there is one."""
+    if len(hypotheses) == 1:
+        return Mixture.of(hypotheses[0].estimate)
+    parts = [own_part(model, h, law) for h in hypotheses]
+    return combined(model.system, parts, shares_of(hypotheses))
+
+
+def shares_of(hypotheses: Sequence[Hypothesis]) -> Array:
+    """The weights of hypotheses (n,), which sum to one."""
+    logs = np.array([h.weight for h in hypotheses])
+    return np.asarray(np.exp(logs - logsumexp(logs)))
+
+
+def combined(system: HybridSystem, estimates: Sequence[Estimate], weights: Array) -> Mixture:
+    """The moments of estimates at one time that have weights (n,), which sum to one.
 
     Modes whose states have another size than that of the most probable one count in the
     probabilities alone.
     """
-    if len(hypotheses) == 1:
-        return Mixture.of(hypotheses[0].estimate)
-    logs = np.array([h.weight for h in hypotheses])
-    weights = np.exp(logs - logsumexp(logs))
     shares: dict[ModeKey, float] = {}
-    for h, w in zip(hypotheses, weights.tolist(), strict=True):
-        shares[h.estimate.mode] = shares.get(h.estimate.mode, 0.0) + w
+    for e, w in zip(estimates, weights.tolist(), strict=True):
+        shares[e.mode] = shares.get(e.mode, 0.0) + w
     shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
     first = next(iter(shares))
-    space = model.system.mode(first).space
+    space = system.mode(first).space
     size = space.nx, space.ndx
-    spaces = [model.system.mode(h.estimate.mode).space for h in hypotheses]
+    spaces = [system.mode(e.mode).space for e in estimates]
     rows = [k for k, other in enumerate(spaces) if (other.nx, other.ndx) == size]
-    parts = [own_part(model, hypotheses[k], law) for k in rows]
+    parts = [estimates[k] for k in rows]
     shared = weights[rows] / weights[rows].sum()
     guess = parts[int(shared.argmax())].mean
     mean, ways = center(space, np.array([e.mean for e in parts]), shared, guess)
@@ -66,8 +78,7 @@ def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixt
     for w, way, e in zip(shared.tolist(), ways, parts, strict=True):
         turn = np.linalg.inv(right_jacobian(space, way))
         total += w * (turn @ e.covariance @ turn.T + np.outer(way, way))
-    time = hypotheses[0].estimate.time
-    return Mixture(first, time, mean, nearest_semidefinite(total), shares)
+    return Mixture(first, estimates[0].time, mean, nearest_semidefinite(total), shares)
 
 
 def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:

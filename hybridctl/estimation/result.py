@@ -94,7 +94,11 @@ class FilterResult:
     @cached_property
     def history(self) -> tuple[Hypothesis, ...]:
         """The hypothesis after each sample that was right in the end, or led to it."""
-        chain, k = list[Hypothesis](), 0
+        return self.history_of(0)
+
+    def history_of(self, k: int) -> tuple[Hypothesis, ...]:
+        """The hypothesis after each sample that led to the k-th of those that are left."""
+        chain = list[Hypothesis]()
         for step in reversed(self.steps):
             chain.append(step.hypotheses[k])
             k = chain[-1].parent

@@ -16,12 +16,20 @@ between the two, :math:`\varphi_1(T)` of the way there (see `right_jacobian`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite, right_jacobian
+from hybridctl.estimation.estimate import (
+    Estimate,
+    Mixture,
+    corrected,
+    nearest_semidefinite,
+    right_jacobian,
+)
+from hybridctl.estimation.mixture import combined, shares_of
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
@@ -36,11 +44,13 @@ _ROUNDING = 1e-14
 class Smoothed:
     """Estimates given all values: at the start, and one for each step of the filter.
 
+    mixtures: the same of all hypotheses that are left in the end, with probabilities of modes.
     notes: times before which estimates do not know of later values, and why.
     """
 
     initial: Estimate
     estimates: tuple[Estimate, ...]
+    mixtures: tuple[Mixture, ...]
     notes: tuple[tuple[float, str], ...]
 
 
@@ -48,7 +58,8 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     """Smooth the result of a filter on `system`.
 
     Of several hypotheses the smoothed estimates are those of the one that was right in the end
-    (`FilterResult.history`), given that it was.
+    (`FilterResult.history`), given that it was; `mixtures` are those of all that are left in the
+    end, each along its own way, by their weights.
 
     Where a prediction or correction has no first-order map (piecewise linear events, contact
     signals that measure a guard, particles), the past does not learn of what comes after it, and
@@ -57,19 +68,31 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     they are taken by the exact derivative: the curvature of the manifold adds no error to that of
     the first-order maps.
     """
-    links = result.history
-    if not links:
-        return Smoothed(result.initial, (), ())
+    if not result.steps:
+        return Smoothed(result.initial, (), (), ())
+    left = result.steps[-1].hypotheses
+    chains = [_along(system, result.initial, result.history_of(k)) for k in range(len(left))]
+    (initial, *estimates), notes = chains[0]
+    mixtures = tuple(Mixture.of(e) for e in estimates)
+    if len(left) > 1:
+        rows = zip(*(found[1:] for found, _ in chains), strict=True)
+        mixtures = tuple(combined(system, row, shares_of(left)) for row in rows)
+    return Smoothed(initial, tuple(estimates), mixtures, notes)
+
+
+def _along(
+    system: HybridSystem, initial: Estimate, links: Sequence[Hypothesis]
+) -> tuple[list[Estimate], tuple[tuple[float, str], ...]]:
+    """The smoothed estimates of one way, from the initial one on, and notes."""
     later, found, notes = links[-1].estimate, [links[-1].estimate], list[tuple[float, str]]()
-    befores = [result.initial, *(link.estimate for link in links[:-1])]
+    befores = [initial, *(link.estimate for link in links[:-1])]
     for before, link in zip(reversed(befores), reversed(links), strict=True):
         smoothed = _back(system, before, link, later)
         if smoothed is None:
             notes.append((link.estimate.time, "no first-order map: smoothing begins anew"))
         later = before if smoothed is None else smoothed
         found.append(later)
-    initial, *estimates = reversed(found)
-    return Smoothed(initial, tuple(estimates), tuple(reversed(notes)))
+    return found[::-1], tuple(reversed(notes))
 
 
 def _back(

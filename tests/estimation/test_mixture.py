@@ -16,6 +16,7 @@ from hybridctl.estimation.mixture import mixed
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.state import Hypothesis
 
 RESTITUTION, START = 0.7, np.array([0.1, 0.0])
@@ -215,3 +216,30 @@ def test_modes_of_another_size_count_in_the_probabilities_alone():
     np.testing.assert_allclose(found.mean, [1.0 + 2.0 * 0.25 / 0.6, 2.0])
     share = 0.25 / 0.6
     np.testing.assert_allclose(found.covariance, np.diag([1.0 + 4.0 * share * (1.0 - share), 1.0]))
+
+
+@pytest.mark.parametrize("offset", [0.3, 1.0])
+def test_the_past_learns_from_all_hypotheses_that_are_left(offset):
+    """The height before a bounce of which nobody knows whether it has been, by quadrature.
+
+    Both ways back weigh as what they end in; what is cut off there, at the floor, is not taken
+    back, so deviations are right to a tenth.
+    """
+    s, early = 2e-3, 0.05
+    values = [[START[0] - 0.5 * GRAVITY * early**2 + 0.4 * s], [offset * s]]
+    line = 12.0 * ((np.arange(400) + 0.5) / 400 - 0.5)
+    z = np.array(np.meshgrid(line, line)).reshape(2, -1).T
+    then, now = (bounced(START + s * z, t, RESTITUTION) for t in (early, IMPACT))
+    off = np.column_stack([z, (values[0] - then[:, :1]) / s, (values[1] - now[:, :1]) / s])
+    weights = np.exp(-0.5 * (off**2).sum(axis=1))
+    mean = weights @ then[:, 0] / weights.sum()
+    spread = np.sqrt(weights @ (then[:, 0] - mean) ** 2 / weights.sum())
+    kf = ball_filter(s)
+    record = Record({"height": Series([early, IMPACT + 1e-9], values)})
+    result = kf.run(record, Estimate("air", 0.0, START, s**2 * np.eye(2)))
+    assert len(result.steps[-1].hypotheses) == 2
+    found = smooth(kf.model.system, result)
+    alone, both = found.estimates[0], found.mixtures[0]
+    assert abs(both.mean[0] - mean) < min(0.05 * s, 0.5 * abs(alone.mean[0] - mean))
+    assert np.sqrt(both.covariance[0, 0]) == pytest.approx(spread, rel=0.1)
+    assert found.mixtures[1].probabilities == {"air": pytest.approx(1.0)}
