@@ -32,6 +32,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "door-optimal": "comparison",
     "door-plants": "errors",
     "biped-walk": "gait",
+    "walker-plants": "plants",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
     "relay": "relay",
@@ -39,7 +40,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "cube-filter": "",
     "icub-base": "",
 }
-WHOLE = {"door-optimal", "door-plants"}  # shown by runs that are --full: twenty minutes or more
+WHOLE = {"door-optimal", "door-plants", "walker-plants"}  # shown by runs that are --full
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
     "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same

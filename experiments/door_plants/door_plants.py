@@ -30,7 +30,7 @@ from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.control.tuning.search import tune
+from hybridctl.control.tuning.search import Validation, tune
 from hybridctl.settings import Bounds, Count, Positive, check_settings
 from hybridctl.workers import crew
 
@@ -74,10 +74,12 @@ Six: TypeAlias = tuple[Positive, Positive, Positive, Positive, Positive, Positiv
 class Config:
     """Settings.
 
-    laws, plants: which are compared, by name. seed, training, judged: of the ensembles that tune
-    and judge. starts: frequency in rad/s and damping ratio before and after the
-    impact, and both lengths of the window in ms; each law begins with the best of these for it.
-    evaluations: of each search from there, or 0 for none. peak_input: limit of the search, N m.
+    laws, plants: which are compared, by name. seed, training, checked, judged: of the ensembles
+    that tune, that say which of the best gains keep the limit, and that judge. starts: frequency
+    in rad/s and damping ratio before and after the impact, and both lengths of the window in ms;
+    each law begins with the best of these for it.
+    rounds: how often all laws search, from the best for each of all that was found for any.
+    evaluations: of each search, or 0 for none. peak_input: limit of the search, N m.
     timeout: how long the interim mode waits for a touch, s. record: a folder in which results are
     kept as they come, and looked up when the same run is begun again. workers: processes, 0 for one
     on each processor; dask: the scheduler of a cluster instead.
@@ -87,8 +89,10 @@ class Config:
     plants: tuple[str, ...] = ("2 ms, all errors", "10 ms, all errors")
     seed: Annotated[int, Bounds(at_least=0)] = 7
     training: Count = 12
+    checked: Annotated[int, Bounds(at_least=0)] = 0
     judged: Annotated[int, Bounds(at_least=1, at_most=_UNSEEN)] = 12
     starts: tuple[Six, ...] = _STARTS[:4]
+    rounds: Count = 1
     evaluations: Annotated[int, Bounds(at_least=0)] = 0
     peak_input: Positive = 30.0
     timeout: Positive = 0.025
@@ -118,13 +122,26 @@ class Config:
         """Members that tune."""
         return range(_UNSEEN, _UNSEEN + self.training)
 
+    @property
+    def others(self) -> range:
+        """Members that have the last word on what was tuned."""
+        return range(self.seen.stop, self.seen.stop + self.checked)
+
 
 def full(config: Config) -> Config:
     """All laws on all plants, with searches, and an ensemble that tells laws apart."""
     plants = tuple(plant.name for plant in PLANTS)
     starts = _STARTS
     return replace(
-        config, laws=LAWS, plants=plants, training=24, judged=48, starts=starts, evaluations=30
+        config,
+        laws=LAWS,
+        plants=plants,
+        training=12,
+        checked=24,
+        judged=48,
+        starts=starts,
+        rounds=2,
+        evaluations=30,
     )
 
 
@@ -162,31 +179,31 @@ class LawSearch:
             record = Journal(folder / f"{name}.jsonl", {"trial": repr(trial)})
         return Ensemble(trial, members, self.executor, record, penalty=1.0)
 
-    def searched(self, law: str) -> Array:
-        """The parameters (6,) at which the search for a law ends."""
-        c = self.config
-        start = self.best(law, [np.log(values) for values in c.starts])
-        if not c.evaluations:
-            return start
+    def searched(self, law: str, pool: Sequence[Array]) -> Array:
+        """The parameters (6,) at which the search for a law ends, from the best of a pool on."""
+        c, last = self.config, None
+        if c.checked:
+            last = Validation(self.ensemble(law, TRAINING, c.others, both=True), c.peak_input)
         found = tune(
             structure(),
-            start,
+            self.best(law, pool, c.seen),
             ensemble=self.ensemble(law, TRAINING, c.seen, both=True),
             peak_input=c.peak_input,
             evaluations=c.evaluations,
             step=_STEP,
             bounds=_BOUNDS,
+            validation=last,
         )
         return found.best.parameters
 
-    def best(self, law: str, pool: Sequence[Array]) -> Array:
-        """Parameters of a pool with the least mean error of a law, within the limit of the peak.
+    def best(self, law: str, pool: Sequence[Array], members: Sequence[int]) -> Array:
+        """Those of a pool with the least mean error of a law, of all within the limit of the peak.
 
         Without any it is those of the least peak.
         """
         if len(pool) == 1:
             return pool[0]
-        ensemble = self.ensemble(law, TRAINING, self.config.seen, both=True)
+        ensemble = self.ensemble(law, TRAINING, members, both=True)
 
         def rank(parameters: Array) -> tuple[float, float]:
             found = ensemble(structure().schedule(parameters))
@@ -210,12 +227,15 @@ def run(config: Config, console: Console) -> Findings:
         study = LawSearch(config, hands.others)
         laws, plants = config.laws, config.chosen
         step = begin("searching")
-        pool: list[Array] = []
-        for k, law in enumerate(laws, start=1):
-            pool.append(study.searched(law))
-            step(k / len(laws))
-        pool = [p for i, p in enumerate(pool) if not any(np.array_equal(p, q) for q in pool[:i])]
-        chosen = {law: study.best(law, pool) for law in laws}
+        pool = [np.log(values) for values in config.starts]
+        for k in range(config.rounds if config.evaluations else 0):
+            found = []
+            for i, law in enumerate(laws, start=1):
+                found.append(study.searched(law, pool))
+                step((k + i / len(laws)) / config.rounds)
+            pool += found
+        everyone = [*config.seen, *config.others]
+        chosen = {law: study.best(law, pool, everyone) for law in laws}
         step = begin("judging")
         results: Results = {}
         for k, plant in enumerate(plants, start=1):
@@ -255,13 +275,13 @@ def record(name: str, row: dict[str, Statistics]) -> dict[str, Any]:
 
 
 def difference(one: Statistics, other: Statistics) -> dict[str, float]:
-    """The mean by which the second exceeds the first, member by member."""
+    """By how much the second exceeds the first, member by member."""
     more = other.errors - one.errors
     return {"mean": float(more.mean()), "standard_error": standard_error(more)}
 
 
 def standard_error(values: Array) -> float:
-    """The standard error of the mean."""
+    """Of the mean."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
@@ -271,20 +291,14 @@ def checks(results: Results) -> list[Check]:
     detected = {n: row for n, row in results.items() if "never" not in n}
     if all("interim" in row for row in results.values()) and detected:
         peak = max(row["interim"].peak_input for row in detected.values())
-        found.append(Check("peak of the interim mode where touches are detected [N m]", peak, 33.0))
+        found.append(Check("interim mode: peak where touches are detected [N m]", peak, 33.0))
         if all("spreading" in row for row in detected.values()):
             means = [
                 [row[law].mean_error for row in detected.values()]
                 for law in ("interim", "spreading")
             ]
             ratio = float(np.mean(means[0]) / np.mean(means[1]))
-            found.append(
-                Check(
-                    "error of spreading with the interim mode, as a part of that without",
-                    ratio,
-                    0.85,
-                )
-            )
+            found.append(Check("its error over that of spreading without it", ratio, 0.85))
     for name, most in (
         ("2 ms, all errors", 0.92),
         ("10 ms, all errors", 0.92),
@@ -293,13 +307,7 @@ def checks(results: Results) -> list[Check]:
         row = results.get(name, {})
         if "interim" in row and "impact-invariant" in row:
             ratio = row["interim"].mean_error / row["impact-invariant"].mean_error
-            found.append(
-                Check(
-                    f"{name}: error with the interim mode, as a part of impact-invariant's",
-                    ratio,
-                    most,
-                )
-            )
+            found.append(Check(f"{name}: its error over impact-invariant's", ratio, most))
     return found
 
 

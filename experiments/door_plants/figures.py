@@ -21,6 +21,7 @@ _MARKS = {
 }
 _OPEN = ("spreading",)  # drawn without filling
 _APART = 0.14  # of laws in a row
+_WIDE = 2.5  # medians: farther errors are written at the border
 
 
 def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
@@ -30,13 +31,20 @@ def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> 
     axes = figure.subplots()
     rows = np.arange(len(results))[::-1]
     laws = list(next(iter(results.values())))
+    means = [[each.errors.mean() for each in row.values()] for row in results.values()]
+    right = _WIDE * float(np.median(means))
     for k, law in enumerate(laws):
         found = [row[law] for row in results.values()]
         errors = [each.errors for each in found]
         color, mark = _MARKS[law]
+        heights = rows + _APART * (0.5 * (len(laws) - 1) - k)
+        for height, mean in zip(heights, [e.mean() for e in errors], strict=True):
+            if mean > right:
+                at = {"ha": "right", "va": "center", "fontsize": 8, "color": color}
+                axes.text(0.99 * right, height, f"{mean:.2f} $\\rightarrow$", **at)
         axes.errorbar(
             [e.mean() for e in errors],
-            rows + _APART * (0.5 * (len(laws) - 1) - k),
+            heights,
             xerr=[e.std() / np.sqrt(max(len(e) - 1, 1)) for e in errors],
             color=color,
             marker=mark,
@@ -46,7 +54,7 @@ def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> 
             label={"interim": "spreading, interim mode"}.get(law, law),
         )
     axes.set_yticks(rows, list(results))
-    axes.set_xlim(left=0.0)
+    axes.set_xlim(0.0, right)
     axes.set_xlabel("mean error after the impact [rad, rad/s], one set of gains a law")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.14), ncols=len(laws))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.walking.gait import Gait
@@ -175,3 +176,21 @@ def _limbs(x: Array) -> list[tuple[str, Array]]:
         foot = knee - 0.4 * np.array([np.sin(tibia), np.cos(tibia)])
         legs.append((color, np.array([hip, knee, foot])))
     return [*legs, ("black", np.array([hip, torso]))]
+
+
+def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> None:
+    """A row for each controller and contact, a dot for each start: its steps before a fall."""
+    figure = Figure(figsize=(7.0, 1.2 + 0.32 * len(records)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    labels = []
+    for row, r in zip(range(len(records))[::-1], records, strict=True):
+        color = TRACKING if r["jumps"] == "saltation" else BASELINE
+        apart = np.linspace(-0.25, 0.25, len(r["steps"])) if len(r["steps"]) > 1 else np.zeros(1)
+        axes.plot(r["steps"], row + apart, "o", color=color, markersize=4)
+        labels.append(f"{1e3 * r['time_constant']:g} ms, {r['known']}, {r['jumps']}")
+    axes.set_yticks(range(len(records))[::-1], labels)
+    axes.set_xlim(-0.5, most + 0.5)
+    axes.set_xlabel("steps before a fall, a dot for each start")
+    axes.grid(axis="x", alpha=0.3)
+    save_figure(figure, path)

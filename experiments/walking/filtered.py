@@ -28,7 +28,7 @@ from hybridctl.estimation.measurement import Measurement, coordinates
 from hybridctl.hybrid.policy import SampledPolicy
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
-_SAMPLE = 0.004  # s
+SAMPLE = 0.004  # s
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
 
 
@@ -74,13 +74,19 @@ class Sensing:
 class EstimateFeedback:
     """Torques u(t, x) from what sensors say of x: a function with a memory, for times in order.
 
-    It starts in mid-step on the orbit, which its filter knows up to its noise. torque: the
-    greatest, N m. errors: by how much the estimate was off at each sample, the way apart; norms of
-    coordinates and velocities.
+    start: in mid-step, which its filter knows up to its noise. torque: the greatest, N m. errors:
+    by how much the estimate was off at each sample, the way apart; norms of coordinates and
+    velocities.
     """
 
     def __init__(
-        self, tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
+        self,
+        tracks: Tracks,
+        lqr: PeriodicLqr,
+        torque: float,
+        sensing: Sensing,
+        seed: int,
+        start: Array,
     ) -> None:
         self.errors: list[float] = []
         gait, limits = tracks.gait, torque * np.array([-np.ones(4), np.ones(4)])
@@ -93,7 +99,7 @@ class EstimateFeedback:
         self._sensing, self._random = sensing, np.random.default_rng(seed)
         self._filter = sensing.filter(tracks)
         known = 1e-6 * sensing.level**2 * np.eye(14)
-        first = Estimate(five_link.LEFT_STANCE, 0.5 * gait.period, gait.middle, known)
+        first = Estimate(five_link.LEFT_STANCE, 0.5 * gait.period, start, known)
         self._state = self._filter.start(first)
         self._input: Array | None = None
         self._touchdowns = 0  # that the filter believes in
@@ -132,7 +138,7 @@ def walk_on_estimates(
     tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
 ) -> Filtered:
     """A walk of one step fewer than the reference has, from mid-step on the orbit."""
-    feedback = EstimateFeedback(tracks, lqr, torque, sensing, seed)
-    policy = SampledPolicy(feedback, _SAMPLE, 0.5 * tracks.gait.period)
+    feedback = EstimateFeedback(tracks, lqr, torque, sensing, seed, tracks.gait.middle)
+    policy = SampledPolicy(feedback, SAMPLE, 0.5 * tracks.gait.period)
     found = walk(tracks.gait, policy, tracks.gait.middle, tracks.steps - 1)
     return Filtered(found, float(np.sqrt(np.mean(np.square(feedback.errors)))))

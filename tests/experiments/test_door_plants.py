@@ -157,6 +157,24 @@ def test_the_experiment_leaves_its_summary_and_resumes(tmp_path):
     ]
 
 
+@pytest.mark.slow
+def test_searches_are_judged_by_runs_that_they_have_not_seen(tmp_path):
+    """Two rounds, with member 48 to search by and member 49 to say who keeps the limit."""
+    quick = door_plants.quick(door_plants.Config())
+    searched = {"rounds": 2, "evaluations": 8, "checked": 1}
+    config = replace(quick, **searched, judged=1, plants=("2 ms",), record=str(tmp_path / "kept"))
+    folder = RunFolder("door-plants", tmp_path / "run")
+    door_plants.run(config, folder, Console(quiet=True))
+    chosen = json.loads((folder / "summary.json").read_text())["parameters"]
+    assert all(values != list(config.starts[0]) for values in chosen.values())
+    for law in config.laws:
+        lines = (tmp_path / f"kept/{law}-mixed.jsonl").read_text().splitlines()[1:]
+        runs = [json.loads(line)[0].rsplit(":", 1) for line in lines]
+        tried = {gains for gains, member in runs if member == "48"}
+        assert 8 < len(tried) <= 18
+        assert {gains for gains, member in runs if member == "49"} < tried
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

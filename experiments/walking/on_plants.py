@@ -1,0 +1,244 @@
+"""The five-link walker on MuJoCo, where touchdowns take time, on states and on estimates of them.
+
+The claim: feedback and filter that were designed for impacts without duration walk on contact with
+time constants of 1 and 10 ms, if they know the saltation matrix. The same controller with gains
+from the Jacobian of the reset, and the same filter with that Jacobian, are put beside them. States
+come at 1 kHz with flags of contact, or encoders and an inertial sensor at 250 Hz go through a
+filter that knows of touchdowns by these alone. By default two starts and few steps; `full` has
+eight, and twenty steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import process_time
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from hybridctl.experiments.walking import figures
+from hybridctl.experiments.walking.biped_walk import in_order
+from hybridctl.experiments.walking.controllers import Tracks, Weights, design
+from hybridctl.experiments.walking.filtered import SAMPLE, STRATEGIES, EstimateFeedback, Sensing
+from hybridctl.experiments.walking.gait import Gait, find
+from hybridctl.experiments.walking.walk import STANCES, scattered
+from hybridctl.robots import five_link
+from rich.console import Console
+from rich.table import Table
+
+from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.checks import Array
+from hybridctl.control.detectors import Gate, Threshold
+from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.online import Controller
+from hybridctl.errors import GuardViolatedError, SimulationError
+from hybridctl.hybrid.plant import Sample
+from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.workers import crew
+
+SUMMARY = "the five-link walker on MuJoCo contact, on states and on a filter's estimates"
+
+Known = Literal["state", "estimate"]
+CASES: tuple[tuple[Known, str], ...] = (
+    ("state", "saltation"),
+    ("state", "reset"),
+    ("estimate", "saltation"),
+    ("estimate", "reset"),
+)
+_PERIOD = 1e-3  # s, of the controller that knows the state
+_EARLY = 0.2  # of a step, by which a touchdown may come before its time
+_BETWEEN = 0.5  # of a step, between two touchdowns at least
+_LONG = 1.5  # of a step, that one may take
+_LOW, _LEANING = 0.75, 1.0  # of the height of the hip, and rad of the torso: a fall
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings.
+
+    time_constants: of the contacts, s. starts, scatter, seed: how many starts in mid-step, with
+    standard deviations in rad and m, rad/s and m/s. steps: to walk. speed: of the gait, m/s.
+    friction: of the ground. torque: the greatest, N m. weights: of torques in 1/(N m)^2, where
+    states are known and where they are estimated. level, driven: see `filtered.Sensing`; impacts
+    that last are a disturbance to a filter that takes them for instants.
+    workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
+    """
+
+    time_constants: tuple[Positive, ...] = (1e-3, 1e-2)
+    starts: Count = 2
+    scatter: tuple[NotNegative, NotNegative] = (0.01, 0.05)
+    seed: Annotated[int, Bounds(at_least=0)] = 0
+    steps: Count = 6
+    speed: Positive = 0.7
+    friction: Positive = 0.7
+    torque: Positive = 100.0
+    weights: tuple[Positive, Positive] = (0.01, 0.1)
+    level: Positive = 0.3
+    driven: Positive = 10.0
+    workers: Annotated[int, Bounds(at_least=0)] = 1
+    dask: str | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def full(config: Config) -> Config:
+    """Twenty steps from eight starts."""
+    return replace(config, starts=8, steps=20)
+
+
+def quick(config: Config) -> Config:
+    """Two steps from one start, on the longer contact."""
+    return replace(config, time_constants=config.time_constants[-1:], starts=1, steps=2)
+
+
+class Walked(NamedTuple):
+    """A walk: steps before a fall, why it ended early, and processor time over time walked."""
+
+    steps: int
+    reason: str
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A gait with its controllers, and walks under them.
+
+    tracks: by what is known. feedback: by what is known, and by the jumps that gains believe in.
+    """
+
+    config: Config
+    gait: Gait
+    tracks: dict[Known, Tracks]
+    feedback: dict[tuple[Known, str], PeriodicLqr]
+
+    @staticmethod
+    def of(config: Config, gait: Gait) -> Bench:
+        """Design for a gait."""
+        tracks: dict[Known, Tracks] = {}
+        feedback: dict[tuple[Known, str], PeriodicLqr] = {}
+        known: tuple[Known, Known] = ("state", "estimate")
+        for kind, weight in zip(known, config.weights, strict=True):
+            for jumps in ("saltation", "reset"):
+                feedback[kind, jumps] = design(gait, Weights(torques=weight), jumps)
+            salted = feedback[kind, "saltation"]
+            tracks[kind] = Tracks.of(gait, salted, config.steps + 1, _EXTENSION)
+        return Bench(config, gait, tracks, feedback)
+
+    def torques(self, known: Known, jumps: str, seed: int, start: Array) -> Torques:
+        """What makes torques of samples. On estimates gains are salted, and the filter is not."""
+        torque, tracks = self.config.torque, self.tracks[known]
+        if known == "state":
+            return on_states(tracks, self.feedback[known, jumps], torque)
+        sensing = Sensing(self.config.level, _STRATEGY[jumps], self.config.driven)
+        salted = self.feedback[known, "saltation"]
+        feedback = EstimateFeedback(tracks, salted, torque, sensing, seed, start)
+        return lambda sample: feedback(sample.time, sample.state)
+
+    def walk(self, trial: tuple[float, Known, str, int]) -> Walked:
+        """One walk. trial: time constant, what is known, jumps, number of the start."""
+        constant, known, jumps, number = trial
+        c, gait = self.config, self.gait
+        start = scattered(gait, np.random.default_rng([c.seed, number]), c.scatter)
+        model = MujocoModel(gait.walker.robot, gait.walker.contacts, Compliance(constant))
+        plant = MujocoPlant(model, _PERIOD if known == "state" else SAMPLE)
+        sample = plant.reset(0.5 * gait.period, start)
+        torques = self.torques(known, jumps, number, start)
+        steps, last, spent, begun = 0, sample.time, 0.0, process_time()
+        reason = ""
+        while steps < c.steps and not reason:
+            begun = process_time()
+            try:
+                u = torques(sample)
+            except (SimulationError, GuardViolatedError) as error:
+                reason = type(error).__name__
+                break
+            spent += process_time() - begun
+            sample = plant.step(u)
+            since = sample.time - last
+            if sample.sensed["contact"][(steps + 1) % 2] and since > _BETWEEN * gait.period:
+                steps, last = steps + 1, sample.time
+            reason = fallen(gait, sample, since)
+        return Walked(steps, reason, spent / max(sample.time - 0.5 * gait.period, SAMPLE))
+
+
+Torques = Callable[[Sample], Array]
+_EXTENSION = 0.2  # s, of the reference before and after touchdowns
+_STRATEGY = dict(zip(("saltation", "reset"), STRATEGIES, strict=True))
+
+
+def on_states(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
+    """Reference spreading in a loop, on states and flags of contact."""
+    walker, period = tracks.gait.walker, tracks.gait.period
+    touches = Threshold("contact", [f"{foot} closes" for foot in five_link.CONTACTS], closed=(0,))
+    gate = Gate(touches, tracks.reference, before=_EARLY * period)
+    policy = tracks.policy("spreading", lqr, torque)
+    loop = Controller(walker, policy, _PERIOD, gate, mode=STANCES[0], limits=[torque] * 4)
+    return lambda sample: loop.step(*sample).u
+
+
+def fallen(gait: Gait, sample: Sample, since: float) -> str:
+    """Why a walk is over, empty while it is not. since: the last touchdown, s."""
+    if sample.state[1] < _LOW * gait.middle[1] or abs(sample.state[2]) > _LEANING:
+        return "falls"
+    return "stands" if since > _LONG * gait.period else ""
+
+
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Walk under all controllers on all contacts."""
+    with console.status("looking for the gait"):
+        gait = find(config.speed, friction=config.friction, torque=config.torque)
+        bench = Bench.of(config, gait)
+    trials = [
+        (constant, *case, number)
+        for constant in config.time_constants
+        for case in CASES
+        for number in range(config.starts)
+    ]
+    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+        walks = in_order(workers, bench.walk, trials, begin("walking"))
+    records = [
+        record(constant, *case, [walks.pop(0) for _ in range(config.starts)])
+        for constant in config.time_constants
+        for case in CASES
+    ]
+    claims = [
+        Check(f"{name(r)}: steps from the worst start", min(r["steps"]), least=config.steps)
+        for r in records
+        if r["jumps"] == "saltation"
+    ]
+
+    def draw(folder: RunFolder) -> None:
+        figures.draw_plants(folder / "figures/plants.png", records, config.steps)
+
+    return Findings({"walks": records}, [walk_table(records)], claims, draw=draw)
+
+
+def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> dict[str, Any]:
+    """All walks of a controller on a contact, as they stand in summary.json."""
+    return {
+        "time_constant": constant,
+        "known": known,
+        "jumps": jumps,
+        "steps": [walk.steps for walk in walks],
+        "ends": [walk.reason for walk in walks],
+        "processor_share": float(np.mean([walk.share for walk in walks])),
+    }
+
+
+def name(row: dict[str, Any]) -> str:
+    """A controller and a contact in words."""
+    return f"{row['known']}, {row['jumps']}, {1e3 * row['time_constant']:g} ms"
+
+
+def walk_table(records: list[dict[str, Any]]) -> Table:
+    """Steps of all walks."""
+    columns = ["known, jumps, time constant", "steps from each start", "processor share"]
+    rows = [
+        (name(r), " ".join(str(n) for n in r["steps"]), f"{r['processor_share']:.2f}")
+        for r in records
+    ]
+    return table("Steps on MuJoCo before a fall", columns, rows)
