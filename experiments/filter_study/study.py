@@ -355,7 +355,7 @@ def _settings(model: str, scale: float) -> FilterSettings:
         for k in ("position_noise", "angle_noise")
         if hasattr(settings, k)
     }
-    return replace(settings, spread=scale, **sensors)
+    return replace(settings, spread=scale, compliance=0.0, **sensors)  # as rigid as the truth
 
 
 @cache
