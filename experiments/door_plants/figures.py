@@ -40,8 +40,8 @@ def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> 
         heights = rows + _APART * (0.5 * (len(laws) - 1) - k)
         for height, mean in zip(heights, [e.mean() for e in errors], strict=True):
             if mean > right:
-                at = {"ha": "right", "va": "center", "fontsize": 8, "color": color}
-                axes.text(0.99 * right, height, f"{mean:.2f} $\\rightarrow$", **at)
+                label = f"{mean:.2f} $\\rightarrow$"
+                axes.text(0.99 * right, height, label, ha="right", va="center", color=color)
         axes.errorbar(
             [e.mean() for e in errors],
             heights,
