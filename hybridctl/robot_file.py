@@ -49,7 +49,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
-    Part,
+    LogChannel,
     Scenario,
     Sensor,
     surface_noise,
@@ -233,7 +233,7 @@ class RobotFile:
             guard_noise=surface_noise(contacts, noise.surface),
             start=start,
             scenario=None if start is None else partial(_drawn, start),
-            inputs=None if motors is None else Part(motors.channel, motors.joints, unit="Nm"),
+            inputs=None if motors is None else LogChannel(motors.channel, motors.joints, unit="Nm"),
         )
 
     def _robot(self) -> Robot:
@@ -295,14 +295,14 @@ class RobotFile:
             pose = self.robot.pose
             r = np.diag(np.repeat([pose.position, pose.rotation], 3) ** 2)
             parts = (
-                Part("position", tuple("xyz"), "m", pose.frame),
-                Part("orientation", ("qx", "qy", "qz", "qw"), "1", pose.frame, True),
+                LogChannel("position", tuple("xyz"), "m", pose.frame),
+                LogChannel("orientation", ("qx", "qy", "qz", "qw"), "1", pose.frame, True),
             )
             sensors.append(Sensor(base_pose("pose", space, r), parts))
         for name, entry in self.encoders.items():
             r = entry.deviation**2 * np.eye(len(entry.joints))
             found = encoders(name, space, entry.joints, r)
-            sensors.append(Sensor(found, (Part(name, entry.joints, entry.unit),)))
+            sensors.append(Sensor(found, (LogChannel(name, entry.joints, entry.unit),)))
         if not sensors:
             raise InputError("encoders or pose must say what is measured, and there is neither")
         return tuple(sensors)

@@ -18,7 +18,7 @@ from hybridctl.checks import Array
 from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
-    Part,
+    LogChannel,
     Scenario,
     Sensor,
     surface_noise,
@@ -71,7 +71,7 @@ class BallSettings(FilterSettings):
 def ball_model(settings: BallSettings) -> FilterModel:
     """State (x, z) in m and their rates; measured: the position."""
     p = settings.parameters()
-    part = Part("position", ("x", "z"), "m", "world")
+    part = LogChannel("position", ("x", "z"), "m", "world")
     camera = coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2))
     force, impulse = settings.force_noise**2 * np.eye(2), settings.reset_noise**2 * np.eye(2)
     return FilterModel(
@@ -124,7 +124,10 @@ class BlockSettings(FilterSettings):
 def block_model(settings: BlockSettings) -> FilterModel:
     """State (x, z, pitch) in m and rad and their rates; measured: position and pitch."""
     p = settings.parameters()
-    parts = (Part("position", ("x", "z"), "m", "world"), Part("pitch", ("pitch",), "rad", "world"))
+    parts = (
+        LogChannel("position", ("x", "z"), "m", "world"),
+        LogChannel("pitch", ("pitch",), "rad", "world"),
+    )
     deviations = np.array([settings.position_noise] * 2 + [settings.angle_noise])
     push = np.array([settings.force_noise] * 2 + [settings.torque_noise])
     kick = np.array([settings.reset_noise] * 2 + [settings.reset_torque])
@@ -190,8 +193,8 @@ def cube_model(settings: CubeSettings) -> FilterModel:
     p = settings.parameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))
     parts = (
-        Part("position", ("x", "y", "z"), "m", "table"),
-        Part("orientation", ("qx", "qy", "qz", "qw"), frame="table", quaternion=True),
+        LogChannel("position", ("x", "y", "z"), "m", "table"),
+        LogChannel("orientation", ("qx", "qy", "qz", "qw"), frame="table", quaternion=True),
     )
     deviations = np.repeat([settings.position_noise, settings.angle_noise], 3)
     push = np.repeat([settings.force_noise, settings.torque_noise], 3)

@@ -3,10 +3,10 @@
 A search for the most likely parameters stops where the order of impacts changes in one toss or
 another. So the likelihood of every toss is taken at points all over a box, first a wide one with
 few tosses, then narrower ones with all, and a quadratic goes through those (see
-`estimation.surface`): its top, errors by curvature and over tosses, tops of the halves of the
-tosses, and how rough the sum is. What is found is judged on tosses that were not used, beside what
-is published and what had been fitted before: by likelihood, and by how far a motion from the last
-pose in flight is from the pose some time later.
+`estimation.likelihood_quadratic`): its top, errors by curvature and over tosses, tops of the halves
+of the tosses, and how rough the sum is. What is found is judged on tosses that were not used,
+beside what is published and what had been fitted before: by likelihood, and by how far a motion
+from the last pose in flight is from the pose some time later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
 from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
-from hybridctl.estimation.surface import Surface, Top, fitted
+from hybridctl.estimation.likelihood_quadratic import LikelihoodQuadratic, Top, fitted
 from hybridctl.settings import Count, Positive, Settings
 
 NAMES = ("friction", "restitution", "rounding")
@@ -189,7 +189,7 @@ class Config(Settings):
 
     fitted, held_out: numbers of tosses, those from 0 and those that follow. every: which of the
     fitted ones the wide box is looked at with. until: how much of a toss, s. boxes: all others.
-    depth: see `estimation.surface`. ahead: of predictions, s.
+    depth: see `estimation.likelihood_quadratic`. ahead: of predictions, s.
     """
 
     data: str | None = None
@@ -275,7 +275,7 @@ def _found(top: Top) -> dict[str, Any]:
     }
 
 
-def halves(surface: Surface) -> list[dict[str, Any]]:
+def halves(surface: LikelihoodQuadratic) -> list[dict[str, Any]]:
     """Tops of halves of the tosses."""
     n = surface.values.shape[1]
     parts = {
@@ -367,7 +367,7 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
 _UNITS = {"friction": (1.0, ""), "restitution": (1.0, ""), "rounding": (1e3, " [mm]")}
 
 
-def draw_profiles(folder: Path, surface: Surface, top: Top) -> None:
+def draw_profiles(folder: Path, surface: LikelihoodQuadratic, top: Top) -> None:
     """Profiles of all tosses and of their halves, and what was evaluated, in the folder.
 
     A point of the evaluation is drawn as far from the profile as it is from the quadratic.

@@ -39,12 +39,12 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.levels import (
+from hybridctl.estimation.legged.measurements import ANGLES
+from hybridctl.estimation.legged.noise_levels import (
     noise_of_creep,
     noise_of_innovations,
     noise_of_standing,
 )
-from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.space import ERRORS, Error
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth

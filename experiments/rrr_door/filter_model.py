@@ -17,7 +17,7 @@ from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
-    Part,
+    LogChannel,
     Scenario,
     Sensor,
     surface_noise,
@@ -71,7 +71,7 @@ class DoorSettings(FilterSettings):
 
 def door_model(settings: DoorSettings) -> FilterModel:
     """State: joint angles and rates (8,); measured: the angles; input: the arm's torques."""
-    angles = Part("joints", JOINTS, "rad")
+    angles = LogChannel("joints", JOINTS, "rad")
     encoders = coordinates("joints", range(4), settings.angle_noise**2 * np.eye(4))
     impulse = settings.reset_noise**2 * np.eye(3)
     return FilterModel(
@@ -92,7 +92,7 @@ def door_model(settings: DoorSettings) -> FilterModel:
             *(f"{joint} [rad]" for joint in JOINTS),
             *(f"{joint} [rad/s]" for joint in JOINTS),
         ),
-        inputs=Part("torque", JOINTS[:3], "Nm"),
+        inputs=LogChannel("torque", JOINTS[:3], "Nm"),
         signals=_signals(settings),
     )
 
@@ -105,9 +105,9 @@ def _tracking(settings: DoorSettings) -> Scenario:
     return Scenario(reference.nominal(settings.begin), spread, settings.begin, policy)
 
 
-def _signals(settings: DoorSettings) -> Mapping[Part, ContactSignal]:
+def _signals(settings: DoorSettings) -> Mapping[LogChannel, ContactSignal]:
     return {
-        Part(f"force {corner}", ("normal",), "N"): ContactSignal(
+        LogChannel(f"force {corner}", ("normal",), "N"): ContactSignal(
             f"force {corner}",
             settings.force_on,
             settings.force_off,

@@ -19,7 +19,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.predict import Prediction, after_event
+from hybridctl.estimation.predict import StatePrediction, after_event
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
@@ -48,7 +48,9 @@ class ContactSignal:
         if not number("off", self.off) < number("on", self.on):
             raise InputError(f"off must be below on, got off = {self.off}, on = {self.on}")
 
-    def applied(self, model: Model, estimate: Estimate, value: Array, law: InputLaw) -> Prediction:
+    def applied(
+        self, model: Model, estimate: Estimate, value: Array, law: InputLaw
+    ) -> StatePrediction:
         """The estimate in the mode that the signal asks for, at the same time."""
         if value.shape != (1,):
             raise InputError(f"a row of {self.channel!r} must have one value, got {value.shape}")
@@ -61,10 +63,10 @@ class ContactSignal:
             if rates[names.index(self.closes)] < 0.0:
                 return fired(model, estimate, e, self.closes, law)
             note = f"{self.channel!r} is on, but {self.closes!r} recedes"
-            return Prediction(estimate, notes=(note,))
+            return StatePrediction(estimate, notes=(note,))
         if value[0] <= self.off and self.opens in names:
             return fired(model, estimate, estimate, self.opens, law)
-        return Prediction(estimate)
+        return StatePrediction(estimate)
 
 
 def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
@@ -87,7 +89,9 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     return found[0]
 
 
-def fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw) -> Prediction:
+def fired(
+    model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw
+) -> StatePrediction:
     """The estimate after the event of a guard at e, at its time; `before` where there is none.
 
     Its transition is that of the event, where e is the estimate before.
@@ -95,8 +99,8 @@ def fired(model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw
     try:
         event = model.fire(e.mode, (guard,), e.time, e.mean, law)
     except SimulationError as error:
-        return Prediction(before, notes=(f"the contact signal was not followed: {error}",))
+        return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))
     strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
     timed = replace(model, guard_noise=None, strategy=strategy)
     start = np.eye(len(e.covariance)) if e is before else None
-    return after_event(timed, Prediction(e, transition=start), event, e.covariance)
+    return after_event(timed, StatePrediction(e, transition=start), event, e.covariance)

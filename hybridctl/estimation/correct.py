@@ -22,8 +22,8 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
     AnyMeasurement,
-    Comparison,
     ImplicitMeasurement,
+    LinearizedResidual,
     Measurement,
 )
 from hybridctl.hybrid.mode import ModeKey, ModeModel
@@ -89,7 +89,7 @@ def compared(
     estimate: Estimate,
     value: Array,
     u: Array,
-) -> Comparison | None:
+) -> LinearizedResidual | None:
     """The residual of what is there of a value (m,), with derivative and noise; None for none."""
     if isinstance(measurement, ImplicitMeasurement):
         return measurement.compare(mode, estimate.time, estimate.mean, u, value)
@@ -100,8 +100,8 @@ def compared(
     r = residual(measurement, predicted, value)
     h = _jacobian(measurement, mode, estimate, u)
     if given is True:
-        return Comparison(r, h, measurement.covariance)
-    return Comparison(r[given], h[given], measurement.covariance[np.ix_(given, given)])
+        return LinearizedResidual(r, h, measurement.covariance)
+    return LinearizedResidual(r[given], h[given], measurement.covariance[np.ix_(given, given)])
 
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:

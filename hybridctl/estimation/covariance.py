@@ -118,14 +118,14 @@ def _across(
     return Propagation(matrix, symmetric_part(gathered), np.zeros((n, n)))
 
 
-class _Errors(NamedTuple):
+class _MagnusErrors(NamedTuple):
     """How far Magnus' exponent is from that of order four, and from that of one Gauss point."""
 
     turned: Array
     bent: Array
 
 
-def _exponent(generators: Generators, h: float) -> tuple[Array, _Errors | None]:
+def _exponent(generators: Generators, h: float) -> tuple[Array, _MagnusErrors | None]:
     """Magnus' exponent of order six, and what stands for its errors; None for none."""
     m1, m2, m3 = generators
     mean = h * m2
@@ -136,14 +136,16 @@ def _exponent(generators: Generators, h: float) -> tuple[Array, _Errors | None]:
     c1 = _commutator(mean, slope)
     c2 = _commutator(mean, 2.0 * bend + c1) / -60.0
     turned = _commutator(-20.0 * mean - bend + c1, slope + c2) / 240.0
-    return straight + turned, _Errors(turned + c1 / 12.0, bend / 12.0)
+    return straight + turned, _MagnusErrors(turned + c1 / 12.0, bend / 12.0)
 
 
 def _commutator(a: Array, b: Array) -> Array:
     return a @ b - b @ a
 
 
-def _accurate(exponent: Array, error: _Errors | None, p: Array, rtol: float, halvings: int) -> bool:
+def _accurate(
+    exponent: Array, error: _MagnusErrors | None, p: Array, rtol: float, halvings: int
+) -> bool:
     """Whether a panel is short enough; flow and noise are judged apart, their units differ."""
     n = len(p)
     flow = exponent[:n, :n]

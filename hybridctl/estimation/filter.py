@@ -15,7 +15,7 @@ from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import (
     HYPOTHESES,
-    Moments,
+    MomentRule,
     Rules,
     begun,
     corrected,
@@ -29,14 +29,14 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import predict
-from hybridctl.estimation.record import Record, Sample, Series
+from hybridctl.estimation.record import ChannelRow, Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import Beginning, FilterState, Input, Piece
+from hybridctl.estimation.state import Beginning, FilterState, Input, InputPiece
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 
 Constant = ArrayLike | Mapping[ModeKey, ArrayLike]
-FIRST_ORDER = Moments(predict, correct)
+FIRST_ORDER = MomentRule(predict, correct)
 
 
 class SaltedKalmanFilter:
@@ -155,7 +155,7 @@ class SaltedKalmanFilter:
         (measured,) = Series(np.array([state.time]), np.atleast_1d(value)[None]).values
         return self._updated(state, channel, measured, input)
 
-    def step(self, state: FilterState, record: Record, sample: Sample) -> FilterState:
+    def step(self, state: FilterState, record: Record, sample: ChannelRow) -> FilterState:
         """The state after a sample of a record, over changes of the input: one step of `run`."""
         if record.inputs is not None:
             for t in record.input_changes(state.time, sample.time).tolist():
@@ -187,7 +187,7 @@ class SaltedKalmanFilter:
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)
         law = self.model.law(before[0].estimate.mode, given)
         after = predicted(self.rules, before, end, law)
-        inputs = (*state.inputs, Piece(end, given))
+        inputs = (*state.inputs, InputPiece(end, given))
         return FilterState(
             end, after, state.beginning, None, False, state.rejections, state.rows, inputs
         )

@@ -38,7 +38,7 @@ _LOOSE = 100.0  # deviations of its sensor, by which a configuration before any 
 
 
 @dataclass(frozen=True)
-class Part:
+class LogChannel:
     """A channel of a log: its columns, its SI unit ("1" without one), its frame.
 
     Without columns, all that the channel has, as they are.
@@ -59,12 +59,12 @@ class Sensor:
     """
 
     measurement: Measurement
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LogChannel, ...] = ()
 
     def __post_init__(self) -> None:
         instance("measurement", self.measurement, Measurement)
         if not self.parts:
-            object.__setattr__(self, "parts", (Part(self.measurement.name, unit=""),))
+            object.__setattr__(self, "parts", (LogChannel(self.measurement.name, unit=""),))
 
     @property
     def name(self) -> str:
@@ -132,8 +132,8 @@ class FilterModel:
     start: Estimate | None = None
     speeds: Array | None = None
     scenario: Callable[[], Scenario] | None = None
-    inputs: Part | None = None
-    signals: Mapping[Part, ContactSignal] = field(default_factory=dict)
+    inputs: LogChannel | None = None
+    signals: Mapping[LogChannel, ContactSignal] = field(default_factory=dict)
     states: tuple[str, ...] = ()
     shown_names: tuple[str, ...] = ()
     shown: Callable[[Array, Array], tuple[Array, Array]] | None = None

@@ -32,7 +32,7 @@ from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.predict import Prediction, extend
+from hybridctl.estimation.predict import StatePrediction, extend
 from hybridctl.estimation.reconcile import ahead, reconcile, risen
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
@@ -50,11 +50,11 @@ _TINY = 1e-300  # variance of a guard that is known
 _EXACT = 1e-9  # of a coordinate without deviation, relative
 
 Corrected = tuple[Estimate, Innovation]
-Predict = Callable[[Model, Estimate, float, InputLaw], Prediction]
+Predict = Callable[[Model, Estimate, float, InputLaw], StatePrediction]
 Correct = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], Corrected | None]
 
 
-class Moments(NamedTuple):
+class MomentRule(NamedTuple):
     """How mean and covariance are predicted and corrected: to first order, or by sigma points."""
 
     predict: Predict
@@ -66,7 +66,7 @@ class Rules:
     """What a filter goes by; see `SaltedKalmanFilter`."""
 
     model: Model
-    moments: Moments
+    moments: MomentRule
     measurements: Mapping[str, AnyMeasurement]
     signals: Mapping[str, ContactSignal]
     bound: int
@@ -113,7 +113,7 @@ def predicted(
     found = list[Hypothesis]()
     for h in hypotheses:
         if h.pending:
-            start = Prediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
+            start = StatePrediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
             passed = extend(rules.model, start, end, law)
             found += [] if passed.kept else [_gone(h, passed)]
             continue
@@ -170,7 +170,7 @@ def signalled(
     return tuple(found) if len(found) == 1 else _kept(rules, found)
 
 
-def _gone(h: Hypothesis, way: Prediction) -> Hypothesis:
+def _gone(h: Hypothesis, way: StatePrediction) -> Hypothesis:
     """A hypothesis at the end of a way that began at its estimate."""
     whole = way.transition
     if h.transition is None:
@@ -193,7 +193,7 @@ def _gone(h: Hypothesis, way: Prediction) -> Hypothesis:
 
 
 def _parted(
-    rules: Rules, h: Hypothesis, main: Prediction, end: float, law: InputLaw
+    rules: Rules, h: Hypothesis, main: StatePrediction, end: float, law: InputLaw
 ) -> list[Hypothesis]:
     """A prediction with events, and what else may have happened at each of them.
 
@@ -224,8 +224,8 @@ def _parted(
 
 
 def _overtaken(
-    rules: Rules, before: Prediction, name: str, end: float, law: InputLaw
-) -> Prediction | None:
+    rules: Rules, before: StatePrediction, name: str, end: float, law: InputLaw
+) -> StatePrediction | None:
     """The way on from just before an event, where another guard fires first; None if none can."""
     first = ahead(rules.model, before, name, law)
     if first is None:
@@ -270,7 +270,7 @@ def _early(
         if best.weight < LEAST:
             break
         h = found[best.parent]
-        start = Prediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
+        start = StatePrediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
         way = ahead(model, start, best.name, law)
         if way is not None:
             passed[best.parent].append(best.name)

@@ -36,7 +36,7 @@ from hybridctl.checks import Array, array, count, member, number, sequence, vect
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.filter_model import FilterSettings
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.scores import MakeModel, Score, scores
+from hybridctl.estimation.scores import MakeModel, RecordScore, scores
 
 Flags = NDArray[np.bool_]
 LEVEL = 0.95  # of the range of a profile
@@ -46,7 +46,7 @@ _AT_BOUND = 1e-6  # of the distance of the bounds
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class LikelihoodPoint:
     """L, its gradient (np,) and its information (np, np), at parameters (np,), on all records.
 
     records (n, np): the gradients of the records. failed: records that could not be filtered,
@@ -68,7 +68,7 @@ class Evaluation:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
+    def from_dict(cls, content: Mapping[str, Any]) -> LikelihoodPoint:
         """What `as_dict` gave."""
         arrays: Any = {k: np.array(v) if isinstance(v, list) else v for k, v in content.items()}
         return cls(**arrays)
@@ -98,11 +98,11 @@ class Identification:
     """
 
     parameters: tuple[Parameter, ...]
-    best: Evaluation
+    best: LikelihoodPoint
     correlation: Array
     evaluations: int
     converged: bool
-    held_out: Evaluation | None = None
+    held_out: LikelihoodPoint | None = None
 
     @property
     def values(self) -> Array:
@@ -138,8 +138,8 @@ class Problem:
     records: tuple[Record, ...]
     settings: FilterSettings
     executor: Executor | None = None
-    known: dict[tuple[float, ...], Evaluation] | None = None
-    told: Callable[[Evaluation], None] | None = None
+    known: dict[tuple[float, ...], LikelihoodPoint] | None = None
+    told: Callable[[LikelihoodPoint], None] | None = None
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
@@ -153,7 +153,7 @@ class Problem:
         if self.known is None:
             object.__setattr__(self, "known", {})
 
-    def evaluate(self, values: Array) -> Evaluation:
+    def evaluate(self, values: Array) -> LikelihoodPoint:
         """All records at parameters (np,)."""
         assert self.known is not None
         key = tuple(values.tolist())
@@ -171,14 +171,14 @@ class Problem:
         return self.known[key]
 
 
-def _summed(values: Array, scores: Sequence[Score | None]) -> Evaluation:
+def _summed(values: Array, scores: Sequence[RecordScore | None]) -> LikelihoodPoint:
     found = [s for s in scores if s is not None]
     if not found:
         raise SimulationError(f"no record could be filtered at parameters {values.tolist()}")
     failed = len(scores) - len(found)
     likelihoods = [s.log_likelihood for s in found]
     gradients = np.array([s.gradient for s in found])
-    return Evaluation(
+    return LikelihoodPoint(
         values,
         float(sum(likelihoods) + failed * min(likelihoods)),
         gradients.sum(axis=0),
@@ -231,7 +231,7 @@ def _of(problem: Problem, records: Sequence[Record]) -> Problem:
 
 def _search(
     problem: Problem, start: Array, free: Flags, most: int, tolerance: float
-) -> tuple[Evaluation, int, bool]:
+) -> tuple[LikelihoodPoint, int, bool]:
     """The best evaluation with the free parameters varied; how many there were; whether settled."""
     best = problem.evaluate(start)
     if not free.any() or _settled(problem, best, free, tolerance):
@@ -263,7 +263,7 @@ def _search(
     return best, number_of, settled
 
 
-def _inner(problem: Problem, found: Evaluation) -> Flags:
+def _inner(problem: Problem, found: LikelihoodPoint) -> Flags:
     """Which parameters (np,) are not held by a bound that the gradient pulls towards."""
     low, high = problem.bounds.T
     near = _AT_BOUND * (high - low)
@@ -272,14 +272,14 @@ def _inner(problem: Problem, found: Evaluation) -> Flags:
     return np.asarray(~(at_low | at_high))
 
 
-def _settled(problem: Problem, found: Evaluation, free: Flags, tolerance: float) -> bool:
+def _settled(problem: Problem, found: LikelihoodPoint, free: Flags, tolerance: float) -> bool:
     """Whether g^T F^-1 g <= tolerance^2 for those that are free."""
     inner = free & _inner(problem, found)
     g, f = found.gradient[inner], found.information[np.ix_(inner, inner)]
     return bool(g @ np.linalg.pinv(f, hermitian=True) @ g <= tolerance**2)
 
 
-def _errors(problem: Problem, best: Evaluation) -> tuple[tuple[Parameter, ...], Array]:
+def _errors(problem: Problem, best: LikelihoodPoint) -> tuple[tuple[Parameter, ...], Array]:
     """Every parameter with its errors, and the correlation of these."""
     n = len(best.values)
     inner = np.flatnonzero(_inner(problem, best) & (np.diag(best.information) > 0.0))

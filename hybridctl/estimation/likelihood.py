@@ -47,7 +47,7 @@ _TRIALS = 6  # of the length of a step
 _FACTOR = 8.0  # by which it changes at most in a trial
 
 
-class Runs(Protocol):
+class FilterRuns(Protocol):
     """What the likelihood needs of a filter."""
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
@@ -55,7 +55,7 @@ class Runs(Protocol):
         ...
 
 
-MakeFilter = Callable[[Array], Runs]
+MakeFilter = Callable[[Array], FilterRuns]
 
 
 class _Scored(NamedTuple):
@@ -68,7 +68,7 @@ class _Scored(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class FilterEvaluation:
     """What a filter makes of several records: each one's log-likelihood (n,), NIS and its band.
 
     failed: how many could not be filtered; their log-likelihood is -inf. nis: None if no value was
@@ -225,7 +225,7 @@ def evaluate(
     *,
     level: float = 0.99,
     executor: Executor | None = None,
-) -> Evaluation:
+) -> FilterEvaluation:
     """How likely records are, and whether the filter deserves its covariance, at given levels.
 
     For records that the levels were not fitted to. level: probability of the band of NIS.
@@ -241,7 +241,7 @@ def evaluate(
     scores = list(mapped)
     squares = [v for score in scores for v in score.nis]
     sizes = [d for score in scores for d in score.dimensions]
-    return Evaluation(
+    return FilterEvaluation(
         np.array([score.log_likelihood for score in scores]),
         band(squares, sizes, level=level) if squares else None,
         sum(score.rejected for score in scores),

@@ -62,7 +62,7 @@ class Measurement:
         return len(self.covariance)
 
 
-class Comparison(NamedTuple):
+class LinearizedResidual(NamedTuple):
     """A residual (k,), the derivative (k, ndx) of what was predicted, and the noise (k, k)."""
 
     residual: Array
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
     covariance: Array
 
 
-Compare = Callable[[ModeModel, float, Array, Array, Array], Comparison | None]
+Compare = Callable[[ModeModel, float, Array, Array, Array], LinearizedResidual | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ def configuration(
     Jacobian at the prediction is [I 0]. Measured quaternions need not be normalized.
     """
     robot = instance("space", space, RobotStateSpace).robot
-    return _posed(_Pose(name, robot, robot.nq, robot.nv), space, covariance, gate)
+    return _posed(_RobotPose(name, robot, robot.nq, robot.nv), space, covariance, gate)
 
 
 def encoders(
@@ -187,11 +187,11 @@ def base_pose(
     covariance (6, 6) in the frame of the base: position in m, then rotation in rad.
     """
     robot = instance("space", space, RobotStateSpace).robot
-    return _posed(_Pose(name, robot, 7, 6), space, covariance, gate)
+    return _posed(_RobotPose(name, robot, 7, 6), space, covariance, gate)
 
 
 def _posed(
-    pose: _Pose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
+    pose: _RobotPose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
 ) -> Measurement:
     h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
     h.flags.writeable = False
@@ -234,7 +234,7 @@ def _rows_of_identity(rows: tuple[int, ...], size: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pose:
+class _RobotPose:
     """The first `size` coordinates of a robot's configuration, of `ndx` degrees of freedom."""
 
     name: str

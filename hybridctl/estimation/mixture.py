@@ -33,8 +33,8 @@ from hybridctl.estimation.estimate import (
     truncated,
 )
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.points import center
 from hybridctl.estimation.reconcile import risen
+from hybridctl.estimation.sigma_points import center
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey

@@ -39,9 +39,16 @@ from hybridctl.errors import SimulationError
 from hybridctl.estimation.correct import Innovation, compared
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import Rules, begun, corrected, predicted
-from hybridctl.estimation.predict import Prediction, extend
+from hybridctl.estimation.predict import StatePrediction, extend
 from hybridctl.estimation.reconcile import reconcile
-from hybridctl.estimation.state import FilterState, Hypothesis, Input, Piece, Reconciliation, Row
+from hybridctl.estimation.state import (
+    FilterState,
+    Hypothesis,
+    Input,
+    InputPiece,
+    Reconciliation,
+    Row,
+)
 from hybridctl.hybrid.laws import InputLaw
 
 _LARGEST = 1e12  # a deviation of a million standard ones; more is a direction that is held
@@ -239,18 +246,18 @@ def _anew(rules: Rules, state: FilterState, rows: Sequence[Row]) -> list[Hypothe
     return best
 
 
-def _between(pieces: Sequence[Piece], start: float, end: float) -> list[Piece]:
+def _between(pieces: Sequence[InputPiece], start: float, end: float) -> list[InputPiece]:
     """The inputs between two times."""
     return [piece for piece in pieces if start < piece.end <= end]
 
 
 def _past_guards(
-    rules: Rules, pieces: Sequence[Piece], estimate: Estimate, end: float
+    rules: Rules, pieces: Sequence[InputPiece], estimate: Estimate, end: float
 ) -> Estimate | None:
     """The estimate at a later time in the same mode; None where there is no way."""
     for piece in _between(pieces, estimate.time, end):
         law = rules.model.law(estimate.mode, piece.input)
-        onward = extend(rules.model, Prediction(estimate), piece.end, law)
+        onward = extend(rules.model, StatePrediction(estimate), piece.end, law)
         if onward.kept:
             return None
         estimate = onward.estimate

@@ -30,11 +30,11 @@ from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
-from hybridctl.estimation.points import carried_together, center, integrated, silent
 from hybridctl.estimation.predict import predict
-from hybridctl.estimation.record import Record, Sample
+from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Piece
+from hybridctl.estimation.sigma_points import carried_together, center, integrated, silent
+from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, InputPiece
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run import BriefEvent
@@ -175,12 +175,12 @@ class ParticleFilter:
         rng = np.random.default_rng(self.seed)
         now, counted = self._drawn(estimate, rng), list[BriefEvent]()
 
-        def advance(state: FilterState, record: Record, sample: Sample) -> FilterState:
+        def advance(state: FilterState, record: Record, sample: ChannelRow) -> FilterState:
             nonlocal now, counted
             inputs = state.inputs
             for t in (*record.input_changes(now.time, sample.time).tolist(), sample.time):
                 u = record.input(now.time)
-                inputs = (*inputs, Piece(t, u))
+                inputs = (*inputs, InputPiece(t, u))
                 now = self._predicted(now, t, u, rng)
             before = self._summary(now)
             now, innovation = self._weighed(record, now, before, sample)
@@ -268,7 +268,7 @@ class ParticleFilter:
         return predict(self.model, certain, end, law).estimate.covariance
 
     def _weighed(
-        self, record: Record, now: ParticleSet, predicted: Estimate, sample: Sample
+        self, record: Record, now: ParticleSet, predicted: Estimate, sample: ChannelRow
     ) -> tuple[ParticleSet, Innovation | None]:
         """The particles with new weights, those of before where the value is rejected."""
         value = np.atleast_1d(np.asarray(sample.value, dtype=np.float64))

@@ -36,7 +36,7 @@ _AT = 2.0  # tolerances of a guard that has just fired: events are found where i
 _BEYOND = 1.1  # of the time in which a guard is expected to be positive again
 
 
-class Prediction(NamedTuple):
+class StatePrediction(NamedTuple):
     """An estimate at a later time, and what happened on the way.
 
     transition (ndx+, ndx): the first-order map from the earlier deviation to this one, None where
@@ -50,9 +50,9 @@ class Prediction(NamedTuple):
     transition: Array | None = None
     notes: tuple[str, ...] = ()
     kept: bool = False
-    befores: tuple[Prediction, ...] = ()
+    befores: tuple[StatePrediction, ...] = ()
 
-    def onward(self, estimate: Estimate, matrix: Array | None) -> Prediction:
+    def onward(self, estimate: Estimate, matrix: Array | None) -> StatePrediction:
         """The prediction with another estimate at its end, where this first-order map has led."""
         whole = None
         if matrix is not None and self.transition is not None:
@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
 
 def predict(
     model: Model, estimate: Estimate, end: float, law: InputLaw, *, halve: bool = True
-) -> Prediction:
+) -> StatePrediction:
     """The estimate at time `end`, through as many events as there are until then.
 
     Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
@@ -79,14 +79,16 @@ def predict(
         found = _in_one_step(model, mode, estimate, end, law)
         if found is not None:
             return found
-    now = Prediction(estimate, (), np.eye(mode.space.ndx))
+    now = StatePrediction(estimate, (), np.eye(mode.space.ndx))
     shortest = _SHORTEST if halve else 1.0
     now = _go(model, now, end, law, shortest * (end - estimate.time))
     e = now.estimate
     return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
 
 
-def _flowed(model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw) -> Prediction:
+def _flowed(
+    model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw
+) -> StatePrediction:
     """The estimate at time `end` by the closed form of its mode."""
     u = law(e.time, e.mean)
     assert mode.flow is not None
@@ -99,12 +101,12 @@ def _flowed(model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLa
     flow = mode.flow(e.time, e.mean, u, end - e.time, density)
     p = flow.matrix @ e.covariance @ flow.matrix.T + flow.noise
     after = Estimate(e.mode, end, flow.state, 0.5 * (p + p.T), e.since)
-    return Prediction(after, transition=flow.matrix)
+    return StatePrediction(after, transition=flow.matrix)
 
 
 def _in_one_step(
     model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw
-) -> Prediction | None:
+) -> StatePrediction | None:
     """The prediction by one compiled step on which nothing happens; None where there is none."""
     if not isinstance(law, HeldInput):
         return None
@@ -126,7 +128,7 @@ def _in_one_step(
             0.5 * (p + p.T),
             e.since,
         )
-        return Prediction(after, (), moved.matrix)
+        return StatePrediction(after, (), moved.matrix)
     taken = _taken(model, mode, e, h, law)
     if taken is None or not (taken.bounds > 0.0).all():
         return None
@@ -135,19 +137,19 @@ def _in_one_step(
 
 def _ended(
     model: Model, mode: ModeModel, e: Estimate, end: float, taken: WholeStep, u: Array
-) -> Prediction | None:
+) -> StatePrediction | None:
     """The prediction at the end of a compiled step, None where its covariance needs several."""
     noise, p = model.process_noise, e.covariance
     flow = step_transition(mode, e.time, end - e.time, taken.states, u, noise, p, model.rtol)
     if flow is None:
         return None
     x = constrained(mode, mode.space.normalize(taken.states[-1]))
-    return Prediction(
+    return StatePrediction(
         Estimate(e.mode, end, x, nearest_semidefinite(flow.covariance(p)), e.since), (), flow.state
     )
 
 
-def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> Prediction | None:
+def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> StatePrediction | None:
     """The estimate at a time before or after in the same mode, past its guards, by one step.
 
     None where there is no compiled step that is accurate.
@@ -173,7 +175,9 @@ def _taken(
     return taken
 
 
-def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: float) -> Prediction:
+def _go(
+    model: Model, now: StatePrediction, end: float, law: InputLaw, shortest: float
+) -> StatePrediction:
     """Simulations, one after the other where the mean is outside its mode or is moved by an event.
 
     As many as there may be events: a mean that stays outside would make them shorter and shorter.
@@ -195,7 +199,7 @@ def _go(model: Model, now: Prediction, end: float, law: InputLaw, shortest: floa
     return now
 
 
-def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+def _onward(model: Model, now: StatePrediction, end: float, law: InputLaw) -> StatePrediction:
     """One simulation: without the guards that the mean is outside of, as long as it is."""
     e = now.estimate
     outside, until = _outside(model, e, end, law)
@@ -231,7 +235,9 @@ def _onward(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
     return _follow(model, now, run, once=bool(outside))
 
 
-def _rested(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction | None:
+def _rested(
+    model: Model, now: StatePrediction, end: float, law: InputLaw
+) -> StatePrediction | None:
     """The prediction held where events accumulate, of a system that knows no rest there.
 
     The guards that are zero, and their rates, stay zero; elsewhere the flow is what is not known.
@@ -258,7 +264,7 @@ def _rested(model: Model, now: Prediction, end: float, law: InputLaw) -> Predict
     return now._replace(estimate=replace(e, time=end, covariance=p), transition=matrix, notes=notes)
 
 
-def _bounded(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+def _bounded(model: Model, now: StatePrediction, end: float, law: InputLaw) -> StatePrediction:
     """The prediction carried on in the same mode, whose mean is held where a guard falls.
 
     How it goes on from there is not known. That it may be all the way that the flow takes it past
@@ -296,7 +302,7 @@ def _fallen(model: Model, e: Estimate, law: InputLaw) -> list[str]:
     return [name for name, is_at in zip(names, at, strict=True) if is_at]
 
 
-def extend(model: Model, now: Prediction, end: float, law: InputLaw) -> Prediction:
+def extend(model: Model, now: StatePrediction, end: float, law: InputLaw) -> StatePrediction:
     """The prediction carried on to time `end` in the same mode, past its guards.
 
     Where there is no way the state is held, and its covariance gains what the rates at its
@@ -344,7 +350,9 @@ def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tupl
     return tuple(names[i] for i in np.flatnonzero(out)), end
 
 
-def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) -> Prediction:
+def _follow(
+    model: Model, now: StatePrediction, run: HybridTrajectory, once: bool
+) -> StatePrediction:
     """The prediction along a simulation: to its end, or to an event that moves the mean off it.
 
     once: to the first event at most.
@@ -362,7 +370,7 @@ def _follow(model: Model, now: Prediction, run: HybridTrajectory, once: bool) ->
     return now
 
 
-def after_event(model: Model, now: Prediction, event: Event, p: Array) -> Prediction:
+def after_event(model: Model, now: StatePrediction, event: Event, p: Array) -> StatePrediction:
     """The estimate just after an event, with covariance p (ndx, ndx) just before it."""
     noise = model.reset_noise, model.guard_noise
     jump = jumped(model.system, event, p, model.strategy, *noise)

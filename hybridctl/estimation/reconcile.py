@@ -33,7 +33,7 @@ from hybridctl.estimation.estimate import (
     truncated,
 )
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.predict import Prediction, after_event, along, predict, step_along
+from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.simulate import simulate
@@ -47,15 +47,15 @@ _HELD = 1e-10  # of the size of the guard's value: least standard deviation that
 
 def reconcile(
     model: Model, estimate: Estimate, law: InputLaw, pending: Sequence[str] = ()
-) -> Prediction:
+) -> StatePrediction:
     """The estimate at the same time, inside its mode or on the way into it; see this module.
 
     pending: guards of its mode that it is taken to be before, whatever their values. No state
     reaches the guards of a mode with a closed flow.
     """
     if model.system.mode(estimate.mode).flow is not None:
-        return Prediction(estimate)
-    now = Prediction(estimate)
+        return StatePrediction(estimate)
+    now = StatePrediction(estimate)
     for k in range(_ROUNDS):
         e = now.estimate
         u = law(e.time, e.mean)
@@ -86,8 +86,8 @@ def reconcile(
 
 
 def _overdue(
-    model: Model, now: Prediction, falling: Indices, rates: Array, law: InputLaw
-) -> Prediction | None:
+    model: Model, now: StatePrediction, falling: Indices, rates: Array, law: InputLaw
+) -> StatePrediction | None:
     """The estimate with the event of one of these guards made up for; None where that fails.
 
     Guards that see the input, forces, may have jumped with it, or with the correction: they come
@@ -104,7 +104,7 @@ def _overdue(
     return None
 
 
-def ahead(model: Model, now: Prediction, guard: str, law: InputLaw) -> Prediction | None:
+def ahead(model: Model, now: StatePrediction, guard: str, law: InputLaw) -> StatePrediction | None:
     """The estimate at the same time after the event of a guard that it is still to reach.
 
     It goes on to where the guard falls through zero, past all others, through the event, and from
@@ -135,7 +135,7 @@ def ahead(model: Model, now: Prediction, guard: str, law: InputLaw) -> Predictio
         return None
 
 
-def _back(quiet: Model, after: Prediction, time: float, law: InputLaw) -> Prediction:
+def _back(quiet: Model, after: StatePrediction, time: float, law: InputLaw) -> StatePrediction:
     """A prediction taken back to an earlier time, in its mode."""
     e = after.estimate
     found = step_along(quiet, e, time, law)
@@ -184,8 +184,8 @@ def risen(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> lis
 
 
 def _rewound(
-    model: Model, present: Prediction, falling: Indices, rate: float, law: InputLaw
-) -> Prediction | None:
+    model: Model, present: StatePrediction, falling: Indices, rate: float, law: InputLaw
+) -> StatePrediction | None:
     """The estimate back where all these guards are zero or above; None if too long ago.
 
     If that is before the last event: just after that, with the lowest guard fired.
@@ -217,7 +217,9 @@ def _rewound(
     return _fired_there(model, _taken_back(model, present, mode, arc), falling, law)
 
 
-def _taken_back(model: Model, present: Prediction, mode: ModeModel, arc: Arc) -> Prediction:
+def _taken_back(
+    model: Model, present: StatePrediction, mode: ModeModel, arc: Arc
+) -> StatePrediction:
     """The estimate at the end of an arc that runs backwards from it."""
     e = present.estimate
     return present.onward(*along(model.quiet, mode, arc, e, e.time - arc.end))
@@ -228,7 +230,7 @@ def _values(model: Model, e: Estimate, law: InputLaw) -> Array:
     return model.guards(e.mode, e.time, e.mean, law(e.time, e.mean))
 
 
-def _lowest(model: Model, now: Prediction, falling: Indices, law: InputLaw) -> str:
+def _lowest(model: Model, now: StatePrediction, falling: Indices, law: InputLaw) -> str:
     """The name of the guard with the lowest value of some."""
     e = now.estimate
     g = _values(model, e, law)[falling]
@@ -236,16 +238,16 @@ def _lowest(model: Model, now: Prediction, falling: Indices, law: InputLaw) -> s
 
 
 def _fired_there(
-    model: Model, now: Prediction, falling: Indices, law: InputLaw
-) -> Prediction | None:
+    model: Model, now: StatePrediction, falling: Indices, law: InputLaw
+) -> StatePrediction | None:
     """The estimate with the lowest of these guards fired, and the mean moved to where it is 0."""
     guard = _lowest(model, now, falling, law)
     return _fired(model, now, guard, condition(model, now.estimate, guard, law).mean, law)
 
 
 def _fired(
-    model: Model, now: Prediction, guard: str, mean: Array, law: InputLaw
-) -> Prediction | None:
+    model: Model, now: StatePrediction, guard: str, mean: Array, law: InputLaw
+) -> StatePrediction | None:
     """The estimate after the event of a guard at `mean`; None if there is no mode after it."""
     e = now.estimate
     try:
@@ -256,8 +258,8 @@ def _fired(
 
 
 def _again(
-    model: Model, back: Prediction, time: float, law: InputLaw, events: int
-) -> Prediction | None:
+    model: Model, back: StatePrediction, time: float, law: InputLaw, events: int
+) -> StatePrediction | None:
     """Forward to the present from an earlier time, without noise that has been counted.
 
     None where the simulation cannot go on, or has many events: that is no event just missed. So is
@@ -272,8 +274,8 @@ def _again(
 
 
 def _cut_or_fire(
-    model: Model, now: Prediction, row: int, g: float, gradient: Array, law: InputLaw
-) -> Prediction:
+    model: Model, now: StatePrediction, row: int, g: float, gradient: Array, law: InputLaw
+) -> StatePrediction:
     e = now.estimate
     spread = e.covariance @ gradient
     s = float(np.sqrt(max(float(gradient @ spread), 0.0)))

@@ -17,7 +17,7 @@ from hybridctl.errors import InputError
 from hybridctl.series import Series as Series
 
 
-class Sample(NamedTuple):
+class ChannelRow(NamedTuple):
     """One row of a channel; `value` (m,) may have NaN."""
 
     time: float
@@ -56,7 +56,7 @@ class Record:
         """How many stamps of all channels are earlier than the one before them."""
         return sum(series.disorder for series in self.channels.values())
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[ChannelRow]:
         """All rows of all channels in order of time; at equal times in the order of channels."""
         ordered = {name: series.sorted() for name, series in self.channels.items()}
         rows = [
@@ -65,7 +65,7 @@ class Record:
             for k, t in enumerate(series.times)
         ]
         for t, _, k, name in sorted(rows):
-            yield Sample(t, name, ordered[name].values[k])
+            yield ChannelRow(t, name, ordered[name].values[k])
 
     def between(self, after: float, until: float) -> Record:
         """The rows of all channels at times in (after, until], and all inputs."""

@@ -14,7 +14,7 @@ from hybridctl.checks import Array, instance, member
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.jumps import UNSURE
-from hybridctl.estimation.record import Record, Sample
+from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
@@ -164,7 +164,7 @@ def over_record(
     record: Record,
     start: FilterState,
     channels: Collection[str],
-    advance: Callable[[FilterState, Record, Sample], FilterState],
+    advance: Callable[[FilterState, Record, ChannelRow], FilterState],
     progress: Callable[[float], None] | None,
 ) -> FilterResult:
     """Take the rows of a record from the time of a state on, one after the other.

@@ -55,9 +55,9 @@ from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.likelihood import log_range
 from hybridctl.estimation.measurement import explicit
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import Prediction
+from hybridctl.estimation.predict import StatePrediction
 from hybridctl.estimation.reconcile import reconcile
-from hybridctl.estimation.record import Record, Sample
+from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.state import FilterState
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
@@ -67,18 +67,18 @@ from hybridctl.sensitivity.parameters import parameter_sensitivity
 from hybridctl.spaces import Space
 
 
-class Branch(NamedTuple):
+class EstimateBranch(NamedTuple):
     """An estimate, and the guards of the events on the way to it."""
 
     estimate: Estimate
     guards: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, prediction: Prediction | FilterState) -> Branch:
+    def of(cls, prediction: StatePrediction | FilterState) -> EstimateBranch:
         """The end of a prediction, with its events."""
         return cls(prediction.estimate, tuple(event.guards for event in prediction.events))
 
-    def same_sequence(self, other: Branch) -> bool:
+    def same_sequence(self, other: EstimateBranch) -> bool:
         """Whether another has come by the same events to the same mode."""
         return (self.estimate.mode, self.guards) == (other.estimate.mode, other.guards)
 
@@ -116,10 +116,10 @@ class Filters:
 
     def differences(
         self,
-        function: Callable[[SaltedKalmanFilter, Estimate], Branch],
+        function: Callable[[SaltedKalmanFilter, Estimate], EstimateBranch],
         estimate: Estimate,
         tangent: Tangent,
-        after: Branch,
+        after: EstimateBranch,
     ) -> Tangent:
         """The tangent of a function of filter and estimate, whose value is `after`."""
         space = self.space(estimate.mode)
@@ -146,7 +146,7 @@ def _alike(noises: Sequence[Noise | None]) -> bool:
 
 
 def difference(
-    space: Space, ends: Sequence[Branch], after: Branch, h: float
+    space: Space, ends: Sequence[EstimateBranch], after: EstimateBranch, h: float
 ) -> tuple[Array, Array]:
     """From the ends a step down and up, those that have come by the events of the middle."""
     down, up = (end if end.same_sequence(after) else after for end in ends)
@@ -207,7 +207,7 @@ MakeModel = Callable[[Array], FilterModel]
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class RecordScore:
     """One record at given parameters: L, its gradient (np,), and its information (np, np).
 
     accepted, rejected: values. lost: how often the filter has lost the motion.
@@ -249,7 +249,7 @@ def scores(
     names: Sequence[str],
     settings: FilterSettings,
     records: Sequence[Record],
-) -> list[Score | None]:
+) -> list[RecordScore | None]:
     """The log-likelihood of records at parameters (np,), and its derivatives; see this module.
 
     make: the model at parameters (np,). settings: gate, warm_up, patience and tolerance are used.
@@ -265,7 +265,7 @@ def scores(
     systems = [(a.model.system, b.model.system) for a, b in pairs]
     derivatives = differences_at_a_point(models[0].system, systems, names, steps)
     both = Filters(tuple(models), filters[0], pairs, steps, derivatives, plain, settings.patience)
-    found: list[Score | None] = []
+    found: list[RecordScore | None] = []
     for record in records:
         try:
             found.append(_along(both, record))
@@ -274,7 +274,7 @@ def scores(
     return found
 
 
-def _along(filters: Filters, record: Record) -> Score:
+def _along(filters: Filters, record: Record) -> RecordScore:
     """All of a record, in one go or, where the filter is lost, in several."""
     n = len(filters.steps)
     sums = _Sums(np.zeros(n), np.zeros((n, n)))
@@ -283,16 +283,16 @@ def _along(filters: Filters, record: Record) -> Score:
     while rest is not None:
         estimate, rest, tangent = _begun(filters, rest)
         rest = _until_lost(filters, rest, estimate, tangent, sums, ranges)
-    return Score(**vars(sums))
+    return RecordScore(**vars(sums))
 
 
 def _begun(filters: Filters, record: Record) -> tuple[Estimate, Record, Tangent]:
     """The first estimate, what is left of the record, and the tangent by those on both sides."""
     starts = [first_estimate(model, filters.settings, record) for model in filters.models]
     first, rest = starts[0]
-    ends, space = [Branch(e) for e, _ in starts[1:]], filters.space(first.mode)
+    ends, space = [EstimateBranch(e) for e, _ in starts[1:]], filters.space(first.mode)
     found = [
-        difference(space, ends[2 * i : 2 * i + 2], Branch(first), h)
+        difference(space, ends[2 * i : 2 * i + 2], EstimateBranch(first), h)
         for i, h in enumerate(filters.steps)
     ]
     means, covariances = zip(*found, strict=True)
@@ -344,7 +344,7 @@ def _enough(filters: Filters, record: Record) -> bool:
     return model.start is None and len(complete) > filters.settings.warm_up
 
 
-def _outlier(filters: Filters, sample: Sample, ranges: Mapping[str, float]) -> float:
+def _outlier(filters: Filters, sample: ChannelRow, ranges: Mapping[str, float]) -> float:
     """What a rejected value counts, see `log_likelihoods`."""
     assert filters.settings.gate is not None
     k = explicit(filters.middle.measurements[sample.channel]).dimension
@@ -364,20 +364,22 @@ def _predicted(
             estimate = after.estimate
             continue
 
-        def predicted(one: SaltedKalmanFilter, e: Estimate, t: float = t, u: Any = u) -> Branch:
-            return Branch.of(one.predict(e, t, u))
+        def predicted(
+            one: SaltedKalmanFilter, e: Estimate, t: float = t, u: Any = u
+        ) -> EstimateBranch:
+            return EstimateBranch.of(one.predict(e, t, u))
 
         if after.notes:
             moved = _stood_in(after, tangent)
         else:
-            moved = filters.differences(predicted, estimate, tangent, Branch.of(after))
+            moved = filters.differences(predicted, estimate, tangent, EstimateBranch.of(after))
             exact = _mean_by_parameters(filters, estimate, tangent, t, u)
             moved = moved if exact is None else moved._replace(mean=exact)
         estimate, tangent = after.estimate, moved
     return estimate, tangent
 
 
-def _stood_in(after: Prediction | FilterState, tangent: Tangent) -> Tangent:
+def _stood_in(after: StatePrediction | FilterState, tangent: Tangent) -> Tangent:
     """The tangent by the map that the filter itself has put in the place of a derivative."""
     size = len(after.estimate.covariance)
     phi = after.transition
@@ -412,22 +414,22 @@ def _mean_by_parameters(
 
 
 def _corrected(
-    filters: Filters, record: Record, estimate: Estimate, tangent: Tangent, sample: Sample
+    filters: Filters, record: Record, estimate: Estimate, tangent: Tangent, sample: ChannelRow
 ) -> tuple[Estimate, Tangent, Innovation, Array, Array] | None:
     """After a value: estimate, tangent, innovation, D_p r (k, np) and D_p S (np, k, k)."""
     u = record.input(sample.time)
     innovations: list[Innovation] = []
 
-    def updated(one: SaltedKalmanFilter, e: Estimate) -> Branch:
+    def updated(one: SaltedKalmanFilter, e: Estimate) -> EstimateBranch:
         law = one.model.law(e.mode, u)
         mode = one.model.system.mode(e.mode)
         found = correct(
             one.measurements[sample.channel], mode, e, sample.value, law(e.time, e.mean)
         )
         if found is None:
-            return Branch(e)
+            return EstimateBranch(e)
         innovations.append(found[1])
-        return Branch(found[0])
+        return EstimateBranch(found[0])
 
     middle = filters.middle
     after = updated(middle, estimate)
@@ -445,14 +447,14 @@ def _corrected(
     if not own.accepted:
         return estimate, tangent, own, by_r, by_s
 
-    def reconciled(one: SaltedKalmanFilter, e: Estimate) -> Branch:
-        return Branch.of(reconcile(one.model, e, one.model.law(e.mode, u)))
+    def reconciled(one: SaltedKalmanFilter, e: Estimate) -> EstimateBranch:
+        return EstimateBranch.of(reconcile(one.model, e, one.model.law(e.mode, u)))
 
     inside = reconcile(middle.model, after.estimate, middle.model.law(estimate.mode, u))
     if inside.notes:
         moved = _stood_in(inside, moved)
     elif inside.estimate is not after.estimate:
-        moved = filters.differences(reconciled, after.estimate, moved, Branch.of(inside))
+        moved = filters.differences(reconciled, after.estimate, moved, EstimateBranch.of(inside))
     return inside.estimate, moved, own, by_r, by_s
 
 

@@ -117,7 +117,7 @@ def _without(counts: Mapping[str, int], channel: str) -> Mapping[str, int]:
 Input = ArrayLike | InputLaw | None
 
 
-class Piece(NamedTuple):
+class InputPiece(NamedTuple):
     """The input until `end` in s: held (nu,), a function u(t, x), or None for zero."""
 
     end: float
@@ -151,7 +151,7 @@ class FilterState(NamedTuple):
     reopened: bool = False
     rejections: Rejections = Rejections()
     rows: Mapping[str, tuple[Row, ...]] = {}
-    inputs: tuple[Piece, ...] = ()
+    inputs: tuple[InputPiece, ...] = ()
     several: Mixture | None = None
 
     @property

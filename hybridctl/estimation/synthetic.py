@@ -36,7 +36,7 @@ _ON_SURFACE = 1e-9  # of a guard's size
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldPolicy:
     """A policy whose input is taken at every sample and held until the next, with disturbances.
 
     disturbances (n, nu): one for each period from `begin` on.
@@ -170,7 +170,7 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     none = np.zeros(mode.nu)
     density = model.process_noise.matrix(mode, times[0], scenario.mean, none, np.eye(mode.nu))
     root = np.linalg.cholesky(density / period) if density.any() else density
-    held = Held(
+    held = HeldPolicy(
         scenario.policy, rng.normal(size=(n + 1, mode.nu)) @ root.T, float(times[0]), period
     )
     policy = held if density.any() or scenario.policy is not None else None
@@ -234,7 +234,7 @@ def _with_reset_noise(
 
 
 @dataclass(frozen=True, eq=False)
-class _Continued:
+class _RememberingPolicy:
     """A policy that remembers the events of the runs before."""
 
     policy: Policy
@@ -256,7 +256,7 @@ def _simulated(
     tolerance: float,
     past: list[Event],
 ) -> HybridTrajectory:
-    continued = None if policy is None else _Continued(policy, tuple(past))
+    continued = None if policy is None else _RememberingPolicy(policy, tuple(past))
     return simulate(
         model.system,
         mode,

@@ -22,12 +22,13 @@ from hybridctl.checks import Array
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual, solved
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.hypotheses import Moments
+from hybridctl.estimation.hypotheses import MomentRule
 from hybridctl.estimation.measurement import AnyMeasurement, explicit
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.points import (
-    Kind,
-    Path,
+from hybridctl.estimation.predict import StatePrediction, predict
+from hybridctl.estimation.sigma_points import (
+    CarriedState,
+    EventPattern,
     carried,
     center,
     fired,
@@ -35,14 +36,13 @@ from hybridctl.estimation.points import (
     integrated,
     silent,
 )
-from hybridctl.estimation.predict import Prediction, predict
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
 
 _RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
 
 
-def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) -> Prediction:
+def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) -> StatePrediction:
     """The moments of the sigma points at time `end`; their regression is the `transition`."""
     if end <= estimate.time:
         return predict(model, estimate, end, law)
@@ -51,7 +51,7 @@ def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) 
     middle = _nominal(model, estimate, estimate.mean, end, law)
     quiet = silent(model)
     paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
-    chosen = Kind(fired(middle.events), middle.estimate.mode)
+    chosen = EventPattern(fired(middle.events), middle.estimate.mode)
     kind = _elected(paths, chosen)
     if kind != chosen:
         winner = next(k for k, path in enumerate(paths) if path.kind == kind)
@@ -65,18 +65,20 @@ def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) 
             images.append(state)
             kept.append(k)
     if middle.befores:
-        start = Prediction(estimate, transition=np.eye(len(estimate.covariance)))
+        start = StatePrediction(estimate, transition=np.eye(len(estimate.covariance)))
         middle = middle._replace(befores=(start,))
     return _combined(model, middle, np.array(images), ways[kept])
 
 
-def _nominal(model: Model, estimate: Estimate, x: Array, end: float, law: InputLaw) -> Prediction:
+def _nominal(
+    model: Model, estimate: Estimate, x: Array, end: float, law: InputLaw
+) -> StatePrediction:
     """One state with the noise that it gathers."""
     certain = replace(estimate, mean=x, covariance=np.zeros_like(estimate.covariance))
     return predict(model, certain, end, law)
 
 
-def _combined(model: Model, middle: Prediction, images: Array, ways: Array) -> Prediction:
+def _combined(model: Model, middle: StatePrediction, images: Array, ways: Array) -> StatePrediction:
     e = middle.estimate
     if not len(images):
         return middle
@@ -129,7 +131,7 @@ class UnscentedFilter(SaltedKalmanFilter):
     are the same.
     """
 
-    moments = Moments(predict_points, correct_points)
+    moments = MomentRule(predict_points, correct_points)
 
 
 def sigma_points(p: Array) -> Array:
@@ -143,7 +145,7 @@ def sigma_points(p: Array) -> Array:
     return np.concatenate([ways, -ways])
 
 
-def _elected(paths: list[Path], middle: Kind) -> Kind:
+def _elected(paths: list[CarriedState], middle: EventPattern) -> EventPattern:
     votes = Counter(path.kind for path in paths)
     if not votes:
         return middle

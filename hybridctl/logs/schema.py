@@ -11,7 +11,7 @@ import numpy as np
 from hybridctl import checks
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
-from hybridctl.estimation.filter_model import FilterModel, Part
+from hybridctl.estimation.filter_model import FilterModel, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.series import Series
 
@@ -79,7 +79,7 @@ class Log:
         return float(stamps.min()), float(stamps.max())
 
 
-def _joined(log: Log, parts: Sequence[Part], notes: list[str]) -> Series:
+def _joined(log: Log, parts: Sequence[LogChannel], notes: list[str]) -> Series:
     """Channels side by side, by stamp; where one has no row, its columns are missing."""
     found = [_columns(log, part, notes) for part in parts]
     times = found[0][0]
@@ -96,7 +96,7 @@ def _joined(log: Log, parts: Sequence[Part], notes: list[str]) -> Series:
     return Series(times, np.hstack(columns))
 
 
-def _columns(log: Log, part: Part, notes: list[str]) -> tuple[Array, Array]:
+def _columns(log: Log, part: LogChannel, notes: list[str]) -> tuple[Array, Array]:
     """Stamps and values of a channel, in the order of the part's columns, broken ones as NaN."""
     if part.channel not in log:
         raise InputError(
@@ -122,7 +122,7 @@ def _columns(log: Log, part: Part, notes: list[str]) -> tuple[Array, Array]:
     return channel.times, values
 
 
-def _in_order(channel: Series, part: Part) -> Array:
+def _in_order(channel: Series, part: LogChannel) -> Array:
     names = channel.columns
     if channel.quaternion != part.quaternion and part.quaternion:
         raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")
@@ -137,7 +137,7 @@ def _in_order(channel: Series, part: Part) -> Array:
     )
 
 
-def _inputs(log: Log, part: Part, notes: list[str]) -> Series | None:
+def _inputs(log: Log, part: LogChannel, notes: list[str]) -> Series | None:
     if part.channel not in log:
         notes.append(f"there is no channel {part.channel!r}: the input is taken to be zero")
         return None

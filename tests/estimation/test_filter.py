@@ -26,9 +26,9 @@ from hybridctl.estimation.judgement import (
     nis_band,
 )
 from hybridctl.estimation.measurement import Measurement, base_pose, configuration, coordinates
-from hybridctl.estimation.points import integrated
 from hybridctl.estimation.reconcile import condition, reconcile
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.sigma_points import integrated
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import ContactDynamics

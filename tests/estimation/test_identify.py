@@ -14,7 +14,7 @@ from hybridctl.app.models import find_model
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.filters import first_estimate, kalman
-from hybridctl.estimation.identify import Evaluation, Problem, identify, profile
+from hybridctl.estimation.identify import LikelihoodPoint, Problem, identify, profile
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.scores import scores
@@ -184,7 +184,7 @@ def test_threads_give_the_same(case):
 def test_an_earlier_state_is_gone_on_from(case):
     problem, found = case
     stored = [json.loads(json.dumps(one.as_dict())) for one in problem.known.values()]
-    known = {tuple(one["values"]): Evaluation.from_dict(one) for one in stored}
+    known = {tuple(one["values"]): LikelihoodPoint.from_dict(one) for one in stored}
     told = []
     again = replace(problem, known=known, told=told.append)
     np.testing.assert_array_equal(identify(again, TRUTH * [0.98, 1.1]).values, found.values)

@@ -6,7 +6,7 @@ import pytest
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.measurement import Comparison, ImplicitMeasurement, linear
+from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual, linear
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.mode import FieldJacobian, Mode
@@ -25,7 +25,7 @@ def oscillator():
 
 
 def compare(mode, t, x, u, z):
-    return Comparison(z - C @ x, C, R) if np.isfinite(z).all() else None
+    return LinearizedResidual(z - C @ x, C, R) if np.isfinite(z).all() else None
 
 
 def kalman(measurement, kind=SaltedKalmanFilter):

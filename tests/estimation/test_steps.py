@@ -12,7 +12,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import Prediction, extend, predict
+from hybridctl.estimation.predict import StatePrediction, extend, predict
 from hybridctl.hybrid.laws import HeldInput
 
 H = 0.02
@@ -60,7 +60,7 @@ def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
     noise = Noise(0.04 * np.eye(2), through_input=True)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
     start = Estimate(("open",), 0.0, np.array([0.0, 0.01, 0.5, -2.0]), np.eye(4))
-    whole = Prediction(start, transition=np.eye(4))
+    whole = StatePrediction(start, transition=np.eye(4))
     held = extend(kf.model, whole, H, HeldInput(np.zeros(2)))
     asked = extend(kf.model, whole, H, lambda t, x: np.zeros(2))
     assert held.estimate.mean[1] < -0.02

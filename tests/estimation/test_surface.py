@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.estimation.surface import fitted
+from hybridctl.estimation.likelihood_quadratic import fitted
 
 H = np.array([[3.0, 1.0], [1.0, 2.0]])
 

@@ -20,7 +20,7 @@ from scipy.spatial.transform import Rotation
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.judgement import nees
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, Start
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, StartDeviations
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.system import OPEN, STICK, BaseNoise
@@ -81,7 +81,7 @@ def settings(name: str) -> BaseSettings:
         encoder=1e-3,
         measured=1e-6,
     )
-    start = Start(tilt=0.02, heading=0.02, position=0.01, velocity=0.05, gyroscope=2e-3)
+    start = StartDeviations(tilt=0.02, heading=0.02, position=0.01, velocity=0.05, gyroscope=2e-3)
     return BaseSettings(
         root,
         tuple(Foot(foot) for foot in Machine.of(name).feet),

@@ -19,8 +19,8 @@ from hybridctl.checks import Array, array, member, quoted
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
-    Evaluation,
     Identification,
+    LikelihoodPoint,
     Problem,
     Profile,
     identify,
@@ -134,16 +134,19 @@ class _State:
             "until": request.until,
             "settings": list(request.assignments),
         }
-        self.done: list[Evaluation] = []
+        self.done: list[LikelihoodPoint] = []
 
-    def read(self) -> dict[tuple[float, ...], Evaluation]:
+    def read(self) -> dict[tuple[float, ...], LikelihoodPoint]:
         """What an earlier run of the same request has left, by values."""
         path = self.folder / STATE
         if not path.is_file():
             return {}
         try:
             content = json.loads(path.read_text())
-            asked, self.done = content["asked"], list(map(Evaluation.from_dict, content["done"]))
+            asked, self.done = (
+                content["asked"],
+                list(map(LikelihoodPoint.from_dict, content["done"])),
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise FileFormatError(f"{path} is no state of an identification: {error}") from error
         if asked != self.asked:
@@ -153,7 +156,7 @@ class _State:
             )
         return {tuple(one.values.tolist()): one for one in self.done}
 
-    def add(self, one: Evaluation) -> None:
+    def add(self, one: LikelihoodPoint) -> None:
         """Keep one more, and say so."""
         self.done.append(one)
         content = {"asked": self.asked, "done": [each.as_dict() for each in self.done]}

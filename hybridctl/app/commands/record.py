@@ -17,7 +17,7 @@ from rich.console import Console
 from hybridctl.app.models import ModelSource
 from hybridctl.app.report import say
 from hybridctl.errors import InputError
-from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Part
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
 from hybridctl.logs import Log, write_estimates, write_log
@@ -40,7 +40,9 @@ def to_log(record: Record, model: FilterModel, metadata: Mapping[str, str]) -> L
     return Log(channels, metadata=metadata)
 
 
-def _split(series: Series, parts: Sequence[Part], role: str = "measurement") -> dict[str, Series]:
+def _split(
+    series: Series, parts: Sequence[LogChannel], role: str = "measurement"
+) -> dict[str, Series]:
     """The channels that hold the columns of a series side by side."""
     channels, first = {}, 0
     for part in parts:

@@ -49,7 +49,7 @@ from hybridctl.settings import NotNegative, Settings
 
 
 @dataclass(frozen=True)
-class Start(Settings):
+class StartDeviations(Settings):
     """How surely the state is known at the start, as standard deviations.
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
@@ -64,7 +64,7 @@ class Start(Settings):
     accelerometer: NotNegative = 5e-2
 
 
-WALKING = Start(tilt=0.1, velocity=1.0, gyroscope=0.02, accelerometer=0.1)
+WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=0.02, accelerometer=0.1)
 _SETTLED = 0.5  # s of walking, over which the mean force points up
 _SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift
 _SHORT = 0.2  # of the time of a step: a contact that is shorter is chatter
@@ -85,7 +85,7 @@ class BaseSettings:
     uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
     robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
     walks already, whose tilt is the mean of half a second, and whose biases are zero. start: None
-    for `Start()`, and `WALKING` without standing. error: how deviations are written (see
+    for `StartDeviations()`, and `WALKING` without standing. error: how deviations are written (see
     `BaseSpace`). gate: the probability with which right angles pass, None takes all.
     """
 
@@ -101,7 +101,7 @@ class BaseSettings:
     error: Error = "left"
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
-    start: Start | None = None
+    start: StartDeviations | None = None
     gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class BaseSettings:
         self.contact(1.0)
         instance("noise", self.noise, BaseNoise)
         if self.start is not None:
-            instance("start", self.start, Start)
+            instance("start", self.start, StartDeviations)
         if self.evidence is not None and self.ground is not None:
             raise InputError("ground is compared at touchdowns by thresholds: leave out evidence")
         down = vector("gravity", self.gravity, 3)
@@ -124,9 +124,9 @@ class BaseSettings:
         return self.standing == 0.0
 
     @property
-    def deviations(self) -> Start:
+    def deviations(self) -> StartDeviations:
         """Those at the start."""
-        return self.start or (WALKING if self.walking else Start())
+        return self.start or (WALKING if self.walking else StartDeviations())
 
     def contact(self, weight: float) -> Hysteresis:
         """The thresholds, of a robot whose weight in N is that of the settings, or else this."""

@@ -33,13 +33,13 @@ from hybridctl.checks import Array, flag, number
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
+from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Hysteresis, signal_name
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
-from hybridctl.estimation.record import Record, Sample, Series
+from hybridctl.estimation.record import ChannelRow, Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
@@ -136,7 +136,7 @@ class ContactHypotheses:
         weights = np.ones(len(self.standing)) / len(self.standing)
         if sure:
             weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
-        run = _Run(self, initial, weights)
+        run = _HypothesesRun(self, initial, weights)
         start = self.filter.start(initial)
         return over_record(record, start, list(record.channels), run.take, None)
 
@@ -147,7 +147,7 @@ class ContactHypotheses:
         moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
         return np.asarray(moved / moved.sum())
 
-    def motion_odds(self, seen: Seen, e: Estimate, value: Array, u: Array) -> float:
+    def motion_odds(self, seen: FootKinematics, e: Estimate, value: Array, u: Array) -> float:
         """Logarithm of the ratio of the densities of a velocity (3,) of one foot."""
         x, noise = e.mean, self.base.noise
         velocity = matrix(x[:4]).T @ x[7:10]
@@ -165,7 +165,7 @@ class ContactHypotheses:
 
 
 @dataclass(eq=False)
-class _Run:
+class _HypothesesRun:
     """A run of hypotheses along a record: the estimate with all feet, and the weights."""
 
     hypotheses: ContactHypotheses
@@ -173,7 +173,7 @@ class _Run:
     weights: Array
     last: dict[str, Array] = field(default_factory=dict)
 
-    def take(self, state: FilterState, record: Record, sample: Sample) -> FilterState:
+    def take(self, state: FilterState, record: Record, sample: ChannelRow) -> FilterState:
         """One row: evidence is kept for the angles of the same time, which correct."""
         if sample.channel != ANGLES:
             self.last[sample.channel] = sample.value

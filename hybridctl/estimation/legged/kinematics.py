@@ -41,7 +41,7 @@ class Foot:
         flag(f"flat of foot {self.frame!r}", self.flat)
 
 
-class Seen(NamedTuple):
+class FootKinematics(NamedTuple):
     """A foot in the inertial frame: position (3,), rotation (3, 3), their rates by those of angles.
 
     twist (6, n): velocity of the position, then angular velocity, both in the axes of that frame.
@@ -109,7 +109,7 @@ class LegKinematics:
             raise InputError(f"frame {self.inertial!r} must be fixed to the root of the robot")
         return frame.rotation, frame.position
 
-    def __call__(self, angles: Array, names: Iterable[str]) -> list[Seen]:
+    def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
         """The feet of these names."""
         chosen = self._chosen(tuple(names))
         step = self._still.copy()
@@ -124,7 +124,7 @@ class LegKinematics:
         for pose, twist in zip(seen[1:], spatial * chosen.masks, strict=True):
             place = pose[:, 3]
             twist[:3] -= skew(place) @ twist[3:]
-            found.append(Seen(place - seen[0, :, 3], pose[:, :3], twist))
+            found.append(FootKinematics(place - seen[0, :, 3], pose[:, :3], twist))
         return found
 
     def _chosen(self, names: tuple[str, ...]) -> _Chosen:

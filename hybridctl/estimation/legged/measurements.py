@@ -24,7 +24,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import matrix, quaternion, skew, vector
 from hybridctl.estimation.legged.space import ANGLE, POSITION
 from hybridctl.estimation.legged.system import LeggedBase
-from hybridctl.estimation.measurement import Comparison, ImplicitMeasurement
+from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.hybrid.mode import ModeModel
 
 ANGLES, GROUND = "angles", "ground"  # names of the channels
@@ -43,7 +43,7 @@ def ground_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitM
 
 def _by_angles(
     base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
-) -> Comparison | None:
+) -> LinearizedResidual | None:
     """The comparison with joint angles."""
     if z.shape != (len(base.kinematics.joints),):
         raise InputError(
@@ -73,12 +73,12 @@ def _by_angles(
     noise = by @ by.T
     noise.reshape(-1)[:: size + 1] += np.concatenate(own)
     space = base.space(mode.key)
-    return Comparison(r, h if space.error == "left" else h @ space.to_left(x), noise)
+    return LinearizedResidual(r, h if space.error == "left" else h @ space.to_left(x), noise)
 
 
 def _by_ground(
     base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
-) -> Comparison | None:
+) -> LinearizedResidual | None:
     """The comparison with the height of the ground."""
     if z.shape != (1,):
         raise InputError(f"a row of {GROUND!r} must have one height, got shape {z.shape}")
@@ -91,4 +91,4 @@ def _by_ground(
         row[place.dx] = up
     heights = np.array([x[place.x][2] for place in places])
     noise = base.noise.ground**2 * np.eye(len(places))
-    return Comparison(z - heights, h @ base.space(mode.key).to_left(x), noise)
+    return LinearizedResidual(z - heights, h @ base.space(mode.key).to_left(x), noise)

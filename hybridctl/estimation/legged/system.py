@@ -20,7 +20,7 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.errors import UnknownNameError
-from hybridctl.estimation.legged.kinematics import LegKinematics, Seen
+from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import (
     ANGLE,
@@ -81,7 +81,7 @@ OPEN, STICK = "open", "stick"
 GAP, OTHERS = 6, 7  # of the input: which, and how many there are besides the angles
 
 
-class Place(NamedTuple):
+class FootPlace(NamedTuple):
     """Where a foot in contact is in state and deviation: position, and rotation of a flat one."""
 
     foot: str
@@ -96,7 +96,7 @@ class Layout(NamedTuple):
     """A mode's states, feet in contact, and variances (ndx,) per s of "left" deviations."""
 
     space: BaseSpace
-    places: tuple[Place, ...]
+    places: tuple[FootPlace, ...]
     variances: Array
 
 
@@ -128,7 +128,7 @@ class LeggedBase:
         """The states of a mode. Raises `UnknownNameError` for what is no mode."""
         return self.layout(key).space
 
-    def places(self, key: ModeKey) -> tuple[Place, ...]:
+    def places(self, key: ModeKey) -> tuple[FootPlace, ...]:
         """The feet in contact in a mode. Raises `UnknownNameError` for what is no mode."""
         return self.layout(key).places
 
@@ -156,7 +156,7 @@ class LeggedBase:
         space = BaseSpace(len(feet), sum(flat), self.error)
         turns = iter(space.turns)
         places = tuple(
-            Place(name, index, *space.foot(k), *(next(turns) if flat[k] else (None, None)))
+            FootPlace(name, index, *space.foot(k), *(next(turns) if flat[k] else (None, None)))
             for k, (index, name) in enumerate(feet)
         )
         variances = np.empty(space.ndx)
@@ -178,7 +178,7 @@ class LeggedBase:
         seen = space.from_left(x)
         return np.asarray((seen * variances) @ seen.T)
 
-    def pose_noise(self, seen: Seen, flat: bool) -> Array:
+    def pose_noise(self, seen: FootKinematics, flat: bool) -> Array:
         """Covariance (3, 3) or (6, 6) of the pose of a foot by its angles and of itself.
 
         In the axes of the inertial frame.
@@ -325,7 +325,7 @@ class Touch:
         out = after.from_left(x_after)[:, rows]
         return np.asarray(out @ noise @ out.T)
 
-    def _place(self) -> Place:
+    def _place(self) -> FootPlace:
         return next(p for p in self.base.places(self.after) if p.foot == self.foot)
 
 

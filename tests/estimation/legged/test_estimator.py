@@ -12,7 +12,7 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.levels import noise_of_creep, noise_of_standing
+from hybridctl.estimation.legged.noise_levels import noise_of_creep, noise_of_standing
 from hybridctl.estimation.legged.readings import Hysteresis, Readings
 from hybridctl.estimation.legged.space import ERRORS
 from hybridctl.estimation.legged.system import BaseNoise

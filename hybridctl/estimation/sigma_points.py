@@ -33,14 +33,14 @@ _ROUNDS = 20
 _CLOSE = 1e-14
 
 
-class Kind(NamedTuple):
+class EventPattern(NamedTuple):
     """Which guards have fired, in any order, and the mode that this led to."""
 
     guards: tuple[str, ...]
     mode: ModeKey
 
 
-class Path(NamedTuple):
+class CarriedState(NamedTuple):
     """Where a state came to, and the events on its way."""
 
     mode: ModeKey
@@ -48,9 +48,9 @@ class Path(NamedTuple):
     events: tuple[BriefEvent, ...]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> EventPattern:
         """The kind of its events."""
-        return Kind(fired(self.events) if self.events else (), self.mode)
+        return EventPattern(fired(self.events) if self.events else (), self.mode)
 
 
 def silent(model: Model) -> Model:
@@ -64,7 +64,9 @@ def silent(model: Model) -> Model:
     )
 
 
-def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Path:
+def carried(
+    model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
+) -> CarriedState:
     """A state x (nx,) from one time to another, through as many events as there are until then.
 
     One that is outside its mode is reconciled and predicted as the mean of a salted filter is,
@@ -73,14 +75,14 @@ def carried(model: Model, mode: ModeKey, x: Array, start: float, end: float, law
     if (model.guards(mode, start, x, law(start, x)) >= -model.tolerances(mode)).all():
         try:
             run = _simulated(model, mode, x, start, end, law)
-            return Path(run.final_mode, run.final_state, _brief(run.guard_events))
+            return CarriedState(run.final_mode, run.final_state, _brief(run.guard_events))
         except SimulationError:
             pass
     n = model.system.mode(mode).space.ndx
     reconciled = reconcile(model, Estimate(mode, start, x, np.zeros((n, n))), law)
     found = predict(model, reconciled.estimate, end, law)
     events = _brief((*reconciled.events, *found.events))
-    return Path(found.estimate.mode, found.estimate.mean, events)
+    return CarriedState(found.estimate.mode, found.estimate.mean, events)
 
 
 def carried_together(
@@ -90,7 +92,7 @@ def carried_together(
     start: float,
     end: float,
     law: HeldInput,
-) -> list[Path]:
+) -> list[CarriedState]:
     """Many states from one time to another under a held input, each as by `carried`."""
     together = np.array(states) if len({len(x) for x in states}) == 1 else states
     batch = simulate_batch(
@@ -100,12 +102,14 @@ def carried_together(
     return [
         carried(model, modes[k], states[k], start, end, law)
         if mode is None
-        else Path(mode, batch.states[k, : sizes[mode]], events)
+        else CarriedState(mode, batch.states[k, : sizes[mode]], events)
         for k, (mode, events) in enumerate(zip(batch.modes, batch.events, strict=True))
     ]
 
 
-def followed(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
+def followed(
+    model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
+) -> Array | None:
     """The state at `end` of a path, in the mode and past the events of `kind`.
 
     None where the path does not lead there within the time `rewind` of the model.
@@ -159,22 +163,26 @@ def fired(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
     return tuple(sorted(name for event in events for name in event.guards))
 
 
-def _early(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
+def _early(
+    model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
+) -> Array | None:
     for k, event in enumerate(path.events):
         soon = end - event.time <= model.rewind
-        if soon and Kind(fired(path.events[:k]), event.mode_before) == kind:
+        if soon and EventPattern(fired(path.events[:k]), event.mode_before) == kind:
             if event.time >= end:
                 return event.state_before
             return model.extended(kind.mode, event.state_before, event.time, end, law)(end)
     return None
 
 
-def _late(model: Model, path: Path, kind: Kind, end: float, law: InputLaw) -> Array | None:
+def _late(
+    model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
+) -> Array | None:
     run = _simulated(model, path.mode, path.state, end, end + model.rewind, law)
     events: Sequence[Event | BriefEvent] = path.events
     for event in run.guard_events:
         events = (*events, event)
-        if Kind(fired(events), event.mode_after) == kind:
+        if EventPattern(fired(events), event.mode_after) == kind:
             back = event.time - end
             if not back > 0.0:
                 return event.state_after

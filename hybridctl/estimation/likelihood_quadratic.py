@@ -48,7 +48,7 @@ class Top:
 
 
 @dataclass(frozen=True, eq=False)
-class Surface:
+class LikelihoodQuadratic:
     """Quadratics of every record, see `fitted`.
 
     points (m, np); values (m, n): the log-likelihoods, cut; gradients (n, np) and curvatures
@@ -108,7 +108,9 @@ class Surface:
         return float(each[chosen].sum())
 
 
-def fitted(points: ArrayLike, log_likelihoods: ArrayLike, *, depth: float = 60.0) -> Surface:
+def fitted(
+    points: ArrayLike, log_likelihoods: ArrayLike, *, depth: float = 60.0
+) -> LikelihoodQuadratic:
     """Quadratics through log-likelihoods (m, n) of n records at m points (m, np).
 
     depth: see this module; a log-likelihood of -inf is one that is cut. Raises `InputError` for
@@ -129,7 +131,7 @@ def fitted(points: ArrayLike, log_likelihoods: ArrayLike, *, depth: float = 60.0
     return _quadratics(p, -depth * np.tanh((given.max(axis=0) - given) / depth))
 
 
-def _quadratics(p: Array, values: Array) -> Surface:
+def _quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
     n = p.shape[1]
     pairs = list(combinations_with_replacement(range(n), 2))
     center, scale = p.mean(axis=0), p.std(axis=0)
@@ -141,4 +143,4 @@ def _quadratics(p: Array, values: Array) -> Surface:
         h[:, i, j] -= row
         h[:, j, i] -= row
     gradients, rests = coefficients[1 : 1 + n].T, values - features @ coefficients
-    return Surface(p, values, center, scale, coefficients[0], gradients, h, rests)
+    return LikelihoodQuadratic(p, values, center, scale, coefficients[0], gradients, h, rests)
