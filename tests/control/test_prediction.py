@@ -180,7 +180,7 @@ def test_through_simultaneous_events_it_is_the_mean_over_runs_of_the_linearizati
     closed = lin.closed_loop(
         [gain, 2 * gain], lambda k, fired: between[k, frozenset(names[j] for j in fired)]
     )
-    ends = closed(prediction._points[:4].T)
+    ends = closed.derivative(prediction._points[:4].T)
     assert predicted == pytest.approx(np.mean(np.sum(ends**2, axis=1)), rel=1e-7)
     linear = closed.jumps[0].matrix((0, 1)) @ closed.arcs[0].end
     other = (closed.arcs[1].end @ linear @ prediction._points[:4]).T
