@@ -5,6 +5,7 @@ import pytest
 from hybrid.samples import ROUNDING, impact_times
 
 import hybridctl as hc
+from hybridctl.hybrid.laws import DifferentiableLaw
 
 
 def pushed_ball():
@@ -91,3 +92,16 @@ def test_progress_is_told_the_time_after_each_step():
     hc.simulate(pushed_ball(), "air", [1.0, 0.0], (0.0, 0.3), progress=told.append)
     assert told == sorted(told)
     assert told[-1] == 0.3
+
+
+def test_the_velocity_of_a_law_is_that_of_its_input_along_a_motion():
+    """u = sin t + x y along x = t^2, y = cos t, against its differences."""
+    law = DifferentiableLaw(
+        lambda t, x: np.array([np.sin(t) + x[0] * x[1]]),
+        lambda t, x: np.array([[x[1], x[0]]]),
+        lambda t, x: np.array([np.cos(t)]),
+    )
+    t, h = 0.7, 1e-5
+    along = [law(s, np.array([s**2, np.cos(s)])) for s in (t - h, t + h)]
+    found = law.velocity(t, np.array([t**2, np.cos(t)]), np.array([2.0 * t, -np.sin(t)]))
+    np.testing.assert_allclose(found, (along[1] - along[0]) / (2.0 * h), rtol=1e-9)
