@@ -92,6 +92,12 @@ its search in all unseen runs: the largest torques are 33, 35, 38, 41 and 39 N m
 best of the six sets, which are softer, the interim mode stayed below 27 N m, at 0.0353 instead of
 0.0346 at 10 ms and 0.0230 instead of 0.0174 at 2 ms. Where touches are never detected
 the interim mode takes them for done after 25 ms, which spreading alone does not.""",
+    "walker-plants": """Twenty steps from eight random starts, on contact with time constants of 1
+and 10 ms, with states at 1 kHz and flags of contact, or with a filter on noisy encoders and an
+inertial sensor at 250 Hz (0.3 mrad, 0.6 mrad and 3 mrad/s; 10 rad²/s³ on velocities, as impacts
+that last are a disturbance to it). With the saltation matrix all 32 walks go to the end. With the
+Jacobian of the reset in the gains 10 of 16 do, the others fall after 3 to 6 steps; with it in the
+filter none does, they fall after 1 to 5. The filter and its feedback take 0.26 of real time.""",
 }
 
 

@@ -191,6 +191,7 @@ def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> 
         labels.append(f"{1e3 * r['time_constant']:g} ms, {r['known']}, {r['jumps']}")
     axes.set_yticks(range(len(records))[::-1], labels)
     axes.set_xlim(-0.5, most + 0.5)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("steps before a fall, a dot for each start")
     axes.grid(axis="x", alpha=0.3)
     save_figure(figure, path)
