@@ -312,7 +312,7 @@ def draw_errors(
 
 def draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:
     """Height and velocity of the relaxed ball over time."""
-    rows = []
+    rows: list[list[Panel]] = []
     for values, label in zip(states.T, ("height [m]", "velocity [m/s]"), strict=True):
         height = np.array([values.min(), values.max()])
         name = None if rows else "last bounce, closed form"
