@@ -8,8 +8,9 @@
 The noise of an event is added to all of them alike, so that they differ by this matrix alone.
 
 An event whose guard's rate is less certain than its sign has no first order at the mean: with
-another rate it comes much earlier or later, or never. Then what is taken to first order is the
-motion of those that have it, at their mean, see `_falling`; so the guard's noise counts there too.
+another rate it comes much earlier or later, or never. Where its guard has noise, what is taken to
+first order then is the motion of those that have it, at their mean, see `_falling`, so that the
+noise counts there too. Where it has none the Jacobian of the reset stands in.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def jumped(
     """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
 
     Where an event has no first order (grazing, orders that matter), the Jacobian of its reset
-    stands in; where the rate of its guard is less certain than its sign, the derivatives are those
-    at the mean of all that have it; where infinitely many events end their guards are taken to be
-    zero. `note` says so.
+    stands in. So it does where the rate of its guard is less certain than its sign; if that guard
+    has noise, derivatives are those at the mean of all that have the event. Where infinitely many
+    events end their guards are taken to be zero. `note` says so.
     """
     if strategy == "saltation":
         result = _salted(system, event, p, guard_noise)
@@ -150,10 +151,12 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
         return _rested(system, event, p)
     rates = _rates(system, event)
     vague, note = _vague(rates, p), None
+    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
     if vague is not None:
         note = f"the rate of {vague!r} is {UNSURE}"
+        if not variances.any():
+            return _linear(reset_jacobian(system, event), p, note)
         event = _falling(system, event, p, *rates[vague])
-    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
     try:
         return _through(system, event, p, variances)._replace(note=note)
     except SystemDefinitionError:

@@ -98,7 +98,9 @@ class ContactMode(ModeModel):
     def field_at(self, point: ContactPoint) -> Array:
         """(v, a), (2 nv,)."""
         if self.phase.closed:
-            return np.concatenate((point.v, point.solved[0].acceleration))
+            now = point.solved[0]
+            loads_matter = now.kkt.redundant and bool(self.phase.sliding)
+            return np.concatenate((point.v, (point.contact if loads_matter else now).acceleration))
         a = self.dynamics.robot.free_acceleration(point.q, point.v, point.u)
         return np.concatenate((point.v, a))
 

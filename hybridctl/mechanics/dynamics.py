@@ -194,7 +194,8 @@ class ContactDynamics:
     def solved(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> tuple[Solution, Array]:
         """The equations of a phase with a closed contact, solved, and all gaps (c,).
 
-        The acceleration is right, the forces are where they need not be shared; see `loaded`.
+        The acceleration is right but where redundant contacts slide, the forces where none are
+        redundant: those depend on how loads are shared, see `loaded`.
         """
         values = self.terms.values(q, v, u)
         gaps = values.gaps.copy()

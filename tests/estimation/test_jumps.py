@@ -262,15 +262,17 @@ def test_noise_of_a_guard_counts_where_its_rate_is_less_certain_than_its_sign(ra
     system, x = bouncing_ball(e), np.array([0.0, rate])
     event = hc.simulate(system, "air", np.array([1e-9, -0.5]), (0.0, 0.01)).events[0]
     event = replace(event, state_before=x, state_after=np.array([0.0, -e * rate]))
-    found = [jumped(system, event, p, strategy, None, g) for g in (None, GuardNoise(s))]
-    added = found[1].covariance - found[0].covariance
-    assert added[0, 0] == pytest.approx((1.0 + e) ** 2 * s, rel=1e-9)
+    noises = (None, GuardNoise(s), GuardNoise(2.0 * s))
+    without, once, twice = (jumped(system, event, p, strategy, None, g) for g in noises)
+    added = twice.covariance - once.covariance
+    higher = (1.0 + e) ** 2 * s
+    assert added[0, 0] == pytest.approx(higher, rel=1e-9)
+    own = e**2 * p[0, 0] if strategy == "saltation" else p[0, 0]
+    assert once.covariance[0, 0] == pytest.approx(own + higher, rel=1e-9)
     if strategy == "saltation":
-        assert found[0].covariance[0, 0] == pytest.approx(e**2 * p[0, 0], rel=1e-9)
-        assert found[0].note == found[1].note
-    else:
-        assert found[0].covariance[0, 0] == pytest.approx(p[0, 0], rel=1e-9)
-    assert "less certain than its sign" in found[1].note
+        assert without.note == once.note
+    assert without.covariance == pytest.approx(np.diag([1.0, e**2]) @ p, rel=1e-12)
+    assert "less certain than its sign" in once.note
     # the speed of those that fall: that of a normal distribution cut off at zero
     falling = truncnorm(-np.inf, -rate / deviation, rate, deviation).mean()
     change = (1.0 + e) * GRAVITY / abs(falling)
@@ -343,7 +345,7 @@ def test_an_event_whose_rate_is_less_certain_than_its_sign_is_that_of_those_who_
         event = hc.simulate(system, "air", [1e-6, -speed], (0.0, 2e-6 / speed)).events[0]
         before = float(-event.state_before[1])
         p = np.diag([1e-6, (deviation * before / speed) ** 2])
-        found = jumped(system, event, p, "saltation")
+        found = jumped(system, event, p, "saltation", None, GuardNoise(1e-30))
         assert (found.note is not None) == vague
         if vague:
             s = deviation * before / speed

@@ -33,8 +33,11 @@ def spread(rng, n):
 
 
 def largest(case, x0, directions):
-    """max |error of lin(delta d)| / delta^2, and in which orders the perturbed runs met guards."""
-    run = hc.simulate(case.system, case.first, x0, (0.0, END), **TIGHT)
+    """max |error of lin(delta d)| / delta^2, and in which orders the perturbed runs met guards.
+
+    Without an event window, in which a run leaves lags out: of 1e-9 s they make 5e-9 of the state.
+    """
+    run = simulate(case, x0)
     lin = hc.linearize(case.system, run, merge=0.05, **TIGHT)
     worst, orders = 0.0, set()
     for d in directions:
