@@ -21,7 +21,7 @@ import casadi as ca
 import numpy as np
 
 import hybridctl as hc
-from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Part, Sensor
+from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel, Sensor
 from hybridctl.estimation.measurement import coordinates
 
 
@@ -39,7 +39,7 @@ def make(settings: Settings) -> FilterModel:
     return FilterModel(
         system=hc.symbolic.hybrid_system([air], [floor]),
         open="air",
-        sensors=(Sensor(height, (Part("height", unit="m"),)),),
+        sensors=(Sensor(height, (LogChannel("height", unit="m"),)),),
         process_noise=hc.Noise(1e-6 * np.eye(2)),
         start=hc.estimation.Estimate("air", 0.0, np.array([1.0, 0.0]), 0.01 * np.eye(2)),
     )

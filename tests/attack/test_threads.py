@@ -69,7 +69,7 @@ def test_linearizations_that_share_a_system(count):
 
     def transition(x0):
         run = hc.simulate(system, ("open", "open"), x0, (0.0, 0.25))
-        return hc.linearize(system, run)(np.eye(6))
+        return hc.linearize(system, run).derivative(np.eye(6))
 
     cases = starts(count)
     alone = [transition(x) for x in cases]
