@@ -94,8 +94,9 @@ def _odd_stamps(quality: ChannelQuality) -> list[str]:
     if quality.out_of_order:
         odd.append(f"{quality.out_of_order} stamps are earlier than one before them")
     if quality.gaps:
+        gaps = "1 gap" if quality.gaps == 1 else f"{quality.gaps} gaps"
         odd.append(
-            f"{quality.gaps} gaps of more than {GAP:g} times the usual spacing, the longest "
+            f"{gaps} of more than {GAP:g} times the usual spacing, the longest "
             f"{quality.longest_gap:.3g} s"
         )
     spacing = 1 / quality.rate

@@ -74,7 +74,7 @@ def faults():
     yield "repeated", np.repeat(TIMES[::2], 2), values, "more than once"
     yield "degrees", TIMES, np.rad2deg(values), "degrees taken for radians"
     yield "nanoseconds", TIMES * 1e9, values, "is the unit of the time right"
-    yield "gap", TIMES + (TIMES > 0.5), values, "gaps of more than"
+    yield "gap", TIMES + (TIMES > 0.5), values, "1 gap of more than"
 
 
 @pytest.mark.parametrize("suffix", NATIVE)
