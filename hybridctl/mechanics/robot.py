@@ -1,4 +1,4 @@
-r"""The Pinocchio adapter.
+r"""The Pinocchio adapter: with `sweeps`, all that imports `pinocchio`.
 
 Pinocchio's functions write into a `Data` object and return views of it, and take indices and
 configurations on trust. `Robot` owns that scratch memory, one for each thread, resolves names
