@@ -1,4 +1,4 @@
-"""Figures of the RRR-door experiment, like 5.4 to 5.9 of the thesis, and an animation."""
+"""Figures of the RRR-door experiment, like 5.4 to 5.9 of the thesis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hybridctl.app.plots import (
     Line,
     Panel,
     Pose,
-    animation,
     mode_bands,
     series,
     snapshots,
@@ -246,22 +245,9 @@ def write_scene(
     write_motion(folder, [Scene("Arm and door, seen from above", movers)])
 
 
-def animate(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Save an animation at a quarter of real time, and twenty times slower around the events."""
-    times = np.arange(0.0, runs.reference.nominal.end, 0.02)
-    for event in (*runs.reference.events, *runs.tracking.events):
-        times = np.union1d(times, event.time + np.arange(-8e-3, 8e-3, 1e-3))
-    animation(
-        folder / "figures/animation.gif",
-        [_poses(parameters, runs, float(t)) for t in times],
-        title="Reference (orange), tracking (blue)",
-        frames_per_second=12,
-    )
-
-
 def _poses(parameters: Parameters, runs: DoorRuns, t: float) -> list[Pose]:
     return [
-        Pose(outline(parameters, run(t)[:4]), t, color, alpha)
+        Pose(outline(parameters, run(t)[:4]), color, alpha)
         for run, color, alpha in (
             (runs.reference.nominal, REFERENCE, 0.6),
             (runs.tracking, TRACKING, 1.0),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, event_record, progress, table
+from hybridctl.app.report import event_record, progress, table
 from hybridctl.checks import Array, member, vector
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
@@ -80,7 +80,6 @@ class Config:
     phantom_feedback: str = "ante"
     rtol: float = 1e-9
     atol: float = 1e-9
-    animate: bool = True
     robot: Parameters = field(default_factory=Parameters)
     design: Design = field(default_factory=Design)
     manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
@@ -111,8 +110,8 @@ class DoorRuns:
 
 
 def quick(config: Config) -> Config:
-    """Looser tolerances and no animation."""
-    return replace(config, rtol=1e-7, atol=1e-7, animate=False)
+    """Looser tolerances."""
+    return replace(config, rtol=1e-7, atol=1e-7)
 
 
 @experiment
@@ -126,11 +125,6 @@ def run(config: Config, console: Console) -> Findings:
     summary = summarize(runs, report)
     summary["simulation_seconds"] = time.perf_counter() - began
 
-    def draw(folder: RunFolder) -> None:
-        figures.draw_all(parameters, runs, folder)
-        if config.animate:
-            figures.animate(parameters, runs, folder)
-
     return Findings(
         summary,
         printed(runs, report, summary),
@@ -141,7 +135,7 @@ def run(config: Config, console: Console) -> Findings:
             "conventional": runs.conventional,
         },
         {"rrr_door.urdf": urdf(parameters)},
-        draw,
+        lambda folder: figures.draw_all(parameters, runs, folder),
     )
 
 

@@ -109,7 +109,7 @@ class Config(Settings):
     def experiment(self) -> rrr_door.Config:
         """The door experiment that is tuned."""
         friction, release = self.friction, self.release
-        return replace(self.door, friction=friction, release=release, animate=False)
+        return replace(self.door, friction=friction, release=release)
 
 
 def quick(config: Config) -> Config:

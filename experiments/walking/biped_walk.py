@@ -43,7 +43,6 @@ SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback
 
 R = TypeVar("R")
 T = TypeVar("T")
-_SHOWN = 3  # steps of the animation
 _BRIEF = 6  # steps of trials in tuning
 _BRIEF_KINDS = ("push", "up", "down")
 
@@ -142,7 +141,6 @@ def run(config: Config, console: Console) -> Findings:
         largest = float(summary["multipliers_closed"][0])
         figures.draw_errors(folder / "figures/errors.png", gait, walks, largest)
         if walks[0].run is not None:
-            figures.animate(folder / "figures/walk.gif", gait, walks[0].run, _SHOWN)
             figures.write_walk(folder, gait, walks[0].run)
 
     first = Findings(

@@ -1,4 +1,4 @@
-"""Figures of the walker: its gait, how errors die out, what controllers survive, an animation."""
+"""Figures of the walker: its gait, how errors die out, what controllers survive."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from hybridctl.app.plots import (
     TRACKING,
     Line,
     Panel,
-    Pose,
-    animation,
     save_figure,
     series,
 )
@@ -29,10 +27,7 @@ from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
-GROUND = "#555555"
-LEGS = (TRACKING, REFERENCE)
 _SAMPLES = 200
-_SLOW = 0.04  # s around a touchdown in which an animation runs slowly
 
 
 def draw_gait(path: Path, gait: Gait) -> None:
@@ -132,50 +127,26 @@ def draw_limits(path: Path, found: Sequence[Survived], ends: Mapping[str, float]
     save_figure(figure, path)
 
 
-def animate(path: Path, gait: Gait, run: HybridTrajectory, steps: int) -> None:
-    """The first steps of a walk, five times as slow around touchdowns."""
-    touched = np.array([event.time for event in run.guard_events[:steps]])
-    times, t = [], run.start
-    last = min(run.end, run.start + steps * gait.period)
-    while t < last:
-        times.append(t)
-        near = len(touched) and np.abs(touched - t).min() < _SLOW
-        t += 0.008 if near else 0.04
-    frames = [_poses(run(t), t) for t in times]
-    low, high = run(run.start)[0] - 0.5, run(last)[0] + 0.7
-    ground = Pose([np.array([[low, 0.0], [high, 0.0]])], color=GROUND)
-    animation(
-        path,
-        [[ground, *poses] for poses in frames],
-        title=f"{gait.speed:g} m/s, slow around touchdown",
-        vertical="z",
-    )
-
-
 def write_walk(folder: RunFolder, gait: Gait, run: HybridTrajectory) -> None:
     """The motion of a walk with its forces, for the page."""
-    mover = Mover("walker", run, lambda x: [line for _, line in _limbs(x)], system=gait.walker)
+    mover = Mover("walker", run, _limbs, system=gait.walker)
     ends = [run(t)[0] for t in (run.start, run.end)]
     ground = np.array([[min(ends) - 0.5, 0.0], [max(ends) + 0.5, 0.0]])
     scene = Scene(f"Walking at {gait.speed:g} m/s", [mover], [ground], ("x", "z"))
     write_motion(folder, [scene])
 
 
-def _poses(x: Array, time: float) -> list[Pose]:
-    return [Pose([line], time, color) for color, line in _limbs(x)]
-
-
-def _limbs(x: Array) -> list[tuple[str, Array]]:
-    """Both legs, the left one behind, and the torso, with their colours."""
+def _limbs(x: Array) -> list[Array]:
+    """Both legs, the left one behind, and the torso."""
     hip = np.array([x[0], x[1]])
-    torso = hip + 0.63 * np.array([np.sin(x[2]), np.cos(x[2])])
-    legs = []
-    for i, color in zip((3, 5), LEGS, strict=True):
+    limbs = []
+    for i in (3, 5):
         femur, tibia = x[2] + x[i], x[2] + x[i] + x[i + 1]
         knee = hip - 0.4 * np.array([np.sin(femur), np.cos(femur)])
         foot = knee - 0.4 * np.array([np.sin(tibia), np.cos(tibia)])
-        legs.append((color, np.array([hip, knee, foot])))
-    return [*legs, ("black", np.array([hip, torso]))]
+        limbs.append(np.array([hip, knee, foot]))
+    torso = 0.63 * np.array([np.sin(x[2]), np.cos(x[2])])
+    return [*limbs, np.array([hip, hip + torso])]
 
 
 def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> None:

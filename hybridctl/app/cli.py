@@ -157,7 +157,7 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
 )
-@click.option("--quick", is_flag=True, help="Looser tolerances, no animation.")
+@click.option("--quick", is_flag=True, help="Looser tolerances, less of it.")
 @click.option("--full", is_flag=True, help="All of a study whose default is a part of it.")
 @_WORKERS
 @_DASK

@@ -313,7 +313,7 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path, full):
     assert stored.keys() == summary.keys()
     assert {"multipliers_open", "multipliers_closed", "steps_walked"} <= stored.keys()
     assert stored["steps_walked"] == [config.steps]
-    names = ["gait.png", "errors.png", "walk.gif"]
+    names = ["gait.png", "errors.png"]
     if full:
         names.append("limits.png")
         assert set(stored["largest_push"]) == set(stored["step_height"]) == set(controllers.NAMES)

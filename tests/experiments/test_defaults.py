@@ -21,7 +21,6 @@ FIGURES = {
     "lqr": {"costs"},
     "relay": {"errors"},
     "rrr-door": {
-        "animation",
         "errors",
         "errors_at_impact",
         "forces_reference",

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from rich.table import Table
 from rich.text import Text
 
-_KINDS = {".svg": "image/svg+xml", ".png": "image/png", ".gif": "image/gif"}
+_KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 _SIZE = 17.0  # pixels of the em of formulas, for text of 15
 _LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
 

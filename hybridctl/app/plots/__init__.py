@@ -1,4 +1,4 @@
-"""Figures: of runs, of filters, and the panels, snapshots and animations that they are made of.
+"""Figures: of runs, of filters, and the panels and snapshots that they are made of.
 
 Every figure is returned, and saved where a path is given.
 """
@@ -24,7 +24,6 @@ from hybridctl.app.plots.panels import Figure as Figure
 from hybridctl.app.plots.panels import Line as Line
 from hybridctl.app.plots.panels import Panel as Panel
 from hybridctl.app.plots.panels import Pose as Pose
-from hybridctl.app.plots.panels import animation as animation
 from hybridctl.app.plots.panels import canvas as canvas
 from hybridctl.app.plots.panels import grid as grid
 from hybridctl.app.plots.panels import plane as plane

@@ -1,4 +1,4 @@
-"""Stacked time series with events and modes, snapshots of mechanisms, animations."""
+"""Stacked time series with events and modes, snapshots of mechanisms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Figure
@@ -83,10 +82,9 @@ class Band:
 
 @dataclass(frozen=True)
 class Pose:
-    """A mechanism at one time: polylines (n, 2) in m, thick for bodies."""
+    """A mechanism at a time: polylines (n, 2) in m, thick for bodies."""
 
     bodies: Sequence[Array]
-    time: float = 0.0
     color: str = TRACKING
     alpha: float = 1.0
     width: float = 2.2
@@ -293,30 +291,6 @@ def snapshots(
     if path is not None:
         save_figure(figure, path)
     return figure
-
-
-def animation(
-    path: str | os.PathLike[str],
-    frames: Sequence[Sequence[Pose]],
-    *,
-    title: str,
-    frames_per_second: int = 25,
-    vertical: str = "y",
-) -> None:
-    """Save an animated GIF; each frame has one or more poses."""
-    figure = canvas(5.0, 4.6)
-    axes = figure.subplots()
-    _frame(axes, _limits([pose for frame in frames for pose in frame]), vertical)
-    movie = PillowWriter(fps=frames_per_second)
-    with atomic(path) as temporary, movie.saving(figure, temporary, dpi=80):
-        for frame in frames:
-            for line in list(axes.lines):
-                line.remove()
-            for pose in frame:
-                _draw_pose(axes, pose)
-            axes.set_title(f"{title}, t = {frame[-1].time:.3f} s", fontsize=10)
-            movie.grab_frame()
-            figure.set_layout_engine("none")  # that of the first frame stays
 
 
 def _limits(poses: Sequence[Pose]) -> tuple[Array, Array]:
