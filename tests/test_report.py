@@ -1,9 +1,12 @@
 """Run folders and configurations."""
 
 import dataclasses
+import errno
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from subprocess import PIPE, Popen
 from typing import Literal
 
 import pytest
@@ -13,7 +16,7 @@ from hybridctl.experiments.tuning import tune
 from hybridctl.app import plugins
 from hybridctl.app.models import find_model
 from hybridctl.app.report import RunFolder, build_configuration, load_configuration
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.errors import FileFormatError, FileWriteError, InputError
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,52 @@ def test_a_run_that_has_failed_does_not_block_the_next(tmp_path):
     assert (path / "figures/old.txt").exists()
     RunFolder("e", path)
     assert list(path.iterdir()) == []
+
+
+RUNNER = """
+import sys
+from hybridctl.app.report import RunFolder
+folder = RunFolder("e", sys.argv[1])
+folder.write_text("config.json", "{}")
+print("begun", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_folder_of_a_run_that_goes_on_in_another_process_is_left_alone(tmp_path):
+    path = tmp_path / "run"
+    command = [sys.executable, "-c", RUNNER, str(path)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        for options in ({}, {"overwrite": True}, {"resumes": "config.json"}):
+            with pytest.raises(InputError, match=rf"process {process.pid} on .* is running into"):
+                RunFolder("e", path, **options)
+        assert (path / "config.json").read_text() == "{}"
+        process.kill()
+    assert RunFolder("e", path, resumes="config.json") / "config.json" in path.iterdir()
+    RunFolder("e", path)
+    assert list(path.iterdir()) == []
+
+
+def test_a_run_that_is_done_is_refused_without_holding_its_folder(tmp_path):
+    path = earlier(tmp_path / "run")
+    with pytest.raises(InputError) as refused:
+        RunFolder("e", path)
+    assert refused.value.__traceback__ is not None
+    assert not (path / ".running").exists()
+
+
+def test_a_file_system_without_locks_takes_runs(tmp_path, monkeypatch):
+    def missing(*asked):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", missing)
+    assert RunFolder("e", tmp_path / "run").path.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(FileWriteError, match="out: /dev/null/run: Not a directory"):
+        RunFolder("e", "/dev/null/run")
 
 
 def test_hidden_files_do_not_fill_a_folder(tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import itertools
 import json
+import os
 import platform
 import shutil
 import sys
@@ -16,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import uuid4
+from weakref import finalize
 
 import numpy as np
 from rich.console import Console
@@ -24,7 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hybridctl.checks import member, number, printable, quoted
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.files import atomic, read_text
 from hybridctl.hybrid.trajectory import Event
 
@@ -32,6 +35,7 @@ C = TypeVar("C")
 
 SUMMARY = "summary.json"
 CONFIGURATION = "config.json"
+_RUNNING = ".running"
 _PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "clarabel", "matplotlib")
 
 
@@ -42,7 +46,7 @@ class RunFolder:
     name. A given folder must be new or empty, or hold the run that `resumes` names a file of; a
     run that has failed, so that it has no summary.json, is removed, and with `overwrite` any. Every
     file is written atomically. `draws` says whether figures are wanted. Raises `InputError` for
-    any other folder.
+    any other folder, and for one that another process is running into.
     """
 
     def __init__(
@@ -58,21 +62,48 @@ class RunFolder:
         self.draws = draws
         if path is None:
             self.path = _new_folder(Path("runs"), experiment)
+            self._hold()
             return
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"out must be a folder, but {self.path} is a file")
-        self.path.mkdir(parents=True, exist_ok=True)
+        release = self._hold()
         content = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
         goes_on = resumes in content and not overwrite
         failed = CONFIGURATION in content and SUMMARY not in content
         if content and (overwrite or (failed and not goes_on)):
             _remove_run(self.path, content)
+            release()
+            self._hold()
         elif content and not goes_on:
+            release()
             raise InputError(
                 f"out must be a new or an empty folder, but {self.path} holds {content[0]!r}; "
                 "overwrite replaces the run in it"
             )
+
+    def _hold(self) -> Callable[[], object]:
+        """Keep other processes out while this object is there; returns what lets them in."""
+        path = (self.path / _RUNNING).resolve()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise FileWriteError(f"out: {self.path}: {error.strerror}") from error
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            holder = os.read(file, 200).decode()
+            os.close(file)
+            raise InputError(
+                f"out: process {holder} is running into {self.path}; wait for its end, or name "
+                "another folder"
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        os.ftruncate(file, 0)
+        os.write(file, f"{os.getpid()} on {platform.node()}".encode())
+        return finalize(self, _released, path, file)
 
     def __truediv__(self, name: str) -> Path:
         """The path of a file in the folder."""
@@ -111,6 +142,12 @@ def _new_folder(parent: Path, experiment: str) -> Path:
         except FileExistsError:
             path = parent / f"{experiment}-{stamp}-{k}"
     return path
+
+
+def _released(path: Path, file: int) -> None:
+    """Let other processes into a folder."""
+    path.unlink(missing_ok=True)
+    os.close(file)
 
 
 def _remove_run(path: Path, content: Sequence[str]) -> None:
