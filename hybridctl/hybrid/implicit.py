@@ -23,7 +23,7 @@ from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, StepSizeError
-from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import DrivenMode, Step, failure
@@ -139,8 +139,6 @@ def _jacobian(mode: ModeModel, law: InputLaw) -> Callable[[float, Array], Array]
     def gains(t: float, x: Array) -> Array:
         if isinstance(law, DifferentiableLaw):
             return law.jacobian(t, x)
-        if isinstance(law, LinearFeedback) and isinstance(space, VectorSpace):
-            return np.asarray(-law.along(np.array([t]))[1][0])
         slopes = approx_fprime(np.zeros(space.ndx), lambda dx: law(t, space.integrate(x, dx)))
         return np.reshape(slopes, (mode.nu, space.ndx))
 

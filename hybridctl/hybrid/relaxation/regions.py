@@ -23,7 +23,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import EscapingError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mapped import Change, MappedMode
-from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
+from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Mode, ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.relaxation.chart import Border
 from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
 from hybridctl.hybrid.system import HybridSystem
@@ -157,6 +157,22 @@ class OnGuard:
             blended = (1.0 - found.weight) * own[k] + found.weight * pulled[k]
             parts.append(blended + np.outer(found.behind - found.before, change))
         return FieldJacobian(parts[0], parts[1])
+
+    def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
+        """The weight of the next mode's field."""
+        return {"weight": np.array([self.sides(t, x, u).weight])}
+
+    def project(self, x: Array) -> Array:
+        """The nearest state on the guard."""
+        return self.strip.guard.foot(0.0, x, np.zeros(self.strip.source.nu))
+
+    def holding(self, key: ModeKey, held: Held) -> Mode:
+        """The mode of this motion, which holds something."""
+        own = self.strip.source
+        project, outputs = self.project, self.outputs
+        return Mode(
+            key, own.space, self.field, own.nu, self.jacobian, outputs, project=project, held=held
+        )
 
     def speeds_jacobian(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
         """Derivatives of a_1 and of a_2 by state (n,) and input (nu,)."""

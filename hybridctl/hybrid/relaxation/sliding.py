@@ -125,17 +125,7 @@ class _Slide(OnGuard):
 
     def mode(self, key: ModeKey) -> Mode:
         """The mode of this motion."""
-        source = self.strip.source
-        return Mode(
-            key,
-            source.space,
-            self.field,
-            source.nu,
-            self.jacobian,
-            self.outputs,
-            project=self.project,
-            held=self._held(),
-        )
+        return self.holding(key, self._held())
 
     def _held(self) -> Held:
         """The guard, if it does not move; and no states from which both fields lead away."""
@@ -149,14 +139,6 @@ class _Slide(OnGuard):
             ("",) * len(names),
             refuse=lambda what, key, x: refuse_escape(what, self.strip, self.sides(0.0, x, u)),
         )
-
-    def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
-        """The weight of the next mode's field."""
-        return {"weight": np.array([self.sides(t, x, u).weight])}
-
-    def project(self, x: Array) -> Array:
-        """The nearest state on the guard."""
-        return self.strip.guard.foot(0.0, x, np.zeros(self.strip.source.nu))
 
     def guards(self) -> GuardSet:
         """Where one of the fields lets go, and the other guards of the mode."""

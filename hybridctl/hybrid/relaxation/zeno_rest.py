@@ -96,19 +96,9 @@ class _RestingMode(OnGuard):
 
     def mode(self, key: ModeKey) -> Mode:
         """The mode of this rest."""
-        source = self.strip.source
         names = (self.strip.guard.name, f"rate of {self.strip.guard.name}")
         held = Held(names, self._residuals, np.full(2, _HELD), ("", "1/s"))
-        return Mode(
-            key,
-            source.space,
-            self.field,
-            source.nu,
-            self.jacobian,
-            self.outputs,
-            project=self.project,
-            held=held,
-        )
+        return self.holding(key, held)
 
     def settled(self, key: ModeKey, t: float, x: Array, u: Array) -> Jump:
         """The state at rest, from one of the mode where events of the guard accumulate."""
