@@ -64,7 +64,6 @@ LEVELS = (
     "rounding",
     "compliance",
 )
-TOLERANCE = 0.05  # of the logarithm of a level
 FACTOR = 100.0  # by which noise may end above or below where it starts
 LIMITS = {"friction": (0.01, 2.0), "restitution": (1e-3, 1.0), "rounding": (1e-4, 1e-2)}
 
@@ -137,7 +136,6 @@ def search(
         [first_estimate(cube_model(settings), settings, tosses[0])[0]],
         start,
         bounds=limits,
-        tolerance=TOLERANCE,
         max_evaluations=evaluations * len(free),
         executor=executor,
         progress=lambda values, total: told(total / rows, at_levels(settings, free, values)),

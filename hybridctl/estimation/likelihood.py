@@ -3,19 +3,8 @@ r"""Noise levels by maximum likelihood on records, and how they do on others.
 .. math:: \max_\theta \sum_r \sum_k \log p(z_{r,k} \mid z_{r,1..k-1};\, \theta), \qquad
           \theta = (\text{levels}) > 0,
 
-with the innovations of a filter. The levels are searched on a logarithmic scale by the simplex
-method of Nelder and Mead: events that move from one sample to another make the sum uneven on a
-small scale, and a handful of levels needs no derivatives.
-
-Near its top the log-likelihood is :math:`L(\log\hat\theta + e) \approx L_0 - e^T F e / 2`, with F
-the information, and :math:`F^{-1}` the covariance of the logarithms that were found. With steps
-:math:`h_i` F is found from the mean fall of L on both sides,
-
-.. math:: d(e) = L_0 - \tfrac12 (L(e) + L(-e)), \quad h_i^2 F_{ii} = 2 d(h_i), \quad
-          h_i h_j F_{ij} = d(h_i + h_j) - d(h_i) - d(h_j).
-
-A step of one standard error lowers L by 1/2, far more than its unevenness. Odd orders cancel; the
-fourth makes the error of the level of n plain noises too small by one part in 12 n.
+with the innovations of a filter. What is searched are the logarithms of the levels, by quadratics
+through values of the sum, see `likelihood_quadratic`.
 """
 
 from __future__ import annotations
@@ -24,27 +13,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
 from scipy.stats import chi2
 
 from hybridctl.checks import Array, array, count, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.judgement import Consistency, band
+from hybridctl.estimation.likelihood_quadratic import maximise
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 
-_FIRST = np.log(2.0)  # of the simplex
-_STEP = 0.1  # of a logarithm: first guess of its standard error
-_FALLS = 0.25, 1.0  # of the log-likelihood, that a step may cause; 0.5 is one standard error
-_FLAT = 1e-6  # fall of a log-likelihood that does not depend on the level
-_TRIALS = 6  # of the length of a step
-_FACTOR = 8.0  # by which it changes at most in a trial
+_STEP = 0.5  # of a logarithm: first guess of its standard error
 
 
 class FilterRuns(Protocol):
@@ -58,13 +41,31 @@ class FilterRuns(Protocol):
 MakeFilter = Callable[[Array], FilterRuns]
 
 
-class _Scored(NamedTuple):
-    """One record: log-likelihood, NIS and dimension of each accepted value, how many were not."""
+class RecordScore(NamedTuple):
+    """What a filter makes of one record.
+
+    nis, dimensions: of the accepted values. rejected: how many were not. lost: how often the filter
+    believed what it had rejected.
+    """
 
     log_likelihood: float
-    nis: tuple[float, ...]
-    dimensions: tuple[int, ...]
-    rejected: int
+    nis: tuple[float, ...] = ()
+    dimensions: tuple[int, ...] = ()
+    rejected: int = 0
+    lost: int = 0
+
+    @classmethod
+    def of(cls, result: FilterResult, record: Record) -> RecordScore:
+        """The score of a filter's result on a record; -inf where its numbers are not finite."""
+        taken = [i for i in result.innovations if i.accepted]
+        total = float(log_likelihoods(result, record).sum())
+        return cls(
+            total if np.isfinite(total) else -np.inf,
+            tuple(i.nis for i in taken),
+            tuple(i.dimension for i in taken),
+            len(result.rejected),
+            sum(step.reopened for step in result.steps),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,18 +91,17 @@ class FilterEvaluation:
 class NoiseFit:
     """The most likely levels (k,), their log-likelihood, and how the search went.
 
-    evaluations: of the log-likelihood, with those for the errors. standard_errors (k,): of the
-    LOGARITHMS of the levels; with 95 % a level is known to within a factor of exp(2 e) either way.
-    nan for a level at its bound, or on which the log-likelihood does not depend; the others' are
-    then with this level held. nan for all where the log-likelihood is not curved downwards in all
-    directions. None where they were not asked for.
+    standard_errors (k,): of the LOGARITHMS of the levels; with 95 % a level is known to within a
+    factor of exp(2 e) either way. nan for a level at its bound, or on which the log-likelihood does
+    not depend; the others' are then with this level held. nan for all where the log-likelihood is
+    not curved downwards in all directions.
     """
 
     levels: Array
     log_likelihood: float
     evaluations: int
     converged: bool
-    standard_errors: Array | None = None
+    standard_errors: Array
 
 
 def fit_noise(
@@ -111,9 +111,8 @@ def fit_noise(
     start: ArrayLike,
     *,
     bounds: ArrayLike | None = None,
-    tolerance: float = 1e-2,
+    tolerance: float = 0.05,
     max_evaluations: int = 400,
-    standard_errors: bool = False,
     executor: Executor | None = None,
     progress: Callable[[Array, float], None] | None = None,
 ) -> NoiseFit:
@@ -122,11 +121,10 @@ def fit_noise(
     make_filter: the filter with levels (k,), whatever they multiply in it; picklable where the
     executor has other processes. initials: one estimate for each record, or one for all. start
     (k,): first levels. bounds (k, 2): least and largest ones, by default a factor of 1e4 either
-    way. tolerance: of the logarithms of the levels, and ten times that of the log-likelihood.
-    max_evaluations: of the log-likelihood, by the search. standard_errors: whether to find those of
-    the fit, which takes 2 k to about 6 k, and k (k - 1), evaluations more, each of all records.
+    way. tolerance: of the levels, in their standard errors. max_evaluations: of the log-likelihood.
     executor: any of `concurrent.futures`, for the records; the result does not depend on it.
-    progress: called with the levels and their log-likelihood. Raises `InputError`.
+    progress: called with the levels and their log-likelihood. Raises `InputError`, and
+    `SimulationError` where a record cannot be filtered at the start.
     """
     first = vector("start", start)
     if not first.size or (first <= 0.0).any():
@@ -140,81 +138,24 @@ def fit_noise(
     number("tolerance", tolerance, above=0.0)
     count("max_evaluations", max_evaluations)
 
-    evaluations = 0
-
-    def cost(logarithms: Array) -> float:
-        nonlocal evaluations
-        evaluations += 1
+    def log_likelihoods(logarithms: Array) -> Array:
         levels = np.exp(logarithms)
-        total = evaluate(make_filter, levels, records, initials, executor=executor).log_likelihood
+        found = evaluate(make_filter, levels, records, initials, executor=executor)
         if progress is not None:
-            progress(levels, total)
-        return -total
+            progress(levels, found.log_likelihood)
+        return found.log_likelihoods
 
-    begin, ends = np.log(first), np.log(limits)
-    simplex = np.vstack([begin, begin + _FIRST * np.eye(len(first))])
-    outside = simplex > ends[:, 1]
-    simplex[outside] -= 2.0 * _FIRST
-    found = minimize(
-        cost,
-        begin,
-        method="Nelder-Mead",
-        bounds=ends,
-        options={
-            "initial_simplex": np.clip(simplex, ends[:, 0], ends[:, 1]),
-            "xatol": tolerance,
-            "fatol": 10.0 * tolerance,
-            "maxfev": max_evaluations,
-        },
+    found = maximise(
+        log_likelihoods, np.log(first), np.log(limits), np.full(len(first), _STEP),
+        tolerance=tolerance, max_evaluations=max_evaluations,
+    )  # fmt: skip
+    return NoiseFit(
+        np.exp(found.top.values),
+        float(found.log_likelihoods.sum()),
+        found.evaluations,
+        found.converged,
+        found.top.standard_errors,
     )
-    errors = None
-    if standard_errors:
-        room = np.minimum(found.x - ends[:, 0], ends[:, 1] - found.x)
-        errors = _standard_errors(cost, found.x, float(found.fun), room, tolerance)
-    likelihood, converged = -float(found.fun), bool(found.success)
-    return NoiseFit(np.exp(found.x), likelihood, evaluations, converged, errors)
-
-
-def _standard_errors(
-    cost: Callable[[Array], float], top: Array, least: float, room: Array, tolerance: float
-) -> Array:
-    """Square roots of the diagonal of F^-1 where the cost is least, with F in units of the steps.
-
-    room (k,): the longest step of each logarithm. A level with no more than the tolerance is held.
-    """
-    errors, fall = np.full(len(top), np.nan), partial(_fall, cost, top, least)
-    free, steps, single = list[int](), list[float](), list[float]()
-    for i in np.flatnonzero(room > tolerance).tolist():
-        h, fallen = _step(fall, np.eye(len(top))[i], float(room[i]))
-        if _FLAT < fallen < np.inf:
-            free.append(i)
-            steps.append(h)
-            single.append(fallen)
-    ways = np.array(steps)[:, None] * np.eye(len(top))[free]
-    f = np.diag(2.0 * np.array(single))
-    for i, j in combinations(range(len(free)), 2):
-        f[i, j] = f[j, i] = fall(ways[i] + ways[j]) - single[i] - single[j]
-    if free and np.isfinite(f).all() and np.linalg.eigvalsh(f)[0] > 0.0:
-        errors[free] = np.array(steps) * np.sqrt(np.diag(np.linalg.inv(f)))
-    return errors
-
-
-def _fall(cost: Callable[[Array], float], top: Array, least: float, way: Array) -> float:
-    """The mean fall of the log-likelihood on both sides of its top."""
-    return 0.5 * (cost(top + way) + cost(top - way)) - least
-
-
-def _step(fall: Callable[[Array], float], axis: Array, longest: float) -> tuple[float, float]:
-    """A step of about one standard error, and by how much the log-likelihood falls there."""
-    h = min(_STEP, longest)
-    fallen = fall(h * axis)
-    for _ in range(_TRIALS):
-        if _FALLS[0] <= fallen <= _FALLS[1] or (h == longest and fallen < _FALLS[0]):
-            break
-        wanted = np.sqrt(0.5 / fallen) if fallen > 0.0 else _FACTOR
-        h = min(longest, h * float(np.clip(wanted, 1.0 / _FACTOR, _FACTOR)))
-        fallen = fall(h * axis)
-    return h, fallen
 
 
 def evaluate(
@@ -249,19 +190,13 @@ def evaluate(
     )
 
 
-def _score(make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate) -> _Scored:
+def _score(
+    make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate
+) -> RecordScore:
     try:
-        result = make_filter(levels).run(record, initial)
+        return RecordScore.of(make_filter(levels).run(record, initial), record)
     except (SimulationError, np.linalg.LinAlgError):
-        return _Scored(-np.inf, (), (), 0)
-    taken = [i for i in result.innovations if i.accepted]
-    total = float(log_likelihoods(result, record).sum())
-    return _Scored(
-        total if np.isfinite(total) else -np.inf,
-        tuple(i.nis for i in taken),
-        tuple(i.dimension for i in taken),
-        len(result.rejected),
-    )
+        return RecordScore(-np.inf)
 
 
 def log_likelihoods(result: FilterResult, record: Record) -> Array:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.estimation.likelihood_quadratic import fitted
+from hybridctl.estimation.likelihood_quadratic import fitted, maximise
 
 H = np.array([[3.0, 1.0], [1.0, 2.0]])
 
@@ -107,3 +107,83 @@ def test_what_has_no_top_is_refused():
         fitted(p[:6], np.zeros((6, 3)))
     with pytest.raises(InputError, match="12 rows"):
         fitted(p, np.zeros((11, 3)))
+
+
+BOX = np.array([[-5.0, 5.0], [0.0, 30.0]])
+
+
+def quadratic(p, top=(0.4, 18.0), curvature=H):
+    d = p - np.array(top)
+    return np.array([-0.5 * d @ curvature @ d])
+
+
+def test_the_search_finds_the_top_of_a_quadratic_and_its_errors():
+    """Exactly, from steps that are 6 and 7 times too long or short, over 2 and 14 errors."""
+    found = maximise(quadratic, np.array([3.0, 10.0]), BOX, np.array([4.0, 0.1]))
+    covariance = np.linalg.inv(H)
+    np.testing.assert_allclose(found.top.values, [0.4, 18.0], atol=1e-6)
+    np.testing.assert_allclose(found.top.standard_errors**2, np.diag(covariance), rtol=1e-6)
+    assert found.converged
+    assert not found.at_bound.any()
+
+
+def test_a_parameter_at_its_bound_is_held_there():
+    """The other one's top and error are then those of the section at the bound."""
+    box = np.array([[1.0, 5.0], [0.0, 30.0]])
+    found = maximise(quadratic, np.array([3.0, 10.0]), box, np.array([0.1, 0.1]))
+    section = 18.0 - H[0, 1] / H[1, 1] * (1.0 - 0.4)
+    np.testing.assert_allclose(found.top.values, [1.0, section], atol=1e-6)
+    assert found.at_bound.tolist() == [True, False]
+    assert np.isnan(found.top.standard_errors[0])
+    assert found.top.standard_errors[1] == pytest.approx(H[1, 1] ** -0.5, rel=1e-6)
+
+
+def test_what_nothing_depends_on_stays_where_it_is():
+    flat = maximise(
+        lambda p: quadratic(p[:2]),
+        np.array([3.0, 10.0, 7.0]),
+        np.vstack([BOX, [[0.0, 9.0]]]),
+        np.full(3, 0.1),
+    )
+    np.testing.assert_allclose(flat.top.values, [0.4, 18.0, 7.0], atol=1e-6)
+    assert np.isnan(flat.top.standard_errors).tolist() == [False, False, True]
+    assert flat.converged
+
+
+@pytest.mark.parametrize("start", [1e-3, 30.0])
+def test_a_level_is_found_from_far_away(start):
+    """Where L is an exponential of the logarithm, or a line."""
+    n, squares = 24, 2.0
+
+    def plain(p):
+        return np.array([-n * p[0] - 0.5 * squares * np.exp(-2.0 * p[0])])
+
+    box = np.log([[1e-4 * start, 1e4 * start]])
+    found = maximise(plain, np.log([start]), box, np.array([0.5]))
+    assert found.top.values[0] == pytest.approx(0.5 * np.log(squares / n), abs=1.0 / (3 * n) + 0.01)
+    assert found.evaluations < 40
+
+
+def test_records_that_fail_away_from_the_start_count_as_bad_ones():
+    """And at the start the search cannot begin."""
+
+    def breaking(p):
+        return np.append(quadratic(p), 0.0 if p[0] < 3.2 else -np.inf)
+
+    found = maximise(breaking, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]))
+    np.testing.assert_allclose(found.top.values, [0.4, 18.0], atol=1e-5)
+    with pytest.raises(SimulationError, match="filtered at the start"):
+        maximise(breaking, np.array([4.0, 10.0]), BOX, np.array([0.5, 0.1]))
+
+
+def test_a_search_that_is_spent_has_the_best_of_what_it_saw():
+    seen = []
+
+    def told(p):
+        seen.append(float(quadratic(p).sum()))
+        return quadratic(p)
+
+    found = maximise(told, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]), max_evaluations=5)
+    assert not found.converged
+    assert (found.evaluations, len(seen)) == (5, 5)
+    assert found.log_likelihoods.sum() == max(seen)
