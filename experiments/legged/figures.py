@@ -1,4 +1,4 @@
-"""Figures of the walk: the path from above, errors over time, starts that are wrong in tilt."""
+"""Figures of the walk: the path from above, errors over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hybridctl.app.plots import (
     BASELINE,
     GREEN,
     ORANGE,
-    REFERENCE,
     TRACKING,
     Band,
     Line,
@@ -35,19 +34,14 @@ COLORS = {
     "smoother": GREEN,
     "odometry": ORANGE,
     "no mode switches": BASELINE,
-    "right": TRACKING,
-    "left": GREEN,
-    "plain": REFERENCE,
 }
 SHOWN = ("filter", "smoother", "odometry")
-SOON = 2.0  # s
 
 
 def draw(
     folder: Path,
     truth: MotionCapture,
     outcomes: Sequence[BaseOutcome],
-    tilted: Sequence[BaseOutcome],
     result: FilterResult,
 ) -> None:
     """All figures, into a folder."""
@@ -55,7 +49,6 @@ def draw(
     by_name = {outcome.name: outcome for outcome in outcomes}
     _path(folder / "path.png", truth, by_name)
     _errors(folder / "errors.png", by_name, _bands(result))
-    _tilts(folder / "tilt.png", tilted)
 
 
 def _path(path: Path, truth: MotionCapture, by_name: dict[str, BaseOutcome]) -> None:
@@ -98,24 +91,6 @@ def _errors(path: Path, by_name: dict[str, BaseOutcome], bands: Sequence[Band]) 
             lines.append(Line(main.times, claimed, label_, TRACKING, "--", 0.9))
         panels.append([Panel(label, lines, zero=True, legend="lower left")])
     series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
-
-
-def _tilts(path: Path, tilted: Sequence[BaseOutcome]) -> None:
-    """Tilt and position just after a start that is wrong in tilt."""
-    rows: list[list[Panel]] = []
-    for what in ("tilt [deg]", "position [mm]"):
-        lines = []
-        for outcome in tilted:
-            found = outcome.errors
-            soon = found.times <= found.times[0] + SOON
-            errors = found.angles[soon, :2] if not rows else found.position[soon]
-            values = (np.degrees(1.0) if not rows else 1e3) * np.linalg.norm(errors, axis=1)
-            style, width = (":", 2.8) if outcome.name == "left" else ("-", 1.4)
-            name = f"{outcome.name} error" if not rows else None
-            color = COLORS[outcome.name]
-            lines.append(Line(found.times[soon], values, name, color, style, width))
-        rows.append([Panel(what, lines)])
-    series(path, rows, title="Errors after a start that is wrong in tilt")
 
 
 def _broken(times: Array, values: Array) -> tuple[Array, Array]:

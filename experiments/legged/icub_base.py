@@ -2,11 +2,10 @@
 
 A recorded walk of 12 s, of which the first 5.8 s are standing, with motion capture as truth. Feet
 come into contact and leave it by their vertical forces, with hysteresis; while a flat foot is in
-contact its pose is part of the state. Beside the filter stand the same with deviations written in
-other ways, with noise found without motion capture, with contacts as hypotheses that force and
-motion weigh, or motion alone, with level ground; without mode switches; odometry over the foot that
-bears more; and the smoother, which knows all of the recording. Started 10 deg wrong in tilt the
-errors differ.
+contact its pose is part of the state. Beside the filter stand the same with noise found without
+motion capture, with contacts as hypotheses that force and motion weigh, or motion alone, with level
+ground; without mode switches; odometry over the foot that bears more; and the smoother, which knows
+all of the recording.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ from hybridctl.experiments.legged.score import (
     filtered,
     judged,
     odometry,
-    rms,
     tracked,
 )
 from rich.console import Console
 from rich.table import Table
-from scipy.spatial.transform import Rotation
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, table
@@ -45,14 +42,12 @@ from hybridctl.estimation.legged.noise_levels import (
     noise_of_innovations,
     noise_of_standing,
 )
-from hybridctl.estimation.legged.space import ERRORS, Error
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
 from hybridctl.settings import Bounds, Positive, Settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 
-SETTLED = np.radians(1.0)  # of tilt, below which a start is made up for
 MAIN = "filter"
 
 
@@ -76,9 +71,8 @@ class Config(Settings):
 
     source: "archive" (NPZ), "bag", or "any" that is there. settings: of the filter. share_touch,
     share_lift: of the robot's weight while it stands, the forces of the hysteresis where nothing is
-    known of the truth. evaluations: of the likelihood in the search for noise, 0 for none. tilted:
-    by how much the start is turned about x for the comparison of errors, deg. robust: whether the
-    recording is damaged in some ways as well. jump, lost: see `recording.load`.
+    known of the truth. evaluations: of the likelihood in the search for noise, 0 for none. robust:
+    whether the recording is damaged in some ways as well. jump, lost: see `recording.load`.
     """
 
     data: str | None = None
@@ -87,7 +81,6 @@ class Config(Settings):
     share_touch: Share = 1.0 / 3.0
     share_lift: Share = 1.0 / 6.0
     evaluations: Annotated[int, Bounds(at_least=0)] = 40
-    tilted: Annotated[float, Bounds(at_least=0.0, at_most=90.0)] = 10.0
     robust: bool = True
     jump: Positive = 1.5
     lost: Positive = 0.3
@@ -114,7 +107,6 @@ def run(config: Config, console: Console) -> Findings:
         for k, way in enumerate(ways):
             outcomes.append(way())
             tick((k + 1) / len(ways))
-        tilted = [_tilted(config, recording, error) for error in ERRORS]
     main = outcomes[0]
     assert main.result is not None
     result, walk = main.result, main.result.events[0].time if main.result.events else begun
@@ -124,7 +116,6 @@ def run(config: Config, console: Console) -> Findings:
         "walk": walk,
         "touchdowns": main.touchdowns,
         "filters": [_record(outcome, walk) for outcome in outcomes],
-        "tilted": [_tilt_record(found, walk) for found in tilted],
         "levels": _levels(outcomes),
     }
     if config.robust:
@@ -133,9 +124,7 @@ def run(config: Config, console: Console) -> Findings:
         summary,
         printed(summary),
         checks(summary),
-        draw=lambda folder: figures.draw(
-            folder / "figures", recording.truth, outcomes, tilted, result
-        ),
+        draw=lambda folder: figures.draw(folder / "figures", recording.truth, outcomes, result),
     )
 
 
@@ -160,7 +149,6 @@ def _ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome
     """The ways to estimate the base, to be called one after the other."""
     s, blind = config.settings, without_truth(config, recording)
     low = replace(s, touch_force=30.0, lift_force=10.0)
-    others = [error for error in ERRORS if error != s.error]
     evidence, motion = ContactEvidence(), ContactEvidence(forces=False)
 
     def way(name: str, settings: BaseSettings, **options: Any) -> Callable[[], BaseOutcome]:
@@ -168,7 +156,6 @@ def _ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome
 
     found: list[Callable[[], BaseOutcome]] = [
         way(MAIN, s),
-        *(way(f"{e} error", replace(s, error=e)) for e in others),
         way("noise from standing and creep", blind),
         way("contact by force and motion", replace(s, evidence=evidence)),
         way("the same, from 30 and 10 N", replace(low, evidence=evidence)),
@@ -181,7 +168,7 @@ def _ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome
         partial(_smoothed, s, recording),
     ]
     if config.evaluations:
-        found.insert(4, partial(_likely, config, blind, recording))
+        found.insert(2, partial(_likely, config, blind, recording))
     return found
 
 
@@ -234,18 +221,6 @@ def _smoothed(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
     return BaseOutcome("smoother", errors(track, recording.truth), track)
 
 
-def _tilted(config: Config, recording: LeggedLog, error: Error) -> BaseOutcome:
-    """The filter with one kind of error from a start that is turned about x."""
-    angle = np.radians(config.tilted)
-    s = config.settings
-    s = replace(
-        s, error=error, start=replace(s.deviations, tilt=max(float(angle), s.deviations.tilt))
-    )
-    roll, pitch, yaw = recording.truth.angles[0]
-    turn = Rotation.from_rotvec([angle, 0.0, 0.0]) * Rotation.from_euler("ZYX", [yaw, pitch, roll])
-    return filtered(error, s, recording, orientation=turn.as_quat().tolist())
-
-
 def _record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
     found = {"name": outcome.name, **judged(outcome.errors, walk), "seconds_per_sample": None}
     if outcome.result is not None:
@@ -256,21 +231,6 @@ def _record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
         found["log_likelihood"] = outcome.result.log_likelihood
         found["touchdowns"] = outcome.touchdowns
     return found
-
-
-def _tilt_record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
-    """How a start that is wrong in tilt is made up for before the walk begins."""
-    times, still = outcome.errors.times, outcome.errors.times < walk
-    tilt = np.linalg.norm(outcome.errors.angles[:, :2], axis=1)
-    wrong = np.flatnonzero((tilt > SETTLED) & still)
-    last = int(wrong[-1]) + 1 if len(wrong) else 0
-    return {
-        "error": outcome.name,
-        "settled": float(times[last] - times[0]) if still[last] else None,
-        "tilt_rmse": rms(tilt),
-        "position_rmse": rms(outcome.errors.position),
-        "yaw_rmse": rms(outcome.errors.angles[:, 2]),
-    }
 
 
 def _levels(outcomes: Sequence[BaseOutcome]) -> list[dict[str, Any]]:
@@ -291,14 +251,11 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         f"Root over {summary['duration']:.1f} s, touchdowns {touched['left']} + {touched['right']}"
     )
     ways = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
-    tilts = ("error", "settled s", "tilt deg", "yaw deg", "mm")
     levels = ("", "force N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
     parts: list[Table | str] = [
         table(title, ways, [_row(f) for f in summary["filters"]]),
         "mm: RMS position; walk: of the part that walks; end: last error. NEES: of the position, "
         "should be 3. L + R: touchdowns. ms: per sample.",
-        table("Started wrong in tilt", tilts, [_tilt(f) for f in summary["tilted"]]),
-        "settled: s until tilt stays within 1 deg while standing; others: RMS over everything.",
         table("Settings", levels, [_level(f) for f in summary["levels"]]),
     ]
     if "robustness" in summary:
@@ -321,16 +278,6 @@ def _row(f: Mapping[str, Any]) -> tuple[str, ...]:
         "-" if f["mean_nees"] is None else f"{f['mean_nees']:.2f}",
         "-" if "touchdowns" not in f else "{left} + {right}".format(**f["touchdowns"]),
         "-" if seconds is None else f"{1e3 * seconds:.2f}",
-    )
-
-
-def _tilt(f: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f["error"],
-        "never" if f["settled"] is None else f"{f['settled']:.2f}",
-        f"{np.degrees(f['tilt_rmse']):.2f}",
-        f"{np.degrees(f['yaw_rmse']):.2f}",
-        f"{1e3 * f['position_rmse']:.1f}",
     )
 
 

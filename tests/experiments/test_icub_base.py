@@ -125,10 +125,8 @@ def test_the_experiment_leaves_what_it_found(config, tmp_path):
     rows = {row["name"]: row for row in summary["filters"]}
     assert rows["smoother"]["position_rmse"] < rows["filter"]["position_rmse"]
     assert rows["odometry"]["yaw_rmse"] > 5.0 * rows["filter"]["yaw_rmse"]
-    tilted = {row["error"]: row for row in summary["tilted"]}
-    assert tilted["left"]["settled"] < tilted["plain"]["settled"]
     assert all(row["within"] > 0.95 or row["flags"] for row in summary["robustness"])
-    assert {path.stem for path in (folder / "figures").iterdir()} == {"path", "errors", "tilt"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"path", "errors"}
 
 
 def test_without_data_it_says_where_they_are(tmp_path):
@@ -153,8 +151,8 @@ def test_settings_come_from_the_command_line_and_are_checked():
     assert found.settings.touch_force == 2.0
     with pytest.raises(UnknownNameError, match="did you mean 'evaluations'"):
         load_configuration(icub_base.Config, None, ["evaluation=3"])
-    with pytest.raises(InputError, match="tilted must be at most 90"):
-        icub_base.Config(tilted=100.0)
+    with pytest.raises(InputError, match="share_touch must be at most 1"):
+        icub_base.Config(share_touch=2.0)
 
 
 def test_scores_are_those_of_errors_that_are_known(tmp_path):

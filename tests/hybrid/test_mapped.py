@@ -119,7 +119,7 @@ def flying():
 
 def legged():
     """The base of a legged robot, with a flow in closed form."""
-    base, system = machine("left")
+    base, system = machine()
     key = ("stick", "stick")
     x, u = state(base, key, np.random.default_rng(0))
     return system, key, x, u

@@ -290,4 +290,4 @@ def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
 
 def estimator_of(name: str) -> BaseEstimator:
     """The estimator of a robot, with stamps as they are."""
-    return replace(settings(name), uniform_clock=False, error="left").build(robot(name))
+    return replace(settings(name), uniform_clock=False).build(robot(name))

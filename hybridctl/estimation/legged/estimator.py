@@ -30,7 +30,7 @@ from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
 from hybridctl.estimation.legged.readings import Hysteresis, Readings, signal_name, stretches
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
-from hybridctl.estimation.legged.space import ERRORS, POSITION, VELOCITY, BaseSpace, Error
+from hybridctl.estimation.legged.space import POSITION, VELOCITY
 from hybridctl.estimation.legged.system import (
     OPEN,
     BaseNoise,
@@ -85,8 +85,8 @@ class BaseSettings:
     uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
     robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
     walks already, whose tilt is the mean of half a second, and whose biases are zero. start: None
-    for `StartDeviations()`, and `WALKING` without standing. error: how deviations are written (see
-    `BaseSpace`). gate: the probability with which right angles pass, None takes all.
+    for `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
+    angles pass, None takes all.
     """
 
     inertial: str
@@ -98,7 +98,6 @@ class BaseSettings:
     ground: float | None = None
     uniform_clock: bool = True
     standing: float = 2.0
-    error: Error = "left"
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
     start: StartDeviations | None = None
@@ -107,7 +106,6 @@ class BaseSettings:
     def __post_init__(self) -> None:
         flag("uniform_clock", self.uniform_clock)
         number("standing", self.standing, at_least=0.0)
-        member("error", self.error, ERRORS)
         self.contact(1.0)
         instance("noise", self.noise, BaseNoise)
         if self.start is not None:
@@ -164,7 +162,7 @@ class BaseEstimator:
         self.settings = instance("settings", settings, BaseSettings)
         kinematics = LegKinematics(robot, settings.inertial, settings.feet)
         gravity = vector("gravity", settings.gravity, 3)
-        self.base = LeggedBase(kinematics, gravity, settings.error, settings.noise)
+        self.base = LeggedBase(kinematics, gravity, settings.noise)
         self.contact = settings.contact(robot.mass * float(np.linalg.norm(gravity)))
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate)]
@@ -193,7 +191,7 @@ class BaseEstimator:
         for foot in self.base.feet:
             if event.guards == (touches(foot),):
                 touch = Touch(self.base, event.mode_before, event.mode_after, foot)
-                return touch.noise(event.state_after, event.input_before)
+                return touch.noise(event.input_before)
         return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
 
     def readings(self, given: Readings) -> Readings:
@@ -248,10 +246,10 @@ class BaseEstimator:
         x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
         x[10:13] = 0.0 if walking else rate
         key = (OPEN,) * len(self.base.feet)
-        space = self.base.space(key)
         spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
         spread += np.repeat([s.gyroscope, s.accelerometer], 3).tolist()
-        own = _local(space, x)
+        own = np.eye(15)  # from turn about axes of the world, and position and velocity there
+        own[:9, :9] = np.kron(np.eye(3), matrix(x[:4]).T)
         p = (own * np.square(spread)) @ own.T
         estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
@@ -360,7 +358,6 @@ class BaseEstimator:
         by[3:6, :3], by[3:6, POSITION] = -own @ skew(arm), own
         by[6:9, :3], by[6:9, VELOCITY] = -own @ skew(np.cross(omega, arm)), own
         by[6:9, 9:12] = own @ skew(arm)
-        by = by @ space.to_left(x)
         return RootPose(
             estimate.time,
             x[4:7] + own @ arm,
@@ -383,12 +380,3 @@ def _upright(inertial: Array, force: Array, heading: float) -> Array:
     root = product(root, np.array([0.0, sp, 0.0, cp]))
     root = product(root, np.array([sr, 0.0, 0.0, cr]))
     return product(root, quaternion(inertial))
-
-
-def _local(space: BaseSpace, x: Array) -> Array:
-    """Deviations (ndx, 15) by turn about axes of the world, position and velocity there, biases."""
-    back = matrix(x[:4]).T
-    left = np.eye(15)
-    for k in range(3):
-        left[3 * k : 3 * k + 3, 3 * k : 3 * k + 3] = back
-    return space.from_left(x) @ left

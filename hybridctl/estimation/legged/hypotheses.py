@@ -111,7 +111,7 @@ class ContactHypotheses:
 
     @cached_property
     def swings(self) -> Array:
-        """Density of the noise (m, ndx), "left", that feet have besides by each hypothesis."""
+        """Density of the noise (m, ndx) that feet have besides by each hypothesis."""
         noise, swing = self.base.noise, self.evidence.swing
         found = np.zeros((len(self.standing), self.base.space(self.all_feet).ndx))
         for row, stands in zip(found, self.standing, strict=True):
@@ -156,7 +156,6 @@ class ContactHypotheses:
         h = np.zeros((3, space.ndx))
         h[:, ANGLE], h[:, VELOCITY] = skew(velocity), np.eye(3)
         h[:, GYROSCOPE] = skew(seen.position)
-        h = h @ space.to_left(x)
         angles = 2.0 * (noise.encoder / self.evidence.window) ** 2 * seen.moving @ seen.moving.T
         values, axes = np.linalg.eigh(h @ e.covariance @ h.T + angles)
         along = (axes.T @ w) ** 2
@@ -225,9 +224,9 @@ class _HypothesesRun:
         own = self.hypotheses
         chosen = np.flatnonzero(self.weights >= _LEAST)
         chosen = chosen[np.argsort(-self.weights[chosen], kind="stable")]
-        seen, found = own.base.space(e.mode).from_left(e.mean), []
+        found = []
         for k in chosen:
-            p = e.covariance + (h * own.swings[k] * seen) @ seen.T
+            p = e.covariance + np.diag(h * own.swings[k])
             now = own.filter.rules.start(replace(e, covariance=p))
             found.append(own.filter.update(now, ANGLES, angles, u))
         merged = self._merged([one.estimate for one in found], self.weights[chosen])

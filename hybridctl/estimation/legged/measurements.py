@@ -3,7 +3,7 @@ r"""What joint angles and the ground say of a base with feet in contact.
 *Angles.* The pose of each foot in contact that the angles say, (s, C), is compared with that of the
 state, :math:`\hat s = R^T (d - p), \hat C = R^T R_f`, in the axes of the inertial frame:
 :math:`r = (s - \hat s, \log(C \hat C^T))`, of covariance :math:`D \Sigma D^T` by the derivatives of
-the kinematics, plus noise of the pose itself. Written "left" the derivatives of what is predicted
+the kinematics, plus noise of the pose itself. The derivatives of what is predicted
 are
 
 .. math:: \delta\hat s = [\hat s]_\times \theta - \rho + \delta, \qquad
@@ -72,8 +72,7 @@ def _by_angles(
     by = base.noise.encoder * np.concatenate(twists)
     noise = by @ by.T
     noise.reshape(-1)[:: size + 1] += np.concatenate(own)
-    space = base.space(mode.key)
-    return LinearizedResidual(r, h if space.error == "left" else h @ space.to_left(x), noise)
+    return LinearizedResidual(r, h, noise)
 
 
 def _by_ground(
@@ -91,4 +90,4 @@ def _by_ground(
         row[place.dx] = up
     heights = np.array([x[place.x][2] for place in places])
     noise = base.noise.ground**2 * np.eye(len(places))
-    return LinearizedResidual(z - heights, h @ base.space(mode.key).to_left(x), noise)
+    return LinearizedResidual(z - heights, h, noise)

@@ -1,20 +1,14 @@
-r"""The state of a base and of its feet in contact, its flow, and three ways to write deviations.
+r"""The state of a base and of its feet in contact, its flow, and how deviations are written.
 
 A state is (q, p, v, b_g, b_a, d_1 .. d_N, q_1 .. q_F): orientation R of the inertial frame in the
 world (quaternion x, y, z, w), its position in m and velocity in m/s, both in the world, biases of
 gyroscope (rad/s) and accelerometer (m/s^2), and the positions of the feet in contact with, for flat
 ones, their orientations. A deviation is (theta, rho, nu, b_g, b_a, delta_1 .., phi_1 ..). With
-(R, p, v, d_i) as an element X of the group SE_k(3) of double poses, and feet's rotations R_j:
-
-- "left":  :math:`X \exp(\xi)`, :math:`R_j \exp(\varphi_j)`: in the frames of base and feet;
-- "right": :math:`\exp(\xi) X`, :math:`\exp(\varphi_j) R_j`: in the world, turned about its origin;
-- "plain": :math:`R \exp(\theta)`, :math:`p + \rho`, ..: positions in the world, apart.
-
-The covariance goes along to the tangent space at each corrected mean (see
-`estimate.right_jacobian`), so that "left" and "right", the same point written by Ad_X, make the
-same filter to rounding, and "left" is the cheaper one. From a good start "plain" differs by a few
-percent; started 10 deg wrong in tilt the other two find the tilt three times as fast, because their
-rotation carries positions and velocity along (experiment `icub-base`).
+(R, p, v, d_i) as an element X of the group SE_k(3) of double poses, and feet's rotations R_j, it
+leads to :math:`X \exp(\xi)`, :math:`R_j \exp(\varphi_j)`: it is written in the frames of base and
+feet (the left-invariant error). The covariance goes along to the tangent space at each corrected
+mean (see `estimate.right_jacobian`), so that the same point written in the world,
+:math:`\exp(\xi) X`, makes the same filter to rounding.
 
 Barrau and Bonnabel, "The invariant extended Kalman filter as a stable observer", 2017; Hartley,
 Ghaffari, Eustice and Grizzle, "Contact-aided invariant extended Kalman filtering for robot state
@@ -31,7 +25,7 @@ and biases and feet in contact at rest. While the input is held the flow is
 .. math:: R\,\Gamma_0(\omega h), \quad p + v h + \big(R\,\Gamma_2(\omega h) a + \tfrac12 g\big) h^2,
           \quad v + \big(R\,\Gamma_1(\omega h) a + g\big) h .
 
-Deviations written "left" obey a linear equation whose coefficients depend on :math:`\omega, a`
+Deviations obey a linear equation whose coefficients depend on :math:`\omega, a`
 alone, so are constant on a step:
 
 .. math:: \dot\theta = -\omega \times \theta - b_g, \quad
@@ -39,8 +33,7 @@ alone, so are constant on a step:
           \dot\nu = -\omega \times \nu - a \times \theta - b_a, \quad
           \dot\delta = -\omega \times \delta, \quad \dot\varphi = 0.
 
-Its exponential and the integral of its noise are summed to 1e-11; other deviations are these,
-seen through the linear maps at the ends of the step (`BaseSpace.from_left`).
+Its exponential and the integral of its noise are summed to 1e-11.
 """
 
 from __future__ import annotations
@@ -48,11 +41,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices, count, member
+from hybridctl.checks import Array, Indices, count
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import (
     gammas,
@@ -66,8 +58,6 @@ from hybridctl.estimation.legged.rotation import (
 )
 from hybridctl.hybrid.mode import FieldJacobian, Flowed
 
-Error = Literal["left", "right", "plain"]
-ERRORS: tuple[Error, ...] = get_args(Error)
 BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
@@ -88,17 +78,14 @@ class BaseSpace:
     """States of a base with some feet in contact (see this module and `spaces.Space`).
 
     points: number of feet in contact. flat: number of those whose orientation is known as well.
-    error: how deviations are written.
     """
 
     points: int
     flat: int = 0
-    error: Error = "left"
 
     def __post_init__(self) -> None:
         count("points", self.points, at_least=0)
         count("flat", self.flat, at_least=0)
-        member("error", self.error, ERRORS)
 
     @property
     def nx(self) -> int:
@@ -136,19 +123,11 @@ class BaseSpace:
         own, moved = self.vectors
         result: Array = x.copy()
         result[10:16] += dx[9:15]
-        tau = dx[moved].reshape(-1, 3)
-        if self.error == "right":
-            turn, left, _ = gammas(dx[ANGLE])
-            result[:4] = product(turned_by(dx[ANGLE]), x[:4])
-            result[own] = (x[own].reshape(-1, 3) @ turn.T + tau @ left.T).ravel()
-        else:
-            result[:4] = product(x[:4], turned_by(dx[ANGLE]))
-            if self.error == "left":
-                tau = tau @ (matrix(x[:4]) @ left_jacobian(dx[ANGLE])).T
-            result[own] += tau.ravel()
+        along = matrix(x[:4]) @ left_jacobian(dx[ANGLE])
+        result[own] += (dx[moved].reshape(-1, 3) @ along.T).ravel()
+        result[:4] = product(x[:4], turned_by(dx[ANGLE]))
         for q, phi in self.turns:
-            by = turned_by(dx[phi])
-            result[q] = product(by, x[q]) if self.error == "right" else product(x[q], by)
+            result[q] = product(x[q], turned_by(dx[phi]))
         return result
 
     def difference(self, x0: Array, x1: Array) -> Array:
@@ -156,48 +135,26 @@ class BaseSpace:
         own, moved = self.vectors
         result = np.zeros(self.ndx)
         result[9:15] = x1[10:16] - x0[10:16]
-        theta = self._turn(x0[:4], x1[:4])
-        t0, t1 = x0[own].reshape(-1, 3), x1[own].reshape(-1, 3)
-        result[ANGLE] = theta
-        turn, left, _ = gammas(theta)
-        if self.error == "right":
-            tau = np.linalg.solve(left, (t1 - t0 @ turn.T).T).T
-        elif self.error == "left":
-            tau = np.linalg.solve(matrix(x0[:4]) @ left, (t1 - t0).T).T
-        else:
-            tau = t1 - t0
-        result[moved] = tau.ravel()
+        result[ANGLE] = vector(product(inverse(x0[:4]), x1[:4]))
+        along = matrix(x0[:4]) @ left_jacobian(result[ANGLE])
+        result[moved] = np.linalg.solve(along, (x1 - x0)[own].reshape(-1, 3).T).T.ravel()
         for q, phi in self.turns:
-            result[phi] = self._turn(x0[q], x1[q])
+            result[phi] = vector(product(inverse(x0[q]), x1[q]))
         return result
-
-    def _turn(self, q0: Array, q1: Array) -> Array:
-        if self.error == "right":
-            return vector(product(q1, inverse(q0)))
-        return vector(product(inverse(q0), q1))
 
     def rate(self, x: Array, dx: Array) -> Array:
         """Velocity (nx,) of the coordinates at the velocity dx (ndx,)."""
         own, moved = self.vectors
         result = np.zeros(self.nx)
         result[10:16] = dx[9:15]
-        tau = dx[moved].reshape(-1, 3)
-        if self.error == "right":
-            tau = tau + np.cross(dx[ANGLE], x[own].reshape(-1, 3))
-        elif self.error == "left":
-            tau = tau @ matrix(x[:4]).T
-        result[own] = tau.ravel()
-        result[:4] = self._quaternion_rate(x[:4], dx[ANGLE])
+        result[own] = (dx[moved].reshape(-1, 3) @ matrix(x[:4]).T).ravel()
+        result[:4] = product(x[:4], np.append(0.5 * dx[ANGLE], 0.0))
         for q, phi in self.turns:
-            result[q] = self._quaternion_rate(x[q], dx[phi])
+            result[q] = product(x[q], np.append(0.5 * dx[phi], 0.0))
         return result
 
-    def _quaternion_rate(self, q: Array, w: Array) -> Array:
-        half = np.append(0.5 * w, 0.0)
-        return product(half, q) if self.error == "right" else product(q, half)
-
     def transport(self, dx: Array) -> Array:
-        """Minus ("right": plus) the adjoint action of dx; of rotations alone for "plain"."""
+        """Minus the adjoint action of dx."""
         entries, sources, signs = self._brackets
         result = np.zeros(self.ndx**2)
         result[entries] = signs * dx[sources]
@@ -209,7 +166,7 @@ class BaseSpace:
 
         Cross products with the angles stand on the diagonal, those with vectors below the angles.
         """
-        vectors = [] if self.error == "plain" else self.vectors[1][::3]
+        vectors = self.vectors[1][::3]
         blocks = [(0, 0, 0), *((i, i, 0) for i in vectors), *((i, 0, i) for i in vectors)]
         blocks += [(phi.start,) * 3 for _, phi in self.turns]
         found = [
@@ -218,8 +175,7 @@ class BaseSpace:
             for i, j, k, sign in _CROSS
         ]
         entries, sources, signs = zip(*found, strict=True)
-        whole = 1.0 if self.error == "right" else -1.0
-        return np.array(entries), np.array(sources), whole * np.array(signs)
+        return np.array(entries), np.array(sources), -np.array(signs)
 
     def normalize(self, x: Array) -> Array:
         """The state with unit quaternions."""
@@ -238,38 +194,6 @@ class BaseSpace:
                     f"norm 1, got {x[q].tolist()} of norm {norm:.6g}"
                 )
 
-    def from_left(self, x: Array) -> Array:
-        """T (ndx, ndx): what is the deviation e if written "left" is T e at x."""
-        result = np.eye(self.ndx)
-        if self.error == "left":
-            return result
-        turn = matrix(x[:4])
-        own, moved = self.vectors
-        if self.error == "right":
-            result[ANGLE, ANGLE] = turn
-        for i, j in zip(own[::3], moved[::3], strict=True):
-            at = slice(j, j + 3)
-            result[at, at] = turn
-            if self.error == "right":
-                result[at, ANGLE] = skew(x[i : i + 3]) @ turn
-        if self.error == "right":
-            for q, phi in self.turns:
-                result[phi, phi] = matrix(x[q])
-        return result
-
-    def to_left(self, x: Array) -> Array:
-        """The inverse of `from_left`."""
-        if self.error == "left":
-            return np.eye(self.ndx)
-        there = self.from_left(x)
-        result: Array = there.T.copy()  # the inverse of rotations
-        if self.error == "right":
-            back, moved = result[ANGLE, ANGLE], self.vectors[1]
-            sheared = there[moved, ANGLE].reshape(-1, 3, 3)
-            result[ANGLE, moved] = 0.0
-            result[moved, ANGLE] = (-back @ sheared @ back).reshape(-1, 3)
-        return result
-
 
 RATE, FORCE = slice(0, 3), slice(3, 6)  # of the gyroscope and the accelerometer in the input
 _CORE = slice(0, BASE_TANGENT)
@@ -285,9 +209,6 @@ class Strapdown:
 
     def field(self, t: float, x: Array, u: Array) -> Array:
         """The velocity (ndx,) of the state."""
-        return np.asarray(self.space.from_left(x) @ self._left_field(x, u))
-
-    def _left_field(self, x: Array, u: Array) -> Array:
         back = matrix(x[:4]).T
         result = np.zeros(self.space.ndx)
         result[ANGLE] = u[RATE] - x[10:13]
@@ -298,19 +219,15 @@ class Strapdown:
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
         """The derivatives by state and input.
 
-        For every error the deviations obey z' = (D f + T(f)) z, and z is the left one seen through
-        a map M(x): D f = (M' + M A) M^-1 - T(f), with A that of the left deviations.
+        The deviations obey z' = (D f + T(f)) z = A z.
         """
         space = self.space
-        seen, back = space.from_left(x), space.to_left(x)
-        field = seen @ self._left_field(x, u)
-        whole = (self._map_rate(x, u) + seen @ self._generator(x, u)) @ back
         by_input = np.zeros((space.ndx, self.nu))
         by_input[ANGLE, RATE], by_input[VELOCITY, FORCE] = np.eye(3), np.eye(3)
-        return FieldJacobian(whole - space.transport(field), seen @ by_input)
+        return FieldJacobian(self._generator(x, u) - space.transport(self.field(t, x, u)), by_input)
 
     def _generator(self, x: Array, u: Array) -> Array:
-        """A (ndx, ndx) of the left deviations."""
+        """A (ndx, ndx)."""
         result = np.zeros((self.space.ndx, self.space.ndx))
         result[_CORE, _CORE] = _core(u[RATE] - x[10:13], u[FORCE] - x[13:16])
         for k in range(self.space.points):
@@ -318,32 +235,11 @@ class Strapdown:
             result[delta, delta] = -skew(u[RATE] - x[10:13])
         return result
 
-    def _map_rate(self, x: Array, u: Array) -> Array:
-        """The rate (ndx, ndx) of `BaseSpace.from_left` along the flow."""
-        result = np.zeros((self.space.ndx, self.space.ndx))
-        if self.space.error == "left":
-            return result
-        turn = matrix(x[:4])
-        spin = turn @ skew(u[RATE] - x[10:13])
-        right = self.space.error == "right"
-        velocities = np.zeros((2 + self.space.points, 3))
-        velocities[0] = x[7:10]
-        velocities[1] = turn @ (u[FORCE] - x[13:16]) + self.gravity
-        if right:
-            result[ANGLE, ANGLE] = spin
-        own, moved = self.space.vectors
-        for i, j, rate in zip(own[::3], moved[::3], velocities, strict=True):
-            at = slice(j, j + 3)
-            result[at, at] = spin
-            if right:
-                result[at, ANGLE] = skew(rate) @ turn + skew(x[i : i + 3]) @ spin
-        return result
-
     def flow(self, t: float, x: Array, u: Array, h: float, density: Array | None) -> Flowed:
         """The state after h s, with its derivative and the noise gathered on the way.
 
-        density (ndx, ndx): of the noise, at x. In the frames of base and feet it is taken to be
-        constant, and that of each foot to have no preferred direction.
+        density (ndx, ndx): of the noise, taken to be constant, and that of each foot to have no
+        preferred direction.
         """
         space = self.space
         omega, force = u[RATE] - x[10:13], u[FORCE] - x[13:16]
@@ -354,21 +250,16 @@ class Strapdown:
         after[4:7] += h * x[7:10] + h**2 * (turn @ (spun[2] @ force) + 0.5 * self.gravity)
         after[7:10] += h * (turn @ (spun[1] @ force) + self.gravity)
         phi, noise = np.eye(space.ndx), np.zeros((space.ndx, space.ndx))
-        back = None if space.error == "left" else space.to_left(x)
         core = None
         if density is not None:
-            q = density if back is None else back @ density @ back.T
-            noise, core = h * q, q[_CORE, _CORE]
+            noise, core = h * density, density[_CORE, _CORE]
         phi[_CORE, _CORE], gathered = _step(_core(omega, force), core, h)
         if gathered is not None:
             noise[_CORE, _CORE] = gathered
         for k in range(space.points):
             _, delta = space.foot(k)
             phi[delta, delta] = spun[0].T
-        if back is None:
-            return Flowed(after, phi, noise)
-        seen = space.from_left(after)
-        return Flowed(after, seen @ phi @ back, seen @ noise @ seen.T)
+        return Flowed(after, phi, noise)
 
 
 def _core(omega: Array, force: Array) -> Array:

@@ -27,7 +27,6 @@ from hybridctl.estimation.legged.space import (
     BASE_TANGENT,
     POSITION,
     BaseSpace,
-    Error,
     Strapdown,
 )
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
@@ -93,7 +92,7 @@ class FootPlace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A mode's states, feet in contact, and variances (ndx,) per s of "left" deviations."""
+    """A mode's states, feet in contact, and variances (ndx,) per s of deviations."""
 
     space: BaseSpace
     places: tuple[FootPlace, ...]
@@ -102,11 +101,10 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LeggedBase:
-    """What base, feet and sensors are: the kinematics, gravity (3,) in m/s^2, the errors, noise."""
+    """What base, feet and sensors are: the kinematics, gravity (3,) in m/s^2, noise."""
 
     kinematics: LegKinematics
     gravity: Array
-    error: Error
     noise: BaseNoise
     _layouts: dict[ModeKey, Layout] = field(default_factory=dict, init=False, repr=False)
 
@@ -153,7 +151,7 @@ class LeggedBase:
         assert isinstance(key, tuple)
         feet = [(k, name) for k, name in enumerate(names) if key[k] == STICK]
         flat = [self.kinematics.feet[name].flat for _, name in feet]
-        space = BaseSpace(len(feet), sum(flat), self.error)
+        space = BaseSpace(len(feet), sum(flat))
         turns = iter(space.turns)
         places = tuple(
             FootPlace(name, index, *space.foot(k), *(next(turns) if flat[k] else (None, None)))
@@ -170,13 +168,10 @@ class LeggedBase:
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
         layout, gap = self.layout(key), float(u[GAP])
-        space, variances = layout.space, layout.variances
+        variances = layout.variances
         if gap:
             variances = np.concatenate([self.noise.core(gap), variances[BASE_TANGENT:]])
-        if space.error == "left":
-            return np.diag(variances)
-        seen = space.from_left(x)
-        return np.asarray((seen * variances) @ seen.T)
+        return np.diag(variances)
 
     def pose_noise(self, seen: FootKinematics, flat: bool) -> Array:
         """Covariance (3, 3) or (6, 6) of the pose of a foot by its angles and of itself.
@@ -293,7 +288,7 @@ class Touch:
         return result
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """As "left": delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
+        """By delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
@@ -307,10 +302,9 @@ class Touch:
         if phi is not None:
             state[phi, ANGLE] = seen.rotation.T
             by_input[phi, angles] = seen.rotation.T @ seen.turning
-        out = after.from_left(self.map(t, x, u))
-        return _timeless(out @ state @ before.to_left(x), out @ by_input)
+        return _timeless(state, by_input)
 
-    def noise(self, x_after: Array, u: Array) -> Array:
+    def noise(self, u: Array) -> Array:
         """The covariance (ndx+, ndx+) that the noise of the angles gives the state after it."""
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
@@ -322,8 +316,9 @@ class Touch:
             rows = np.append(rows, np.arange(after.ndx)[phi])
             noise[3:] = seen.rotation.T @ noise[3:]
             noise[:, 3:] = noise[:, 3:] @ seen.rotation
-        out = after.from_left(x_after)[:, rows]
-        return np.asarray(out @ noise @ out.T)
+        found = np.zeros((after.ndx, after.ndx))
+        found[np.ix_(rows, rows)] = noise
+        return found
 
     def _place(self) -> FootPlace:
         return next(p for p in self.base.places(self.after) if p.foot == self.foot)

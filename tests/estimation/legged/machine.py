@@ -40,11 +40,11 @@ URDF = (
 )
 
 
-def machine(error="left", flat=(True, False), noise=None, inertial="imu"):
+def machine(flat=(True, False), noise=None, inertial="imu"):
     """The base, and its hybrid system."""
     robot = Robot.from_urdf(URDF)
     feet = [Foot(f"{side} sole", f) for side, f in zip(("left", "right"), flat, strict=True)]
-    base = LeggedBase(LegKinematics(robot, inertial, feet), GRAVITY, error, noise or BaseNoise())
+    base = LeggedBase(LegKinematics(robot, inertial, feet), GRAVITY, noise or BaseNoise())
     return base, base_system(base)
 
 

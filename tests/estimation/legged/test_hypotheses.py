@@ -15,7 +15,6 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses, foot_motion
 from hybridctl.estimation.legged.readings import Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix
-from hybridctl.estimation.legged.space import ERRORS
 from hybridctl.estimation.record import Series
 from hybridctl.mechanics.robot import Robot
 
@@ -24,18 +23,17 @@ EVIDENCE = ContactEvidence()
 ROBOT = Robot.from_urdf(URDF)
 
 
-def hypotheses(error="left", **changed):
-    settings = replace(SETTINGS, error=error, evidence=replace(EVIDENCE, **changed))
+def hypotheses(**changed):
+    settings = replace(SETTINGS, evidence=replace(EVIDENCE, **changed))
     estimator = settings.build(ROBOT)
     return ContactHypotheses(
         estimator.base, estimator.filter, estimator.contact, estimator.settings.evidence
     )
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_the_odds_are_those_of_two_normal_distributions(error):
+def test_the_odds_are_those_of_two_normal_distributions():
     """With the derivative of the velocity by differences, and densities by scipy."""
-    base, _ = machine(error)
+    base, _ = machine()
     rng = np.random.default_rng(0)
     x, u = state(base, KEY, rng)
     x[7:10] *= 0.1
@@ -55,7 +53,7 @@ def test_the_odds_are_those_of_two_normal_distributions(error):
         multivariate_normal(np.zeros(3), unknown + s**2 * np.eye(3)).logpdf(velocity(at))
         for s in (EVIDENCE.still, EVIDENCE.moving)
     )
-    found = hypotheses(error).motion_odds(seen, Estimate(KEY, 0.0, x, p), value, u)
+    found = hypotheses().motion_odds(seen, Estimate(KEY, 0.0, x, p), value, u)
     assert found == pytest.approx(stands - swings, abs=1e-5)
 
 
@@ -147,20 +145,6 @@ def test_a_step_is_found_by_how_the_foot_moves(loads):
     assert result.steps[-1].estimate.mode == KEY
     root = estimator.root(result.steps[-1].estimate)
     assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
-
-
-def test_left_and_right_errors_make_the_same_filter_but_for_merging():
-    """Where a foot lands 1 cm apart by two hypotheses, tangent spaces differ by 1 cm squared."""
-    ends = []
-    for error in ("left", "right"):
-        estimator = replace(SETTINGS, error=error, evidence=EVIDENCE).build(ROBOT)
-        given = lifted((10.0, 300.0))
-        result = estimator.run(given, estimator.start(given))
-        middle = result.steps[len(result.steps) // 2].estimate
-        assert middle.mode == ("open", "stick")
-        ends.append(estimator.root(result.steps[-1].estimate))
-    np.testing.assert_allclose(ends[0].position, ends[1].position, atol=1e-4)
-    np.testing.assert_allclose(ends[0].covariance, ends[1].covariance, rtol=0.0, atol=1e-6)
 
 
 def test_one_hypothesis_is_the_filter_itself():
