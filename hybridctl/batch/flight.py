@@ -236,6 +236,8 @@ class Flight:
     def _put_back(self, rows: Rows) -> None:
         """Project ends of steps onto what their mode holds, as `Flow` does; odd where it fails."""
         ground = self._ground
+        if ground.mode.held is None or ground.mode.project is None:
+            return
         tolerances = ground.rtol, ground.integrator.atol
         for k in rows.tolist():
             try:

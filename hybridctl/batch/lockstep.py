@@ -46,17 +46,18 @@ def flies(mode: ModeModel) -> TypeGuard[CompiledMode]:
     return isinstance(mode, CompiledMode) and mode.compiled
 
 
-class Arrived(NamedTuple):
-    """A member at the end: mode, state (nx,), transition matrix (ndx, ndx0), and its events.
+class Ends:
+    """What became of n members, each None where it has not come to the end.
 
-    matrix: None where none is asked for, and where there is none; then error says why.
+    modes, states (nx,), matrices (ndx, ndx0; None where none are asked for, or there is none), and
+    their events.
     """
 
-    mode: ModeKey
-    state: Array
-    matrix: Array | None
-    events: list[BriefEvent]
-    error: HybridctlError | None = None
+    def __init__(self, n: int) -> None:
+        self.modes: list[ModeKey | None] = [None] * n
+        self.states: list[Array | None] = [None] * n
+        self.matrices: list[Array | None] = [None] * n
+        self.events: list[list[BriefEvent]] = [[] for _ in range(n)]
 
 
 class _Wave(NamedTuple):
@@ -105,7 +106,7 @@ class Lockstep:
 
     run: the settings of each, with a policy whose laws are held inputs that do not depend on the
     state. modes, states: of the members at time `start`, s. matrices: rtol and atol of transition
-    matrices, None where none are asked for. Afterwards arrived: members at the end. given_up:
+    matrices, None where none are asked for. Afterwards ends: of members that got there. given_up:
     members for which something raises.
     """
 
@@ -119,14 +120,14 @@ class Lockstep:
     ) -> None:
         self._run, self._start, self._tolerances = run, start, matrices
         n = len(modes)
-        self._events: list[list[BriefEvent]] = [[] for _ in range(n)]
+        self.ends = Ends(n)
+        self._events = self.ends.events
         self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
         self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
         self._lengths: dict[ModeKey, Array] = {}
         self._grounds: dict[ModeKey, HeldMode | None] = {}
         self._jumps: dict[tuple[ModeKey, int], _MappedJump | None] = {}
         self._waiting: dict[tuple[ModeKey, int], list[_Wave]] = {}
-        self.arrived: dict[int, Arrived] = {}
         self.given_up: list[int] = []
         for key in dict.fromkeys(modes):
             rows = np.array([i for i in range(n) if modes[i] == key])
@@ -145,7 +146,9 @@ class Lockstep:
     def _holding(self, key: ModeKey, wave: _Wave) -> _Wave:
         """The members that begin on what their mode holds; the others are given up."""
         held = self._run.system.mode(key).held
-        off = [held is not None and held.excess(x) > 1.0 for x in wave.states]
+        if held is None:
+            return wave
+        off = [held.excess(x) > 1.0 for x in wave.states]
         self.given_up += wave.rows[off].tolist()
         return wave.part(np.flatnonzero(~np.array(off, dtype=bool)))
 
@@ -189,9 +192,10 @@ class Lockstep:
         states = wave.states
         if space.nx != space.ndx:
             states = np.array([space.normalize(x) for x in states]).reshape(states.shape)
-        matrices = [None] * len(states) if wave.matrices is None else wave.matrices
-        for i, state, matrix in zip(wave.rows.tolist(), states, matrices, strict=True):
-            self.arrived[i] = Arrived(key, state, matrix, self._events[i])
+        for k, i in enumerate(wave.rows.tolist()):
+            self.ends.modes[i], self.ends.states[i] = key, states[k]
+            if wave.matrices is not None:
+                self.ends.matrices[i] = wave.matrices[k]
 
     def _jump(self, key: ModeKey, guard: int, wave: _Wave) -> Flags:
         """Take members through an event that is an expression; returns for whom it was one."""

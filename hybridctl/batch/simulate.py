@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.batch.lockstep import Arrived, Lockstep, flies
+from hybridctl.batch.lockstep import Ends, Lockstep, flies
 from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -22,6 +22,7 @@ from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.simulate import new_run, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.linearize import linearize
+from hybridctl.spaces import VectorSpace
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +115,11 @@ def simulate_batch(
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
     if not (together and any(map(flies, begun))):
         apply = map if executor is None else executor.map
-        return _gathered(apply(alone, modes, states), begun, sensitivities)
+        found = enumerate(apply(alone, modes, states))
+        return _gathered(Ends(len(modes)), found, begun, sensitivities)
     lockstep = Lockstep(run, modes, states, start, (rtol, atol) if sensitivities else None)
-    found: dict[int, Arrived | HybridctlError] = {**lockstep.arrived}
-    for i in lockstep.given_up:
-        found[i] = alone(modes[i], states[i])
-    return _gathered((found[i] for i in range(len(modes))), begun, sensitivities)
+    others = ((i, alone(modes[i], states[i])) for i in lockstep.given_up)
+    return _gathered(lockstep.ends, others, begun, sensitivities)
 
 
 def _starts(
@@ -136,9 +136,21 @@ def _starts(
     else:
         pairs = enumerate(zip(modes, rows, strict=True))
         states = [vector(f"x0[{i}]", row, system.mode(key).space.nx) for i, (key, row) in pairs]
-    for i, (key, state) in enumerate(zip(modes, states, strict=True)):
-        system.mode(key).space.check(f"x0[{i}]", state)
+    spaces = {key: system.mode(key).space for key in dict.fromkeys(modes)}
+    if not all(isinstance(space, VectorSpace) for space in spaces.values()):
+        for i, (key, state) in enumerate(zip(modes, states, strict=True)):
+            spaces[key].check(f"x0[{i}]", state)
     return modes, states
+
+
+class _Alone(NamedTuple):
+    """A member that was simulated by itself, as far as that went; error: why no farther."""
+
+    mode: ModeKey | None
+    state: Array | None
+    matrix: Array | None
+    events: list[BriefEvent]
+    error: HybridctlError | None
 
 
 def _alone(
@@ -149,13 +161,12 @@ def _alone(
     sensitivities: bool,
     mode: ModeKey,
     x0: Array,
-) -> Arrived | HybridctlError:
+) -> _Alone:
     """One member by itself."""
     try:
         run = simulate(system, mode, x0, t_span, policy, **settings)
     except HybridctlError as error:
-        return error
-    events = [BriefEvent.of(event) for event in run.events]
+        return _Alone(None, None, None, [], error)
     matrix, failure = None, None
     if sensitivities:
         try:
@@ -163,43 +174,41 @@ def _alone(
             matrix = linearize(system, run, **tolerances).state_transition
         except HybridctlError as error:
             failure = error
-    return Arrived(run.final_mode, run.final_state, matrix, events, failure)
+    events = [BriefEvent.of(event) for event in run.events]
+    return _Alone(run.final_mode, run.final_state, matrix, events, failure)
 
 
 def _gathered(
-    members: Iterable[Arrived | HybridctlError], modes: Sequence[ModeModel], sensitivities: bool
+    ends: Ends,
+    others: Iterable[tuple[int, _Alone]],
+    modes: Sequence[ModeModel],
+    sensitivities: bool,
 ) -> Batch:
-    """What became of members that began in these modes."""
-    found = list(members)
-    nx = max((mode.space.nx for mode in modes), default=0)
-    ndx = max((mode.space.ndx for mode in modes), default=0)
-    there = {i: one for i, one in enumerate(found) if isinstance(one, Arrived)}
+    """What became of members that began in these modes; others: by index, by themselves."""
     errors = {}
-    for i, one in enumerate(found):
-        error = one.error if isinstance(one, Arrived) else one
+    for i, one in others:
+        ends.modes[i], ends.states[i], ends.matrices[i], ends.events[i], error = one
         if error is not None:
             error.args = (f"member {i}: {error}", *error.args[1:])
             errors[i] = error
-    matrices = {i: one.matrix for i, one in there.items() if one.matrix is not None}
+    nx = max((mode.space.nx for mode in modes), default=0)
+    ndx = max((mode.space.ndx for mode in modes), default=0)
     return Batch(
-        _padded(len(found), {i: one.state for i, one in there.items()}, (nx,)),
-        tuple(one.mode if isinstance(one, Arrived) else None for one in found),
-        _padded(len(found), matrices, (ndx, ndx)) if sensitivities else None,
-        tuple(tuple(one.events) if isinstance(one, Arrived) else () for one in found),
+        _padded(ends.states, (nx,)),
+        tuple(ends.modes),
+        _padded(ends.matrices, (ndx, ndx)) if sensitivities else None,
+        tuple(map(tuple, ends.events)),
         errors,
     )
 
 
-def _padded(n: int, arrays: dict[int, Array], least: tuple[int, ...]) -> Array:
-    """Arrays of some of n members in one array (n, ...), nan where there is nothing.
-
-    least: the shape where there are none.
-    """
-    shapes = {a.shape for a in arrays.values()} or {least}
-    whole = np.full((n, *map(max, zip(*shapes, strict=True))), np.nan)
-    if arrays and len(shapes) == 1:
-        whole[list(arrays)] = np.array(list(arrays.values()))
-        return whole
-    for i, a in arrays.items():
-        whole[i][tuple(map(slice, a.shape))] = a
+def _padded(arrays: Sequence[Array | None], least: tuple[int, ...]) -> Array:
+    """Arrays in one (n, ...), nan where there is nothing; least: the shape where there are none."""
+    shapes = {a.shape for a in arrays if a is not None} or {least}
+    if len(shapes) == 1 and not any(a is None for a in arrays):
+        return np.array(arrays, dtype=np.float64).reshape(len(arrays), *shapes.pop())
+    whole = np.full((len(arrays), *map(max, zip(*shapes, strict=True))), np.nan)
+    for i, a in enumerate(arrays):
+        if a is not None:
+            whole[i][tuple(map(slice, a.shape))] = a
     return whole

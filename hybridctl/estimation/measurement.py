@@ -37,7 +37,7 @@ class Measurement:
     residual(predicted, measured): the difference (k,) in the tangent space at what was predicted;
     None for measured - predicted. gate: the probability, between 0 and 1, with which a right
     measurement passes; one whose normalized innovation squared is improbably large is rejected.
-    None takes all.
+    None takes all. together: whether `value` takes states (n, nx) as well, and gives (n, m).
     """
 
     name: str
@@ -46,6 +46,7 @@ class Measurement:
     covariance: Array
     residual: Callable[[Array, Array], Array] | None = None
     gate: float | None = GATE
+    together: bool = False
 
     def __post_init__(self) -> None:
         function(f"value of {self.name!r}", self.value)
@@ -128,7 +129,8 @@ def linear(
     if len(c) != len(np.atleast_2d(covariance)):
         raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
     value, jacobian = partial(_product, name, c), partial(_constant, c)
-    return Measurement(name, value, jacobian, np.atleast_2d(covariance), gate=gate)
+    r = np.atleast_2d(covariance)
+    return Measurement(name, value, jacobian, r, gate=gate, together=True)
 
 
 def coordinates(
@@ -137,8 +139,8 @@ def coordinates(
     """Some coordinates of a state in a vector space, such as joint encoders or a position."""
     chosen = sequence("indices", indices)
     entries = _Entries(name, [count("indices", i, at_least=0) for i in chosen])
-    jacobian = entries.jacobian
-    return Measurement(name, entries.value, jacobian, np.atleast_2d(covariance), gate=gate)
+    r = np.atleast_2d(covariance)
+    return Measurement(name, entries.value, entries.jacobian, r, gate=gate, together=True)
 
 
 def configuration(
@@ -206,7 +208,7 @@ def _constant(matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> A
 def _product(name: str, matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
     """C x in a vector space."""
     _check_vector_space(name, mode, matrix.shape[1])
-    return np.asarray(matrix @ x)
+    return np.asarray(x @ matrix.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +222,7 @@ class _Entries:
     def value(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         if not self.anywhere:
             _check_vector_space(self.name, mode, None, max(self.indices, default=-1))
-        return np.asarray(x[self.indices])
+        return np.asarray(x[..., self.indices])
 
     def jacobian(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         return _rows_of_identity(tuple(self.indices), mode.space.ndx)

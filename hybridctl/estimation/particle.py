@@ -241,7 +241,8 @@ class ParticleFilter:
         paths = carried_together(quiet, now.modes, now.states, now.time, end, law)
         groups: dict[tuple[ModeKey, ...], list[int]] = {}
         for k, path in enumerate(paths):
-            groups.setdefault((now.modes[k], *path.kind), []).append(k)
+            kind = path.kind if path.events else (path.mode,)
+            groups.setdefault((now.modes[k], *kind), []).append(k)
         states = [path.state for path in paths]
         for rows in groups.values():
             first = rows[0]
@@ -257,7 +258,8 @@ class ParticleFilter:
             modes=tuple(path.mode for path in paths),
             states=tuple(states),
             events=tuple(
-                (*past, *path.events) for past, path in zip(now.events, paths, strict=True)
+                (*past, *path.events) if path.events else past
+                for past, path in zip(now.events, paths, strict=True)
             ),
         )
 
@@ -299,9 +301,10 @@ class ParticleFilter:
         for key in dict.fromkeys(now.modes):
             mode, rows = self.model.system.mode(key), now.members(key)
             held = np.zeros(mode.nu) if u is None else u
-            seen = np.array(
-                [observed(measurement, mode, now.time, now.states[k], held) for k in rows]
-            )
+            states = [now.states[k] for k in rows]
+            given = [np.array(states)] if measurement.together else states
+            seen = np.array([observed(measurement, mode, now.time, x, held) for x in given])
+            seen = seen[0] if measurement.together else seen
             plain = measurement.residual is None
             if plain and seen.shape[1:] == value.shape == (measurement.dimension,):
                 found[rows] = value - seen
