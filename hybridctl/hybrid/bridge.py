@@ -56,7 +56,7 @@ def bridge(
     """
     if isinstance(error, ZenoError) and error.steady and not run.rests:
         return None
-    arc = arc_of(index, point, _sound(point, flown))
+    arc = _sound(index, point, flown)
     x, u, _ = arc.left_limit()
     way = _way(run, arc.mode, arc.end, x, u)
     if way is None:
@@ -129,20 +129,21 @@ def _flight(run: Run, point: ArcStart, length: float) -> FlownArc:
     return FlownArc(steps, end)
 
 
-def _sound(point: ArcStart, flown: FlownArc) -> FlownArc:
-    """What was flown without the last steps that are `BRIEF` or end outside their guards.
+def _sound(index: int, point: ArcStart, flown: FlownArc) -> Arc:
+    """The arc that was flown without the last steps that are `BRIEF` or end outside their guards.
 
-    So steps are that approach a pole of the forces, or go past it.
+    So steps are that approach a pole of the forces, or go past it: beside a pole the rounding of a
+    state decides, so that it is the arc's own that is asked.
     """
     end, guards = flown.end, point.mode.guard_set
     steps = [step for step in flown.steps if step.start < end]
     while steps:
-        x = point.mode.space.normalize(steps[-1].state(end))
-        relative = guards.values(end, x, point.law(end, x)) / guards.sizes
+        x, u, _ = arc_of(index, point, FlownArc(steps[-1:], end)).left_limit()
+        relative = guards.values(end, x, u) / guards.sizes
         if end - steps[-1].start > BRIEF and (relative >= -UNSOUND).all():
             break
         end = steps.pop().start
-    return flown._replace(steps=steps, end=end)
+    return arc_of(index, point, FlownArc(steps, end))
 
 
 def _nearest(arc: Arc, point: ArcStart) -> tuple[str, ...]:

@@ -74,3 +74,9 @@ def test_a_ball_that_has_rolled_on_another_breaks_away():
 def test_a_ball_at_rest_stays_at_rest_while_others_collide():
     """It was let go of by an impact that does not reach it, and closed again without end."""
     assert not judged(71, derivative=False, layouts=True).error
+
+
+@pytest.mark.slow
+def test_no_arc_ends_beyond_the_pole_that_a_bridge_passes():
+    """Where one slides at 2e-8 m/s, rounding of the state at a pole turned the forces round."""
+    assert not judged(265, derivative=False, layouts=True).wrong
