@@ -55,6 +55,20 @@ def test_a_notebook_has_a_row_for_each_arc():
     assert RUN._repr_html_().count("<tr>") == 3
 
 
+def test_a_notebook_names_guards_of_events_and_systems():
+    (event,) = RUN.events
+    law = hc.SampledPolicy(lambda t, x: [1.0], 0.06)
+    (change,) = hc.simulate(STEERED, "cart", [0.0, 0.0], (0.0, 0.1), law).events
+    assert "slope closes" in event._repr_html_()
+    assert "none: the input changes" in change._repr_html_()
+    walls = hc.HybridSystem(
+        [hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: -x)],
+        [hc.Transition("m", hc.Guard("wall", lambda t, x, u: x[0]), hc.Reset.identity(), "m")],
+    )
+    assert "wall" in walls._repr_html_()
+    assert "by mode" in hc.HybridSystem(walls.mode, walls.outgoing)._repr_html_()
+
+
 def test_states_at_many_times_are_those_at_each():
     times = [0.0, 0.1, RUN.events[0].time, 0.5]
     np.testing.assert_array_equal(RUN(times), [RUN(t) for t in times])

@@ -58,6 +58,12 @@ def test_a_start_between_two_samples_is_one():
     assert [arc.input(arc.start)[0] for arc in run.arcs] == pytest.approx([0.0, 0.25, 1.25])
 
 
+def test_a_clock_that_began_some_periods_ago_goes_on():
+    policy = hc.SampledPolicy(lambda t, x: [t], 0.25, start=1.0)
+    run = hc.simulate(cart(), "free", [1.0, 0.0], (1.5, 2.1), policy)
+    assert [e.time for e in run.events] == [1.75, 2.0]
+
+
 def test_a_policy_may_be_sampled():
     class Reached:
         def law(self, history):

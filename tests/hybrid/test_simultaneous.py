@@ -106,9 +106,28 @@ def test_commuting_resets_are_composed_in_one_event():
 
 
 def test_resets_that_do_not_commute_are_ambiguous():
-    system = two_walls(affine([[0, 1], [1, 0]]), affine(np.eye(2), (0.0, 2.0)))
-    with pytest.raises(AmbiguousEventError, match="order matters"):
+    """(1, 0) and (1, 2) one way; (0, 2) and (3, 0) the other."""
+    system = two_walls(affine([[0, 1], [1, 0]], (1.0, 0.0)), affine(np.eye(2), (0.0, 2.0)))
+    with pytest.raises(AmbiguousEventError, match=r"order matters.*differ by up to 2;"):
         hc.simulate(system, "00", [0.5, 0.5], (0.0, 1.0))
+
+
+def test_orders_that_lead_to_states_of_different_dimensions_are_ambiguous():
+    """The first guard leads to a mode of its own, in which the other has no effect."""
+    plane, line = hc.VectorSpace(2), hc.VectorSpace(1)
+    start = hc.Mode("start", plane, lambda t, x, u: np.array([-1.0, 0.0]))
+    modes = [start, *(hc.Mode(key, space, lambda t, x, u: 0.0 * x)
+                      for key, space in (("a", plane), ("b", line)))]  # fmt: skip
+    guard = lambda name: hc.Guard(name, lambda t, x, u: x[0])  # noqa: E731
+    system = hc.HybridSystem(
+        modes,
+        [
+            hc.Transition("start", guard("a"), hc.Reset.identity(), "a"),
+            hc.Transition("start", guard("b"), hc.Reset(lambda t, x, u: x[:1]), "b"),
+        ],
+    )
+    with pytest.raises(AmbiguousEventError, match=r"differ by up to their dimension \(2 and 1\)"):
+        hc.simulate(system, "start", [0.5, 0.5], (0.0, 1.0))
 
 
 def test_joint_transition_is_preferred_to_the_single_ones():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import FieldJacobian, Pace
 
 RATE = 1e6
@@ -53,3 +54,25 @@ def test_a_held_input_leaves_nothing_to_be_differenced(method):
         # errors of 1e-9 a step, of which there are some hundred
         assert run.final_state[0] == pytest.approx(np.cos(1.0), abs=1e-7)
     assert fields[0] <= fields[1] - 2
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_feedback_that_is_stiff_is_in_the_matrix_of_implicit_steps(known):
+    """x' = u with u = -RATE (x - cos t) - sin t: Newton's iteration converges in a step or two."""
+    law = lambda t, x: np.array([-RATE * (x[0] - np.cos(t)) - np.sin(t)])  # noqa: E731
+    mode = hc.Mode(
+        "m",
+        hc.VectorSpace(1),
+        lambda t, x, u: u,
+        1,
+        lambda t, x, u: FieldJacobian(np.zeros((1, 1)), np.eye(1)),
+    )
+    policy = law
+    if known:
+        slope, rate = np.array([[-RATE]]), lambda t: np.array([-RATE * np.sin(t) - np.cos(t)])
+        policy = DifferentiableLaw(law, lambda t, x: slope, lambda t, x: rate(t))
+    system = hc.HybridSystem([mode], [])
+    # a wrong matrix leaves steps of some 1 / RATE
+    options = {"method": "Radau", "rtol": 1e-6, "atol": 1e-6, "max_steps": 200}
+    run = hc.simulate(system, "m", [1.0], (0.0, 1.0), policy, **options)
+    assert run.final_state[0] == pytest.approx(np.cos(1.0), abs=1e-5)
