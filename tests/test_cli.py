@@ -160,6 +160,11 @@ def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys):
     with progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
         begin("search")(0.7)  # its last word is not its end
     assert capsys.readouterr().err == "search: 70 %\nsearch: 100 %\n"
+    with progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
+        begin("first")(0.3)
+        begin("second")(0.5)
+    said = "first: 30 %\nfirst: 100 %\nsecond: 50 %\nsecond: 100 %\n"
+    assert capsys.readouterr().err == said
     with progress(Console(quiet=True), 0.0, 1.0) as begin:
         begin("quiet")(1.0)
     assert capsys.readouterr().err == ""

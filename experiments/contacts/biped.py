@@ -358,7 +358,7 @@ def flow_table(config: Config, summary: Mapping[str, Any]) -> Table:
     return table(title, columns, rows)
 
 
-SHOWN = ((4, "rise [m/s]"), (2, "pitch [rad]"), (5, "pitch rate [rad/s]"))
+SHOWN = ((4, "rise [m/s]"), (5, "pitch rate [rad/s]"))
 SIDES = ((-1.0, REFERENCE, "right foot first"), (1.0, TRACKING, "left foot first"))
 TANGENT = 0.6  # of the reach, on either side
 
@@ -383,13 +383,13 @@ def _outline(p: Parameters, x: Array) -> list[Array]:
 
 
 def draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
-    """A column for each ground: drops as dots, and the one-sided derivatives as tangents."""
+    """A row for each ground: drops as dots, and the one-sided derivatives as tangents."""
     rows = [
         [
             Panel(f"{name}\n{label}", _flow(result, component, named=not (i or k)), least=2e-3)
-            for k, (name, result) in enumerate(results.items())
+            for k, (component, label) in enumerate(SHOWN)
         ]
-        for i, (component, label) in enumerate(SHOWN)
+        for i, (name, result) in enumerate(results.items())
     ]
     title = "A biped a moment after it has landed, on four kinds of ground"
     series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")

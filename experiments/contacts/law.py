@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 from hybridctl.robots import cube
 from hybridctl.robots.bodies import free_body
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.plots import ORANGE, SKY, VERMILION, canvas, save_figure
 from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, count, vector
 from hybridctl.errors import InputError, SeveralContactSolutionsError
@@ -51,7 +52,12 @@ CORNERS = {2: 4, 3: 8}
 PLACES = {2: "a plane", 3: "space"}
 PROGRAMMES = 60  # starts of Newton's method
 NEAR = 1e-6  # of the fastest row; solutions nearer to each other than this are one
-COLORS = (TRACKING, REFERENCE, GREEN, ORANGE, "black")
+SHADES = {
+    ONE: ("one", SKY),
+    FAMILY: ("a family, connected", ORANGE),
+    SEVERAL: ("several, apart", VERMILION),
+    NONE: ("none found", "black"),
+}
 
 
 @dataclass(frozen=True)
@@ -295,28 +301,33 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def draw_figure(tallies: Sequence[Tally], folder: RunFolder) -> None:
-    """Every outcome over friction, a line for each number of points."""
-    panels = [
-        [
-            Panel(f"{outcome}, in {PLACES[dimension]} [%]", _lines(tallies, dimension, outcome))
-            for dimension in CORNERS
-        ]
-        for outcome in OUTCOMES
-    ]
-    title = "Solutions of Coulomb's law for an impact that enumeration finds, by number of points"
-    series(folder / "figures/solutions.png", panels, title=title, xlabel="friction [1]")
-
-
-def _lines(tallies: Sequence[Tally], dimension: int, outcome: str) -> list[Line]:
-    """Percentages over friction, between 0 and 100; only the first outcome's are named."""
-    ends = np.array([t.friction for t in (tallies[0], tallies[-1])])
-    lines = [Line(ends, np.full(2, y), None, BASELINE, ":", 0.8) for y in (0.0, 100.0)]
-    for points, color in enumerate(COLORS, 1):
-        chosen = [t for t in tallies if (t.points, t.dimension) == (points, dimension)]
-        if chosen:
-            frictions = np.array([t.friction for t in chosen])
-            percent = np.array([t.percent(outcome) for t in chosen])
+    """Shares of the outcomes as bars over friction, a picture for each number of points."""
+    most = max(t.points for t in tallies)
+    figure = canvas(1.6 + 2.0 * most, 4.6)
+    cells = figure.subplots(len(PLACES), most, squeeze=False, sharex=True, sharey=True)
+    for row, (dimension, place) in zip(cells, PLACES.items(), strict=True):
+        row[0].set_ylabel(f"in {place} [% of impacts]")
+        for points, axes in enumerate(row, 1):
+            chosen = [t for t in tallies if (t.points, t.dimension) == (points, dimension)]
+            axes.set_visible(bool(chosen))
+            _stack(axes, chosen)
             words = "1 point" if points == 1 else f"{points} points"
-            label = words if outcome == NONE else None
-            lines.append(Line(frictions, percent, label, color, "o-"))
-    return lines
+            axes.set_title(
+                f"{words}, {len(chosen[0].verdicts)} cases" if chosen else "", fontsize=9
+            )
+    for axes in cells[-1]:
+        axes.set_xlabel("friction")
+        axes.tick_params(labelbottom=True)
+    figure.legend(*cells[-1][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.suptitle("How many solutions Coulomb's law has for a random impact")
+    save_figure(figure, folder / "figures/solutions.png")
+
+
+def _stack(axes: Axes, tallies: Sequence[Tally]) -> None:
+    """A bar for each coefficient of friction, one solution below."""
+    bottom = np.zeros(len(tallies))
+    for outcome, (label, color) in SHADES.items():
+        percent = np.array([t.percent(outcome) for t in tallies])
+        axes.bar(range(len(tallies)), percent, bottom=bottom, color=color, label=label)
+        bottom += percent
+    axes.set_xticks(range(len(tallies)), [f"{t.friction:g}" for t in tallies])

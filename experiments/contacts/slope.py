@@ -127,7 +127,7 @@ def run(config: Config, console: Console) -> Findings:
     return Findings(
         compared_summary(runs, compared),
         [comparison_table("A ball on a slope", compared)],
-        [agreement("every impact, bounce and stop is that of the closed form", compared, WITHIN)],
+        [agreement("every impact, bounce and stop agrees with the closed form", compared, WITHIN)],
         runs,
         draw=lambda folder: draw_all(config, runs, folder),
     )

@@ -185,11 +185,18 @@ class Tuned:
     gains: GainSchedule
     statistics: Statistics
 
+    @property
+    def standard_error(self) -> float:
+        """Of the mean error."""
+        errors = self.statistics.errors
+        return float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else float("nan")
+
     def record(self) -> dict[str, Any]:
         """The controller as it stands in summary.json."""
         return {
             "frequencies_and_dampings": self.parameters,
             "mean_error": self.statistics.mean_error,
+            "standard_error": self.standard_error,
             "quartiles": np.percentile(self.statistics.errors, (25.0, 50.0, 75.0)),
             "p95_error": self.statistics.p95_error,
             "peak_input": self.statistics.peak_input,

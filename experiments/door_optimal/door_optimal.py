@@ -278,7 +278,7 @@ def controller_table(name: str, row: Sequence[Tuned]) -> Table:
     rows = [
         (
             each.name,
-            f"{each.statistics.mean_error:.4f}",
+            f"{each.statistics.mean_error:.4f} ± {each.standard_error:.4f}",
             f"{each.statistics.p95_error:.4f}",
             f"{each.statistics.peak_input:.1f}",
             str(sum(each.statistics.failures.values())),

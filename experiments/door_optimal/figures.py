@@ -24,7 +24,7 @@ _LINES = {
     "nearest arc": (BASELINE, ":"),
     "conventional": (BASELINE, "-"),
 }
-_MARKS = ((TRACKING, "o"), (REFERENCE, "D"))
+_MARKS = (("o", True), ("D", False))  # of references: their shape, and whether it is filled
 _APART, _BOX = 0.17, 5.0  # of two references in one row, and how wide quartiles are drawn
 
 
@@ -71,18 +71,28 @@ def draw_comparison(
 
 
 def _draw_errors(
-    axes: Axes, name: str, row: Sequence[Tuned], up: float, mark: tuple[str, str]
+    axes: Axes, name: str, row: Sequence[Tuned], up: float, mark: tuple[str, bool]
 ) -> None:
     """Mean, quartiles and 95th percentile of each controller, and its peak input beside."""
     places = up + np.arange(len(row))[::-1]
-    color, shape = mark
-    low, high = np.percentile([each.statistics.errors for each in row], (25.0, 75.0), axis=1)
-    tails = np.array([each.statistics.p95_error for each in row])
-    means = np.array([each.statistics.mean_error for each in row])
-    axes.hlines(places, low, tails, color=color, lw=1.0)
-    axes.hlines(places, low, high, color=color, lw=_BOX, alpha=0.4)
-    axes.plot(means, places, shape, color=color, ms=6, label=f"on the {name} reference")
+    shape, filled = mark
+    label: str | None = f"on the {name} reference"
     for each, place in zip(row, places, strict=True):
+        color, _ = _LINES[each.name.removesuffix(", late")]
+        low, high = np.percentile(each.statistics.errors, (25.0, 75.0))
+        axes.hlines(place, low, each.statistics.p95_error, color=color, lw=1.0)
+        axes.hlines(place, low, high, color=color, lw=_BOX, alpha=0.4)
+        inside = color if filled else "white"
+        axes.plot(
+            each.statistics.mean_error,
+            place,
+            shape,
+            color=color,
+            markerfacecolor=inside,
+            ms=6,
+            label=label,
+        )
+        label = None
         lost = sum(each.statistics.failures.values())
         text = f"{each.statistics.peak_input:.0f} N m" + (f", {lost} lost" if lost else "")
         axes.text(

@@ -1,15 +1,15 @@
-"""The figure of the comparison: mean errors on all plants, with their standard errors."""
+"""Figures of the comparison: mean errors over and on plants, with their standard errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.checks import Array
 from hybridctl.control.tuning.ensemble import Statistics
 
 _MARKS = {
@@ -20,14 +20,79 @@ _MARKS = {
     "interim": (TRACKING, "P"),
 }
 _OPEN = ("spreading",)  # drawn without filling
+_NAMES = {"interim": "spreading, interim mode"}
+_OFF = ", all errors"  # how plants with all errors are called
 _APART = 0.14  # of laws in a row
 _WIDE = 2.5  # medians: farther errors are written at the border
 
 
+def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
+    """Left the mean of each law over plants that tell of touches, right its errors by contact time.
+
+    Runs of a number meet the same perturbations on all plants, so that standard errors over plants
+    are those of the means of each number.
+    """
+    detected = [row for name, row in results.items() if "never" not in name]
+    means = {
+        law: np.mean([row[law].errors for row in detected], axis=0)
+        for law in next(iter(results.values()))
+    }
+    laws = sorted(means, key=lambda law: -means[law].mean())
+    figure = canvas(9.4, 3.7)
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
+    for k, law in enumerate(laws):
+        left.errorbar([means[law].mean()], [k], xerr=standard_error(means[law]), **_style(law))
+        left.annotate(
+            f"{means[law].mean():.4f} ± {standard_error(means[law]):.4f}",
+            (means[law].mean(), k),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    left.set_yticks(range(len(laws)), [_NAMES.get(law, law) for law in laws])
+    left.set_ylim(-0.5, len(laws) - 0.3)
+    left.set_xlim(0.0, 1.25 * max(each.mean() for each in means.values()))
+    left.set_xlabel("mean error after the impact [rad, rad/s]")
+    left.set_title(f"Over {len(detected)} plants on which touches are detected", fontsize=10)
+    rows = {name.removesuffix(_OFF): row for name, row in results.items() if _OFF in name}
+    for k, law in enumerate(laws):
+        places = np.arange(len(rows)) + 0.06 * (k - 0.5 * (len(laws) - 1))
+        errors = [row[law].errors for row in rows.values()]
+        centres = [e.mean() for e in errors]
+        right.plot(places, centres, color=_MARKS[law][0], lw=0.8, alpha=0.5)
+        right.errorbar(places, centres, [standard_error(e) for e in errors], **_style(law))
+    right.set_xticks(range(len(rows)), list(rows))
+    right.set_ylim(bottom=0.0)
+    right.set_xlabel("time constant of the contact")
+    right.set_title("With errors of sensors, delay and model", fontsize=10)
+    right.set_visible(bool(rows))
+    for axes, way in ((left, "x"), (right, "y")):
+        axes.grid(axis=way, alpha=0.3)
+    save_figure(figure, path)
+
+
+def _style(law: str) -> dict[str, Any]:
+    """How a law is drawn in every figure."""
+    color, mark = _MARKS[law]
+    filled = "white" if law in _OPEN else color
+    return {
+        "color": color,
+        "marker": mark,
+        "markerfacecolor": filled,
+        "markersize": 6,
+        "linestyle": "none",
+    }
+
+
+def standard_error(values: Array) -> float:
+    """Of the mean."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
 def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
     """A row for each plant, a mark for each law."""
-    figure = Figure(figsize=(8.0, 1.2 + 0.42 * len(results)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(8.0, 1.2 + 0.42 * len(results))
     axes = figure.subplots()
     rows = np.arange(len(results))[::-1]
     laws = list(next(iter(results.values())))
@@ -36,7 +101,7 @@ def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> 
     for k, law in enumerate(laws):
         found = [row[law] for row in results.values()]
         errors = [each.errors for each in found]
-        color, mark = _MARKS[law]
+        color, _ = _MARKS[law]
         heights = rows + _APART * (0.5 * (len(laws) - 1) - k)
         for height, mean in zip(heights, [e.mean() for e in errors], strict=True):
             if mean > right:
@@ -45,13 +110,9 @@ def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> 
         axes.errorbar(
             [e.mean() for e in errors],
             heights,
-            xerr=[e.std() / np.sqrt(max(len(e) - 1, 1)) for e in errors],
-            color=color,
-            marker=mark,
-            markerfacecolor="white" if law in _OPEN else color,
-            markersize=6,
-            linestyle="none",
-            label={"interim": "spreading, interim mode"}.get(law, law),
+            xerr=[standard_error(e) for e in errors],
+            label=_NAMES.get(law, law),
+            **_style(law),
         )
     axes.set_yticks(rows, list(results))
     axes.set_xlim(0.0, right)

@@ -363,11 +363,22 @@ def _model(model: str, scale: float) -> FilterModel:
     return find_model(model).make(_settings(model, scale))
 
 
+NAMES = {
+    "salted": "salted",
+    "reset_jacobian": "reset's Jacobian",
+    "no_jump": "no jump",
+    "unscented": "unscented",
+    "particle": "particles",
+}
+
+
 def draw_nees(path: Path, model: str, found: Mapping[str, Any]) -> None:
     """NEES per degree of freedom of every filter, beside the band; the salted one below all."""
     filters = found["filters"]
     lines = [
-        _curve(values, "nees_per_degree", name, color, ".-", 3.5 if name == "salted" else 1.2)
+        _curve(
+            values, "nees_per_degree", NAMES[name], color, ".-", 3.5 if name == "salted" else 1.2
+        )
         for (name, values), color in zip(filters.items(), CURVES, strict=False)
     ]
     for key, label in (("low", "99 % band"), ("high", None)):

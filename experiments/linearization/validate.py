@@ -151,7 +151,7 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
         Check("slope of the remainder farthest from 2", summary["worst_slope"], 2.1, 1.9),
         Check("relative error of the derivative with saltation", right, 1e-4),
         Check(
-            "error with the resets' Jacobians alone, as a multiple of that",
+            "error with the resets' Jacobians alone, as a multiple of the error above",
             wrong / right,
             least=100.0,
         ),

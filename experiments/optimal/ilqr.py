@@ -120,7 +120,7 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
         ),
         *(
             Check(
-                f"{n}: cost, as a part of that of the first guess",
+                f"{n}: cost, as a part of the first guess's",
                 cost[n] / summary[n]["first_cost"],
                 0.1,
             )
@@ -275,14 +275,14 @@ def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
     panels = [
         [
             Panel(
-                f"slope of cost, {t}",
+                f"gradient of the cost\nto the {t} target",
                 [_slopes(n, m) for n, m in searches.items() if t in n],
                 log=True,
             )
         ]
         for t in TARGETS
     ]
-    title = "How searches converge (dotted: to a motion that has lost the bounce)"
+    title = "How searches converge (dotted: the bounce is lost)"
     series(folder / "figures/convergence.png", panels, title=title, xlabel="iteration")
 
 
@@ -315,11 +315,12 @@ def _slopes(name: str, motion: OptimalMotion) -> Line:
     """
     slopes: Array = np.array([entry.slope for entry in motion.iterations] + [motion.slope])
     method = name.split(", ")[-1]
-    color = {"plain": BASELINE, "reset only": REFERENCE}.get(method, TRACKING)
+    what, color = {
+        "plain": ("without curvature at events", BASELINE),
+        "reset only": ("with the reset's Jacobian", REFERENCE),
+    }.get(method, ("with saltation and curvature", TRACKING))
     bounces = len(motion.rollout.events)
-    label = (
-        f"{name}: ends with {bounces} bounce{'' if bounces == 1 else 's'}, cost {motion.cost:.3g}"
-    )
+    label = f"{what}: {bounces} bounce{'' if bounces == 1 else 's'}, cost {motion.cost:.3g}"
     return Line(
         np.arange(len(slopes), dtype=np.float64), slopes, label, color, "-" if bounces else ":"
     )

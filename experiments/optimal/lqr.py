@@ -251,7 +251,7 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
                     str(d["lost"]),
                 )
             )
-    title = "Simulated cost by that of the design with the saltation matrix"
+    title = "Simulated cost, as a multiple of what the design with the saltation matrix costs"
     lines: list[Table | str] = [
         table(title, ["design", "mean", "median", "worse in", "lost"], rows)
     ]
@@ -279,7 +279,7 @@ def draw(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None
     left.axhline(1.0, color="black", lw=0.8)
     left.set_yscale("log")
     left.set_xticks(range(len(results)), list(results))
-    left.set_ylabel("simulated cost / that with saltation")
+    left.set_ylabel("simulated cost / cost with saltation")
     left.set_title("Each start, sorted", fontsize=10)
     for (name, result), color in zip(results.items(), COLORS, strict=True):
         right.loglog(config.sizes, result.gaps, "o-", color=color, ms=4, label=name)

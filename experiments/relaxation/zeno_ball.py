@@ -176,12 +176,14 @@ def relaxed_run(
     return simulate(relaxed, "air", START, span, policy, max_events=many, max_steps=many)
 
 
-def entered(relaxed: Relaxed, run: HybridTrajectory, start: float) -> tuple[Array, Array]:
-    """Times (m,) from `start` on and states (m, 2) in the chart of the mode entered."""
+def entered(
+    relaxed: Relaxed, run: HybridTrajectory, start: float, samples: int = 9
+) -> tuple[Array, Array]:
+    """Times (m,) from `start` on and states (m, 2) in the chart of the mode entered, by arcs."""
     times, states = [], []
     for arc in run.arcs:
         if arc.end >= start:
-            own = np.linspace(max(arc.start, start), arc.end, 9)
+            own = np.linspace(max(arc.start, start), arc.end, samples)
             times.append(own)
             states += [relaxed.entered(arc.mode, t, arc(t))[1] for t in own.tolist()]
     return np.concatenate(times), np.array(states)
@@ -238,7 +240,7 @@ def run(config: Config, console: Console) -> Findings:
         draw_errors(folder, curves, (widths, flows))
         relaxed = relax(ball(c), 1e-3)
         shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
-        draw_ball(folder, *entered(relaxed, shown, 0.0), last_bounce(c))
+        draw_ball(folder, *entered(relaxed, shown, 0.0, 60), last_bounce(c))
 
     return Findings(summary, tables(config, summary), checks(summary), draw=draw)
 

@@ -86,7 +86,7 @@ def draw_task_space(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -
     series(
         folder / "figures/reference_task_space.png",
         [list(row) for row in zip(left, [*right, force], strict=True)],
-        title="Reference in task space: before the impact (left), on the door (right)",
+        title="Reference: the foot (x, y, theta) before the impact, and what it does at the door",
     )
 
 

@@ -149,7 +149,9 @@ def checks(config: Config, parameters: Parameters, summary: Mapping[str, Any]) -
     return [
         Check("largest error fed back by spreading", spread, most),
         Check(
-            "largest conventional error, as a multiple of that", clock / spread, least=3.0 / most
+            "largest conventional error, as a multiple of spreading's",
+            clock / spread,
+            least=3.0 / most,
         ),
         Check("least force of a closed contact [N]", pull, least=-1e-6),
         Check("largest ratio of friction to normal force", ratio, parameters.friction + 1e-6),

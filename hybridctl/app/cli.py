@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OUT = click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the results; that of an interrupted run of many parts is completed.",
+    help="Folder for the results; an interrupted run of many parts goes on in its folder.",
 )
 _OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
@@ -60,7 +60,7 @@ _MODEL = click.option(
     is_eager=True,
     expose_value=False,
     callback=lambda context, _, wanted: print_versions(context) if wanted else None,
-    help="Print the version, and those of the libraries beneath.",
+    help="Print the version, and the versions of the libraries beneath.",
 )
 @click.option(
     "--log-level",

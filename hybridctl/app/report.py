@@ -12,7 +12,7 @@ import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -304,27 +304,26 @@ def progress(console: Console, start: float, end: float) -> Iterator[Callable[[s
     """Progress over simulated time; `begin(title)` starts a line and returns its tick.
 
     A bar in a terminal; elsewhere a line for each tenth, on standard error. What has begun is at
-    its end when the work is.
+    its end when the next begins, or the work ends.
     """
-    if not console.is_terminal:
-        begun: list[Tick] = []
-
-        def start_tenths(title: str) -> Tick:
-            begun.append(_tenths(console, title, start, end))
-            return begun[-1]
-
-        yield start_tenths
-        for tick in begun:
-            tick(end)
-        return
+    lines: list[Tick] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    bars, plainly = Progress(*columns, console=console, transient=True), not console.is_terminal
 
-        def begin(title: str) -> Tick:
-            task = bar.add_task(title, total=end - start)
-            return lambda t: bar.update(task, completed=t - start)
+    def begin(title: str) -> Tick:
+        if lines:
+            lines[-1](end)
+        lines.append(_tenths(console, title, start, end) if plainly else bar(title))
+        return lines[-1]
 
+    def bar(title: str) -> Tick:
+        task = bars.add_task(title, total=end - start)
+        return lambda t: bars.update(task, completed=t - start)
+
+    with nullcontext() if plainly else bars:
         yield begin
+        if lines:
+            lines[-1](end)
 
 
 def _tenths(console: Console, title: str, start: float, end: float) -> Tick:

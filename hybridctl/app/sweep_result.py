@@ -79,7 +79,7 @@ class Sweep:
         try:
             return np.array([row.get(name, np.nan) for row in self.rows], dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise InputError(f"name must be that of numbers, got {name!r}") from error
+            raise InputError(f"name must be a column of numbers, got {name!r}") from error
 
     def to_dataframe(self) -> Any:
         """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""

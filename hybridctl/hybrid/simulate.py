@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import count, function, instance, interval, member, number, vector
@@ -37,6 +38,8 @@ from hybridctl.hybrid.run import (
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+
+_RUNAWAY = 100.0  # times the largest coordinate in the first half of a run
 
 
 def simulate(
@@ -218,7 +221,7 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
         if flown.stuck is not None:
             raise StepLimitError(
                 f"more than max_steps = {run.max_steps} steps by t = {flown.end:.9g} s in mode "
-                f"{point.mode.key!r}, {flown.stuck}",
+                f"{point.mode.key!r}, {flown.stuck}{_growth(run.system, so_far())}",
                 trajectory=so_far(),
             )
         if crossing is None and flown.failed is None:
@@ -248,6 +251,20 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
             t, x, u = point.time, point.state, point.input
             arcs.append(arc_from_steps(len(arcs), point.mode, [], t, x, u, t))
             return so_far()
+
+
+def _growth(system: HybridSystem, run: HybridTrajectory) -> str:
+    """What the state has grown to, where steps are short because it grows without bound."""
+    x = run.final_state
+    k = int(np.argmax(np.abs(x)))
+    before = run(np.linspace(run.start, 0.5 * (run.start + run.end), 101))
+    if abs(x[k]) < _RUNAWAY * max(1.0, np.abs(before).max()):
+        return ""
+    name = system.state_labels(run.final_mode)[k]
+    return (
+        f"; {name} has grown to {x[k]:.3g}: feedback that does so is unstable, or sampled too "
+        "seldom for its gains"
+    )
 
 
 def _crossed(

@@ -41,6 +41,20 @@ def test_more_steps_than_allowed_are_an_error_that_says_why_they_are_short(syste
     assert so_far.final_state[0] == pytest.approx(np.cos(1e3 * so_far.end), abs=1e-5)
 
 
+def test_a_state_that_grows_without_bound_is_named_where_steps_run_out():
+    """x = exp(50 t); a state that stays as it is is not blamed."""
+    mode = hc.Mode("runs away", lambda t, x, u: 50.0 * x, 1)
+    with pytest.raises(
+        StepLimitError, match=r"x0 has grown to \S+: feedback .* unstable"
+    ) as caught:
+        hc.simulate(hc.HybridSystem([mode], []), "runs away", [1.0], (0.0, 10.0), max_steps=20)
+    so_far = caught.value.trajectory
+    assert so_far.final_state[0] == pytest.approx(np.exp(50.0 * so_far.end), rel=1e-6)
+    with pytest.raises(StepLimitError) as caught:
+        hc.simulate(oscillator(), "swing", [1.0, 0.0], (0.0, 10.0), max_steps=20)
+    assert "grown" not in str(caught.value)
+
+
 def test_the_first_step_of_each_arc_is_free():
     """Changes of the law and events have limits of their own."""
     policy = hc.SampledPolicy(lambda t, x: np.zeros(0), 0.01)
