@@ -29,6 +29,7 @@ _DPI = 130
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the axis: a band as wide has its name above it
 _LONGEST = 120  # characters of a label
+_FEW = 50.0  # a logarithmic axis that spans less has plain numbers
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,9 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
     if panel.log:
         axes.set_yscale("log")
     low, high = axes.get_ylim()
+    if panel.log and high < _FEW * low:
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
     if high - low < panel.least:
         middle = 0.5 * (low + high)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
