@@ -45,7 +45,7 @@ def test_a_state_that_grows_without_bound_is_named_where_steps_run_out():
     """x = exp(50 t); a state that stays as it is is not blamed."""
     mode = hc.Mode("runs away", hc.VectorSpace(1), lambda t, x, u: 50.0 * x)
     system = hc.HybridSystem([mode], [])
-    with pytest.raises(StepLimitError, match="x0 has grown to .* is unstable") as caught:
+    with pytest.raises(StepLimitError, match=r"x0 has grown to .* is unstable") as caught:
         hc.simulate(system, "runs away", [1.0], (0.0, 10.0), max_steps=20)
     so_far = caught.value.trajectory
     assert so_far.final_state[0] == pytest.approx(np.exp(50.0 * so_far.end), rel=1e-6)
