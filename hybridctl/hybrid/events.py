@@ -11,7 +11,8 @@ Only guards that are not armed, or whose bound on a step (see `step`) lets them 
 at, in the order in which their samples fall below zero, and none beyond where another has fired.
 The root of the guard's series is where Newton's iteration with the guard itself begins; so is the
 bottom of a dip between two samples. A step on which eight samples do not resolve a guard (a wall
-that moves quickly while the flow is smooth) is halved until they do.
+that moves quickly while the flow is smooth) is halved until they do, or until its parts are no
+longer than the window in which events are one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,17 @@ from hybridctl.hybrid.series import (
     value_and_slope,
 )
 from hybridctl.hybrid.step import Step
-from hybridctl.hybrid.tolerances import BOTTOM, CREEP, HOP, OUTSIDE, ROOT, SHORT, SPACINGS, TAIL
+from hybridctl.hybrid.tolerances import (
+    BOTTOM,
+    BRIEF,
+    CREEP,
+    HOP,
+    OUTSIDE,
+    ROOT,
+    SHORT,
+    SPACINGS,
+    TAIL,
+)
 
 ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
@@ -139,6 +150,7 @@ class GuardWatch:
 
     def __init__(self, guards: GuardSet, key: ModeKey, *, tolerance: float, window: float) -> None:
         self._guards, self._key, self._window = guards, key, window
+        self._brief = min(window, BRIEF)
         self._armed: list[bool] = []
         self._floor: list[float] = []
         self._fell: list[float] = []
@@ -232,7 +244,7 @@ class GuardWatch:
         """
         size = [abs(c) for c in piece.series]
         vague = piece.error > max(TAIL * max(size), self._tolerances[i])
-        short = piece.right - piece.left <= SHORT * math.ulp(piece.right)
+        short = piece.right - piece.left <= max(SHORT * math.ulp(piece.right), self._brief)
         lowest = min(piece.samples)
         held = lowest == 0.0 and piece.samples.count(0.0) > 1
         if halvings == 0 or short or not vague or held or lowest >= 2.0 * sum(size[2:]):

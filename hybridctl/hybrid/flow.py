@@ -45,6 +45,7 @@ METHODS: dict[str, Method] = {
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
+_STIFF = 2.0  # times the fastest decay: longer explicit steps near the bounds of their stability
 _RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
@@ -184,7 +185,7 @@ class Flow:
         if not isinstance(self._settings.method, Tableau):
             return False
         if self._method is self._settings.method:
-            return length > relaxation
+            return length > _STIFF * relaxation
         return relaxation > _RELAXED * length
 
     def _change_method(self, t: float, x: Array) -> None:

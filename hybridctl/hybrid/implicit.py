@@ -145,6 +145,7 @@ def _jacobian(mode: ModeModel, law: InputLaw) -> Callable[[float, Array], Array]
     def in_coordinates(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
         turn = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
-        return np.asarray(turn @ of_velocities(t, x) @ np.linalg.pinv(turn))
+        inverse = np.linalg.solve(turn.T @ turn, turn.T)
+        return np.asarray(turn @ of_velocities(t, x) @ inverse)
 
     return of_velocities if isinstance(space, VectorSpace) else in_coordinates

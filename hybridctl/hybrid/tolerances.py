@@ -51,7 +51,8 @@ SHRUNK = 1e-11
 SHRINKS = 1e-2
 """if they are this part of its longest."""
 BRIEF = 1e-8
-"""s: where a run cannot go on, steps this short are those of a pole of the forces: cut off."""
+"""s: where a run cannot go on, steps this short are those of a pole of the forces: cut off.
+Nor are guards resolved any further."""
 UNSOUND = 1e-6
 """Of a guard's scale: where a run cannot go on, an arc whose guards end farther outside is cut."""
 SAME_STATE = 1e-6

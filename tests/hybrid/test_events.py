@@ -78,6 +78,19 @@ def test_a_fast_wall_under_a_smooth_flow_is_resolved(omega):
     assert abs(gap(event.time)) < 1e-12
 
 
+def test_a_guard_that_jumps_is_resolved_no_further_than_events_are_told_apart():
+    """As forces of contacts do that all but stand still, at every sample for 1e-6 s."""
+    calls = []
+
+    def jagged(t, x, u):
+        calls.append(t)
+        return 0.1 + (1e12 * t) % 1.0
+
+    run = hc.simulate(line({"jagged": jagged}), "go", [0.0], (0.0, 1e-6), event_window=1e-8)
+    assert not run.events
+    assert len(calls) < 3000  # 255 pieces with 8 samples: 128 of them are shorter than the window
+
+
 def test_a_guard_with_a_kink_fires_where_it_first_reaches_zero():
     guards = {"kink": lambda t, x, u: abs(x[0] - 0.7) - 1e-3}
     (event,) = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events

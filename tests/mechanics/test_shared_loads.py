@@ -64,6 +64,34 @@ def test_a_cube_rests_on_an_incline(face, angle, azimuth):
     assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
 
 
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("spin", [0.0, 1.5, 3.0])
+def test_the_field_where_loads_are_shared_is_that_of_the_forces(face, spin):
+    """A cube slides along a diagonal, so that friction presses it onto the corner in front.
+
+    The load is h mu before the centre, between the middle of the face and its corner at h sqrt(2).
+    The least forces without regard to the cones pull at the corner behind, and with a spin their
+    friction is another one: the field is not theirs.
+    """
+    points = FACES[face]
+    robot = incline(0.0, 0.0)[0]
+    dynamics = touching(points, 1.2, robot=robot)
+    system = contact_system(robot, dynamics.contacts)
+    modes, q = ("slip",) * len(points), standing(dynamics)
+    v, u = np.array([0.7, 0.7, 0.0, 0.0, 0.0, spin]), np.zeros(0)
+    mode, x = system.mode(modes), np.concatenate((q, v))
+    now = dynamics.acceleration(q, v, u, modes)
+    assert now.forces.min() >= -EXACT
+    assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
+    scale = 100.0 * EXACT  # forces over inertia
+    np.testing.assert_allclose(mode.field(0.0, x, u)[6:], now.acceleration, atol=scale)
+    alone = dynamics.solved(dynamics.phase(modes), q, v, u)[0]
+    assert alone.kkt.redundant
+    assert alone.forces[: len(points)].min() < 0.0
+    apart = np.abs(alone.acceleration - now.acceleration).max()
+    assert apart > 0.1 or spin == 0.0
+
+
 def walker(points=FOOT, stabilization=0.0):
     """A foot with six points, and a leg with a motor."""
     robot = Robot.from_urdf(PAIR, root="floating", stiffness={"hip": 0.2})

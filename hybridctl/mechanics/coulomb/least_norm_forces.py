@@ -31,6 +31,7 @@ from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
+from hybridctl.mechanics.coulomb.newton import nearest
 
 _RANK = 1e-10
 _INSIDE = 1e-12
@@ -323,8 +324,8 @@ def _stationary(
     matrix = np.zeros((p + a, p + a))
     matrix[:p, :p] = np.eye(p) + null.T @ curvature @ null
     matrix[:p, p:], matrix[p:, :p] = -along.T / size, along / size
-    found = np.linalg.lstsq(matrix, np.concatenate((upper, lower / size)), rcond=_RANK)[0]
-    return np.asarray(found[:p], dtype=np.float64), np.asarray(found[p:] / size, dtype=np.float64)
+    found = nearest(matrix, np.concatenate((upper, lower / size)))
+    return found[:p], found[p:] / size
 
 
 def _change(

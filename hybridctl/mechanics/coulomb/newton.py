@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import hypot, isfinite
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dgetrs
+from scipy.linalg.lapack import dgelsy, dgetrf, dgetrs
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
@@ -103,14 +103,16 @@ def projection(
     return values, slope
 
 
-def nearest(matrix: Array, target: Array, metric: Array | None) -> Array:
-    """The solution x of a linear system, of least |metric x| where it is singular to 1e-11."""
+def nearest(matrix: Array, target: Array, metric: Array | None = None) -> Array:
+    """The solution x of a linear system, of least |metric x| where it is singular to 1e-11.
+
+    Not a number where nothing solves it.
+    """
     factors, pivots, _ = dgetrf(matrix)
     diagonal = np.abs(factors.diagonal())
     if diagonal.min(initial=1.0) > RANK * diagonal.max(initial=0.0):
         return np.asarray(dgetrs(factors, pivots, target)[0])
-    size = 1.0 if metric is None else metric
-    try:
-        return np.asarray(np.linalg.lstsq(matrix / size, target, rcond=RANK)[0] / size)
-    except np.linalg.LinAlgError:
-        return np.full_like(target, np.nan)
+    n, size = len(matrix), np.ones(len(matrix)) if metric is None else metric
+    chosen = np.zeros(n, dtype=np.int32)
+    _, x, _, _, failed = dgelsy(matrix / size, target, chosen, RANK, 2 * n + (n + 1) * 64)
+    return np.full_like(target, np.nan) if failed else np.asarray((x.T / size).T)

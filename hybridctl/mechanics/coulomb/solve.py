@@ -31,7 +31,7 @@ from hybridctl.mechanics.coulomb.law import (
     scaled,
 )
 from hybridctl.mechanics.coulomb.least_norm_forces import least_forces
-from hybridctl.mechanics.coulomb.newton import RANK, newton
+from hybridctl.mechanics.coulomb.newton import RANK, nearest, newton, projection
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
@@ -184,7 +184,9 @@ def polish(
     plain, units = scaled(problem)
     pairs = zip(plain.sliding, directions, plain.tangents, strict=True)
     known = [guess if given is None and len(rows) == 2 else given for given, guess, rows in pairs]
-    straight = newton(replace(plain, sliding=tuple(known)), np.zeros(len(plain.free)), modes)
+    guessed = replace(plain, sliding=tuple(known))
+    wanted, slope = projection(guessed, -plain.free, modes)  # linear, as directions are known
+    straight = nearest(np.eye(len(wanted)) - slope + slope @ plain.delassus, wanted)
     solution = judged(plain, newton(plain, straight, modes), modes)
     return units.of(solution) if solution.residual <= CERTIFIED else None
 
