@@ -164,16 +164,9 @@ def test_nis_is_drawn_beside_its_limit(filtered):
         plots.nis({})
 
 
-def test_bands_are_those_of_the_part_that_is_shown():
+def test_a_band_is_named_by_its_mode():
     spans = [(0.0, 1.0, "air"), (1.0, 1.05, "left"), (1.05, 2.0, "both")]
     assert [band.label for band in plots.mode_bands(spans)] == ["air", "left", "both"]
-    near = plots.mode_bands(spans, (0.98, 1.08))
-    assert [(b.start, b.end, b.label) for b in near] == [
-        (0.98, 1.0, "air"),
-        (1.0, 1.05, "left"),
-        (1.05, 1.08, "both"),
-    ]
-    assert [band.label for band in plots.mode_bands(spans, (1.5, 2.0))] == ["both"]
 
 
 def test_a_mode_has_its_colour_in_every_run():

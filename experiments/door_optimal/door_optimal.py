@@ -31,7 +31,6 @@ from hybridctl.experiments.door_optimal.reference import (
     Found,
     Wanted,
     find,
-    guessed_ends,
     published,
 )
 from hybridctl.experiments.tuning.door import Perturbations
@@ -60,8 +59,7 @@ _STARTS_AND_TORQUES = Perturbations(
 class Config:
     """Settings.
 
-    variants: of references to look for; the first is tracked. guesses: how many random guesses the
-    first variant is looked for from, with noise of standard deviation `scatter` in rad and rad/s.
+    variants: of references to look for; the first is tracked.
     references: which are tracked, "optimal" and "published". seed, training, judged: of the
     ensembles that tune and judge. evaluations: of each search. peak_input: its limit, N m. start:
     frequency in rad/s and damping ratio to begin with, before and after the impact; with these and
@@ -72,8 +70,6 @@ class Config:
     """
 
     variants: tuple[str, ...] = VARIANTS
-    guesses: Annotated[int, Bounds(at_least=0)] = 0
-    scatter: Positive = 0.1
     references: tuple[str, ...] = ("optimal",)
     seed: Annotated[int, Bounds(at_least=0)] = 1
     training: Count = 8
@@ -133,10 +129,6 @@ def run(config: Config, console: Console) -> Findings:
         },
     }
     printed = reference_tables(summary)
-    if config.guesses:
-        with console.status("looking from random guesses"):
-            summary["guesses"] = g = guessed(config, known)
-        printed.append(f"{g['reach_the_best']} of {len(g['costs'])} guesses reach the best optimum")
     stages = {
         name: Stage(*references[name], config.window, config.delay)
         for name in config.references
@@ -200,24 +192,6 @@ def references_found(config: Config, known: Reference) -> tuple[list[Found], dic
         except HybridctlError as error:
             failures[variant] = str(error)
     return found, failures
-
-
-def guessed(config: Config, known: Reference) -> dict[str, Any]:
-    """Costs and seconds from random guesses; None where the search failed."""
-    random = np.random.default_rng(config.seed)
-    costs: list[float | None] = []
-    size = guessed_ends(config.variants[0], config.wanted, known).shape
-    for _ in range(config.guesses):
-        noise = config.scatter * random.normal(size=size)
-        try:
-            optimum = find(config.variants[0], config.wanted, known, noise).optimum
-            costs.append(optimum.cost)
-        except HybridctlError:
-            costs.append(None)
-    reached = [cost for cost in costs if cost is not None]
-    best = min(reached, default=np.nan)
-    same = sum(abs(cost - best) <= 1e-6 * abs(best) for cost in reached)
-    return {"costs": costs, "reach_the_best": same}
 
 
 def compared(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 NAMES = ("shoulder", "elbow", "wrist", "hinge")
 PERIOD = 2e-3
-EVENT_WINDOW = 0.06  # s, on either side of the events
 
 
 def draw_all(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
@@ -43,7 +42,6 @@ def draw_all(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
         draw_task_space(parameters, runs, folder)
     draw_states(runs, folder)
     draw_inputs(runs, folder)
-    draw_forces(runs, folder)
     for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
         known = replace(run, system=runs.plant)
         draw_contacts(folder / f"figures/{name}", f"Arm and door, {name}", known)
@@ -166,32 +164,6 @@ def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
     )
 
 
-def draw_forces(runs: DoorRuns, folder: RunFolder) -> None:
-    """Contact forces around the event, of reference and tracking (Figs. 5.5 and 5.8)."""
-    for name, run, color in (
-        ("reference", runs.reference.nominal, REFERENCE),
-        ("tracking", runs.tracking, TRACKING),
-    ):
-        parts = _forces(runs.plant, run, _around_events(run))
-        panels = [
-            [
-                Panel(
-                    f"corner {i + 1} force [N]",
-                    [Line(times, forces[:, i], None, color) for times, forces in parts],
-                    zero=True,
-                )
-            ]
-            for i in range(2)
-        ]
-        series(
-            folder / f"figures/forces_{name}.png",
-            panels,
-            title=f"Contact forces of the {name} around the impact",
-            bands=_bands(run, _around_events(run)),
-            span=_around_events(run),
-        )
-
-
 def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     """Norm of the error over all states, with and without reference spreading."""
     spread, clock, conventional = runs.spread_error, runs.clock_error, runs.conventional_error
@@ -204,13 +176,6 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     title = "Tracking error with and without reference spreading"
     bands = _bands(runs.tracking)
     series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
-    series(
-        folder / "figures/errors_at_impact.png",
-        [[panel]],
-        title=f"{title}: around the impact",
-        bands=_bands(runs.tracking, _around_events(runs.tracking)),
-        span=_around_events(runs.tracking),
-    )
 
 
 def draw_snapshots(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
@@ -307,11 +272,6 @@ def _forces(
     return found
 
 
-def _around_events(run: HybridTrajectory) -> tuple[float, float]:
-    times = [event.time for event in run.events] or [1.0]
-    return times[0] - EVENT_WINDOW, times[-1] + EVENT_WINDOW
-
-
-def _bands(run: HybridTrajectory, within: tuple[float, float] | None = None) -> list[Band]:
+def _bands(run: HybridTrajectory) -> list[Band]:
     """One shaded band per arc."""
-    return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs], within)
+    return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])

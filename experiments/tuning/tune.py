@@ -29,7 +29,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import spearmanr
 
 from hybridctl import __version__
 from hybridctl.app.experiment import Check, Findings, experiment
@@ -68,10 +67,8 @@ class Config(Settings):
     input_weights: of the predictions, from soft to stiff gains, 1/(N m)^2 against errors in rad
     and rad/s. evaluations, step: of the search on the ensemble, the first changes of logarithms.
     peak_margin: what is kept off the peak input of the gains before, relative. gains_between:
-    bounds. rank: this many random gains (up to `rank_range` times more or less than before) are
-    predicted and simulated (`rank_members` runs), to compare their order; 0 for none.
-    tolerance: of simulations. workers: processes, 0 for one on each processor;
-    dask: the scheduler of a cluster instead.
+    bounds. tolerance: of simulations. workers: processes, 0 for one on each processor; dask: the
+    scheduler of a cluster instead.
     """
 
     friction: bool = False
@@ -87,9 +84,6 @@ class Config(Settings):
     step: Positive = 0.3
     peak_margin: Annotated[float, Bounds(at_least=0.0, at_most=0.5)] = 0.1
     gains_between: tuple[Positive, Positive] = (0.1, 100.0)
-    rank: NotNegativeCount = 0
-    rank_members: Count = 20
-    rank_range: Annotated[float, Bounds(above=1.0)] = 4.0
     tolerance: Positive = 1e-4
     workers: NotNegativeCount = 0
     dask: str | None = None
@@ -164,22 +158,22 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     def of_record(config: Config, console: Console) -> Findings:
         with console.status("linearizing"):
             study = prepare(config)
-        found, results, ranked = simulated(study, record, console)
+        found, results = simulated(study, record, console)
         found.gains.save(folder / "gains.npz")
-        return findings(study, found, results, ranked)
+        return findings(study, found, results)
 
     return of_record(config, folder, console)
 
 
 def simulated(
     study: Study, record: Journal, console: Console
-) -> tuple[Tuning, dict[str, Statistics], Ranked | None]:
-    """The tuning, the runs that it has not seen, and the order of random gains if asked for."""
+) -> tuple[Tuning, dict[str, Statistics]]:
+    """The tuning, and the runs that it has not seen."""
     config = study.config
     trial = DoorTrial(config.experiment, config.perturbations, config.seed, config.tolerance)
     total = (len(config.input_weights) + 3 + config.evaluations) * config.training
     total += (config.finalists + 2) * config.validation
-    total += 3 * config.members + config.rank * config.rank_members
+    total += 3 * config.members
     with (
         crew(config.workers, config.dask) as workers,
         progress(console, 0.0, float(total)) as begin,
@@ -200,21 +194,16 @@ def simulated(
             "after": judged(found.gains),
             "conventional": judged(hand_set, "conventional"),
         }
-        ranked = rank(study, ensemble(0, config.rank_members)) if config.rank else None
-    return found, results, ranked
+    return found, results
 
 
-def findings(
-    study: Study, found: Tuning, results: Mapping[str, Statistics], ranked: Ranked | None
-) -> Findings:
+def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> Findings:
     """What there is to say of a tuning."""
-    summary = summarize(study, found, results, ranked)
+    summary = summarize(study, found, results)
 
     def draw(folder: RunFolder) -> None:
         draw_trade_off(folder / "figures/trade_off.png", summary)
         draw_distribution(folder / "figures/distribution.png", results)
-        if ranked is not None:
-            draw_rank(folder / "figures/rank.png", ranked)
 
     before, after = results["before"], results["after"]
     return Findings(
@@ -289,40 +278,7 @@ def search(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: Ensembl
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """Predicted and simulated mean square error of random gains, (n,), and Spearman's rho."""
-
-    predicted: Array
-    simulated: Array
-    correlation: float
-
-
-def rank(study: Study, ensemble: Ensemble) -> Ranked:
-    """Whether the prediction puts gains into the order in which simulations do.
-
-    The prediction is without the weight of the input; what is simulated has all perturbations.
-    """
-    config = study.config
-    rng = np.random.default_rng((config.seed, 2**32))
-    spread = np.log(config.rank_range)
-    prediction = study.prediction(1e-12)
-    predicted, simulated = [], []
-    for _ in range(config.rank):
-        p = study.start + rng.uniform(-spread, spread, len(study.start))
-        gains = study.structure.schedule(p)
-        predicted.append(prediction(gains).cost)
-        simulated.append(float(np.mean(ensemble(gains).errors ** 2)))
-    return Ranked(
-        np.array(predicted),
-        np.array(simulated),
-        float(spearmanr(predicted, simulated).statistic),
-    )
-
-
-def summarize(
-    study: Study, found: Tuning, results: Mapping[str, Statistics], ranked: Ranked | None
-) -> dict[str, Any]:
+def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> dict[str, Any]:
     """What summary.json holds: numbers of the unseen ensemble, gains, and all candidates."""
     config = study.config
     matrices = {
@@ -347,12 +303,6 @@ def summarize(
             if c.statistics is not None
         ],
     }
-    if ranked is not None:
-        summary["rank"] = {
-            "gains": len(ranked.predicted),
-            "members": config.rank_members,
-            "spearman": ranked.correlation,
-        }
     return summary
 
 
@@ -397,12 +347,6 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         for k, gain in enumerate(arcs)
     ]
     parts.append(table("Gains", ["", "position [N m/rad]", "velocity [N m s/rad]"], rows))
-    if "rank" in summary:
-        r = summary["rank"]
-        parts.append(
-            f"rank correlation of predicted and simulated cost over {r['gains']} random gains: "
-            f"{r['spearman']:.3f}"
-        )
     return parts
 
 
@@ -448,17 +392,6 @@ def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
     axes.set_xlabel("post-impact error [rad, rad/s]")
     axes.set_ylabel("share of runs")
     axes.set_title("Errors of perturbed runs; one that failed counts as 10", fontsize=10)
-    _save(figure, axes, path)
-
-
-def draw_rank(path: Path, ranked: Ranked) -> None:
-    """Predicted against simulated cost of random gains."""
-    figure = canvas(6.4, 4.6)
-    axes = figure.subplots()
-    label = f"rank correlation {ranked.correlation:.3f}"
-    axes.loglog(ranked.predicted, ranked.simulated, "o", color=TRACKING, ms=4, label=label)
-    axes.set_xlabel("predicted cost")
-    axes.set_ylabel("mean square error of simulated runs")
     _save(figure, axes, path)
 
 

@@ -22,9 +22,8 @@ FIGURES = {
     "relay": {"errors"},
     "rrr-door": {
         "errors",
-        "errors_at_impact",
-        "forces_reference",
-        "forces_tracking",
+        "reference_forces",
+        "tracking_forces",
         "inputs",
         "reference_task_space",
         "snapshots",

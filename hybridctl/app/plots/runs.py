@@ -103,22 +103,15 @@ def _unit(label: str) -> str:
     return label[label.rindex("[") + 1 : -1] if label.endswith("]") else "1"
 
 
-def mode_bands(
-    spans: Iterable[tuple[float, float, ModeKey]], within: tuple[float, float] | None = None
-) -> list[Band]:
-    """A band for each (start, end, mode), in the colour of the mode.
-
-    within: the part of the time axis that is shown, all of it by default.
-    """
+def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
+    """A band for each (start, end, mode), in the colour of the mode."""
     spans = list(spans)
     kinds = list(dict.fromkeys(mode for _, _, mode in spans))
-    first, last = within or (spans[0][0], spans[-1][1])
-    bands = []
-    for start, end, mode in spans:
-        a, b = max(start, first), min(end, last)
-        if b >= a:
-            bands.append(Band(a, b, short_mode(mode), _shade(mode, kinds)))
-    return bands
+    return [
+        Band(start, end, short_mode(mode), _shade(mode, kinds))
+        for start, end, mode in spans
+        if end >= start
+    ]
 
 
 def _shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
