@@ -18,7 +18,7 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from hybridctl.experiments.walking import figures, tables
+from hybridctl.experiments.walking import figures, shares, tables
 from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import STRATEGIES, Sensing, walk_on_estimates
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
@@ -51,10 +51,11 @@ _BRIEF_KINDS = ("push", "up", "down")
 class Config:
     """The gait, its feedback, and the trials.
 
-    speed: m/s. clearance: of the swinging foot in mid-step, m. friction: of the ground. torque: the
-    greatest, N m. weights: of coordinates in 1/rad^2, velocities in s^2/rad^2 and torques in
-    1/(N m)^2. extension: of the reference before and after touchdowns, s. starts, seed, scatter: of
-    random starts, with standard deviations in rad and m, rad/s and m/s. steps: to walk.
+    speed: m/s. clearance: of the swinging foot in mid-step, m. friction: of the ground. share: of
+    it that the gait may use, of forces and of landings. torque: the greatest, N m. weights: of
+    coordinates in 1/rad^2, velocities in s^2/rad^2 and torques in 1/(N m)^2. extension: of the
+    reference before and after touchdowns, s. starts, seed, scatter: of random starts, with standard
+    deviations in rad and m, rad/s and m/s. steps: to walk.
     full: all controllers and speeds, from `full_starts`. budget: how many weights are tried for
     each controller. What is survived is looked for on grids: pushes in N s, heights of steps up and
     down in m, tilts of gravity against the ground in rad, masses as relative errors of the torso's,
@@ -68,6 +69,7 @@ class Config:
     speed: Positive = 0.7
     clearance: Positive = 0.05
     friction: Positive = 0.7
+    share: Annotated[float, Bounds(above=0.0, at_most=1.0)] = MARGINS.friction
     torque: Positive = 100.0
     weights: tuple[Positive, Positive, Positive] = (100.0, 10.0, 0.01)
     extension: Positive = 0.2
@@ -78,12 +80,14 @@ class Config:
     full: bool = False
     full_starts: Count = 20
     budget: Count = 5
-    pushes: tuple[Positive, ...] = (4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0)
-    heights: tuple[Positive, ...] = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1)
-    tilts: tuple[Positive, ...] = (0.01, 0.02, 0.04, 0.06)
+    pushes: tuple[Positive, ...] = (4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0, 30.0, 35.0, 40.0)
+    heights: tuple[Positive, ...] = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12)
+    tilts: tuple[Positive, ...] = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1)
     masses: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.3)
     delays: tuple[Positive, ...] = (0.002, 0.005, 0.01, 0.02, 0.05)
     speeds: tuple[Positive, ...] = (0.5, 0.7, 0.9)
+    shares: tuple[Positive, ...] = (0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
+    share_steps: Count = 20
     levels: tuple[Positive, ...] = (0.1, 0.3, 1.0)
     driven: tuple[Positive, ...] = (1e-3, 1e-1)
     filtered: Count = 5
@@ -115,6 +119,8 @@ def quick(config: Config) -> Config:
         masses=(0.05,),
         delays=(0.002,),
         speeds=(config.speed,),
+        shares=(config.share,),
+        share_steps=2,
         levels=(0.3,),
         driven=config.driven[:1],
         filtered=1,
@@ -171,7 +177,7 @@ _JUMPS = ("saltation", "reset")
 
 def found_gait(config: Config, speed: float) -> Gait:
     """The gait at a speed."""
-    margins = replace(MARGINS, clearance=config.clearance)
+    margins = replace(MARGINS, clearance=config.clearance, friction=config.share)
     return find(speed, friction=config.friction, torque=config.torque, margins=margins)
 
 
@@ -194,11 +200,13 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
     Raises what `find` raises for a speed without a gait.
     """
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
+        traded = in_order(workers, partial(_traded, config), config.shares, begin("shares"))
         gaits = searched(config, gait, workers, begin("speeds"))
         found = compared(config, gait, workers, begin("controllers"))
         estimated = on_estimates(config, gait, workers, begin("estimates"))
     summary = {
         "gaits": {f"{record['speed']:g}": record for record in gaits},
+        "shares": traded,
         "largest_push": {each.controller: each.limits["push"] for each in found},
         "step_height": {
             each.controller: 100.0 * min(each.limits["up"], each.limits["down"]) for each in found
@@ -212,8 +220,10 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
         first.draw(folder)
         ends = {n: kind.factor * max(getattr(config, kind.setting)) for n, kind in KINDS.items()}
         figures.draw_limits(folder / "figures/limits.png", found, ends)
+        shares.draw_shares(folder / "figures/shares.png", traded, config.share)
 
     printed = [
+        shares.share_table(traded),
         tables.gait_table(gaits),
         tables.limit_table(found, config.steps, config.budget),
         tables.estimate_table(estimated, config.filtered_steps),
@@ -237,6 +247,19 @@ def searched(
     others = [speed for speed in config.speeds if speed != gait.speed]
     found = in_order(workers, partial(_searched, config), others, tick)
     return sorted([tables.gait_record(gait), *found], key=lambda record: record["speed"])
+
+
+def _traded(config: Config, share: float) -> dict[str, Any]:
+    return shares.record(
+        found_gait(replace(config, share=share), config.speed),
+        share,
+        config.pushes,
+        config.heights,
+        weights=Weights(*config.weights),
+        torque=config.torque,
+        extension=config.extension,
+        steps=config.share_steps,
+    )
 
 
 def _searched(config: Config, speed: float) -> dict[str, Any]:

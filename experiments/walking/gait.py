@@ -27,7 +27,7 @@ from hybridctl.sensitivity.symmetry import Symmetry
 TIGHT = 1e-12
 KNEES = ("left_knee", "right_knee")
 BEND = (0.05, 1.5)  # of knees, rad: not through, and no further than a shin can fold
-MARGINS = Margins(clearance=0.03, friction=0.7, release=0.05)
+MARGINS = Margins(clearance=0.03, friction=0.4, release=0.05)
 STEP = (0.3, 1.2)  # how long a step may take, s
 POINTS = 5  # of collocation: with 4 the slow gait, whose errors grow by 77, closes to 5e-8 only
 

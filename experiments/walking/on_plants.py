@@ -20,7 +20,7 @@ from hybridctl.experiments.walking import figures
 from hybridctl.experiments.walking.biped_walk import in_order
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import SAMPLE, STRATEGIES, EstimateFeedback, Sensing
-from hybridctl.experiments.walking.gait import Gait, find
+from hybridctl.experiments.walking.gait import MARGINS, Gait, find
 from hybridctl.experiments.walking.walk import STANCES, scattered
 from hybridctl.robots import five_link
 from rich.console import Console
@@ -60,9 +60,11 @@ class Config:
 
     time_constants: of the contacts, s. starts, scatter, seed: how many starts in mid-step, with
     standard deviations in rad and m, rad/s and m/s. steps: to walk. speed: of the gait, m/s.
-    friction: of the ground. torque: the greatest, N m. weights: of torques in 1/(N m)^2, where
-    states are known and where they are estimated. level, driven: see `filtered.Sensing`; impacts
-    that last are a disturbance to a filter that takes them for instants.
+    friction: of the ground. share: of it that the gait may use; with less, feet come down faster,
+    which disturbs the filter for longer. torque: the greatest, N m. weights: of torques in 1/(N
+    m)^2, where states are known and where they are estimated. level, driven: see
+    `filtered.Sensing`; impacts that last are a disturbance to a filter that takes them for
+    instants.
     workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
@@ -73,6 +75,7 @@ class Config:
     steps: Count = 6
     speed: Positive = 0.7
     friction: Positive = 0.7
+    share: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.7
     torque: Positive = 100.0
     weights: tuple[Positive, Positive] = (0.01, 0.1)
     level: Positive = 0.3
@@ -190,7 +193,8 @@ def fallen(gait: Gait, sample: Sample, since: float) -> str:
 def run(config: Config, console: Console) -> Findings:
     """Walk under all controllers on all contacts."""
     with console.status("looking for the gait"):
-        gait = find(config.speed, friction=config.friction, torque=config.torque)
+        margins = replace(MARGINS, friction=config.share)
+        gait = find(config.speed, friction=config.friction, torque=config.torque, margins=margins)
         bench = Bench.of(config, gait)
     trials = [
         (constant, *case, number)

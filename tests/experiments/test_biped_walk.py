@@ -236,22 +236,29 @@ def test_cone_rows_before_a_landing_foretell_its_impulse(gait):
     assert len(cone.ConeModel(gait)(touchdown.mode_before, farther, u)[0]) == 3
 
 
-def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_known(
-    gait, tracks, designs
-):
-    """13 N s forwards: without the cone the right foot slides as it lands."""
+@pytest.mark.slow
+def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_known():
+    """13 N s forwards on a gait that lands at the edge of its cone; without it the foot slides."""
+    gait = biped_walk.found_gait(replace(CONFIG, share=0.7), CONFIG.speed)
+    lqr = controllers.design(gait, controllers.Weights(*CONFIG.weights))
+    tracks = controllers.Tracks.of(gait, lqr, STEPS, CONFIG.extension)
     found = {
         name: walks.walk(
-            gait,
-            tracks.policy(name, designs["saltation"], CONFIG.torque),
-            walks.pushed(gait, 13.0),
-            STEPS,
+            gait, tracks.policy(name, lqr, CONFIG.torque), walks.pushed(gait, 13.0), STEPS
         )
         for name in ("value", "cone")
     }
     assert (found["cone"].steps, found["cone"].reason) == (STEPS, "")
     assert found["value"].steps == 0
     assert "right slip+" in found["value"].reason
+
+
+def test_a_gait_with_room_in_its_cone_takes_a_push_that_makes_the_other_slip(gait, tracks, designs):
+    """The same push, and more than twice that of the gait that uses 70 % of friction."""
+    for impulse in (13.0, 20.0, -30.0):
+        policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
+        found = walks.walk(gait, policy, walks.pushed(gait, impulse), STEPS)
+        assert (found.steps, found.reason) == (STEPS, ""), impulse
 
 
 def test_a_foot_that_is_late_is_not_waited_for(gait, tracks, designs):
