@@ -6,6 +6,7 @@ from hybrid.samples import ROUNDING, ball, impact_times, line
 
 import hybridctl as hc
 from hybridctl import errors
+from hybridctl.hybrid.events import FINE_GAPS, may_dip
 
 
 def dip(centre, depth):
@@ -266,3 +267,11 @@ def test_the_guard_tolerance_moves_no_event_of_a_ball(tolerance):
     np.testing.assert_allclose(
         [e.time for e in traj.events], impact_times(1.0, 0.9, 6), rtol=0, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("lowest", np.random.default_rng(0).uniform(-0.99, 0.99, 20))
+def test_a_dip_is_looked_for_where_a_parabola_has_it(lowest):
+    """It is convex, so that no other gap between samples can hold a fall through zero."""
+    nodes = np.insert(np.cumsum(FINE_GAPS), 0, 0.0) - 1.0
+    found = may_dip((nodes - lowest) ** 2, 2.0 * (nodes - lowest), 1e-12)
+    assert np.flatnonzero(found).tolist() == [int(np.searchsorted(nodes, lowest)) - 1]

@@ -108,3 +108,15 @@ def test_the_tolerance_of_a_guard_is_relative_to_its_scale():
 def test_scales_are_positive_one_for_each_guard(scales):
     with pytest.raises(SystemDefinitionError, match="scales"):
         GuardSet(("wall",), lambda t, x, u: x, scales=np.array(scales))
+
+
+@pytest.mark.parametrize(("off", "held"), [(0.9, True), (1.1, False), (np.nan, False)])
+def test_what_is_tolerated_of_a_constraint_is_its_tolerance(off, held):
+    both = Held(("a", "b"), lambda x: x, np.array([1e-8, 1e-3]), ("m", "m/s"))
+    states = np.array([0.0, off * 1e-3]), np.array([-off * 1e-8, 0.0])
+    for x in states:
+        if held:
+            both.check("x0", "m", x)
+        else:
+            with pytest.raises(ConstraintViolatedError, match="is off what mode 'm' holds"):
+                both.check("x0", "m", x)

@@ -1,15 +1,21 @@
 """Runs that are taken past a jam: impulses without collision, against closed forms."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hybridctl.robots import ball
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.errors import BridgeWarning, InputError, JammingError
+from hybridctl.errors import BridgeWarning, InputError, JammingError, StepSizeError, ZenoError
+from hybridctl.hybrid.bridge import check_pole
+from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.mapped import Change
+from hybridctl.hybrid.mode import Outgoing
 from hybridctl.hybrid.system import MappedSystem
+from hybridctl.hybrid.trajectory import Arc
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 SPAN = (0.0, 0.1)
@@ -143,3 +149,52 @@ def test_a_system_that_is_mapped_has_the_bridges_of_the_one_inside(jammed):
     with pytest.warns(BridgeWarning):
         other = hc.simulate(mapped, ("slip-",), run.arcs[0](0.0), SPAN)
     np.testing.assert_allclose(other.final_state, run.final_state, atol=1e-9)
+
+
+def test_events_that_accumulate_are_no_reason_for_a_bridge():
+    bouncing = ball.system(ball.Parameters(slope=0.0, restitution=0.5))
+    with pytest.raises(ZenoError, match="accumulate"):
+        hc.simulate(bouncing, ("open",), [0.0, 0.1, 0.0, 0.0], (0.0, 2.0), min_dwell=1e-6)
+
+
+def test_a_bridge_after_other_events_goes_on_from_the_last_of_them():
+    """A clock of 5 ms: what came before the jam is kept, and each arc begins where one ends."""
+    clock = hc.SampledPolicy(lambda t, x: np.zeros(0), 5e-3)
+    system, x = rod()
+    with pytest.warns(BridgeWarning, match="jam"):
+        run = hc.simulate(system, ("slip-",), x, SPAN, clock)
+    first = next(event for event in run.events if event.bridged is not None)
+    assert first.index > 2
+    assert [arc.index for arc in run.arcs] == list(range(len(run.events) + 1))
+    for event, before, after in zip(run.events, run.arcs[:-1], run.arcs[1:], strict=True):
+        assert before.end == event.time == after.start
+        assert (before.mode, after.mode) == (event.mode_before, event.mode_after)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "values", "fired", "pole"),
+    [
+        ([1e-2, 1e-2], [0.5, -1.0], ("b",), True),  # far beyond zero where it fires
+        ([1e-2, 1e-2], [0.5, -1e-9], ("b",), False),
+        ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("a", "b"), True),  # steps have shrunk
+        ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("b",), False),  # alone: its own fall
+        ([1e-2, 1e-3, 1e-13], [0.5, 0.0], ("a", "b"), False),  # only the cut one is short
+    ],
+)
+def test_a_pole_of_the_forces_is_told_from_an_event(lengths, values, fired, pole):
+    guards = GuardSet(("a", "b"), lambda t, x, u: np.array(values))
+    mode = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: np.zeros(1))
+    away = lambda t, x, u: None  # noqa: E731
+    outgoing = Outgoing(guards, lambda fired: None, bridge=away)
+    system = hc.HybridSystem(lambda key: mode, lambda key: outgoing)
+    series = np.zeros((len(lengths), 8, 1))
+    starts = np.cumsum([0.0, *lengths])
+    arc = Arc(0, "m", mode.space, 0.0, float(starts[-1]), starts[:-1], np.array(lengths), series,
+              np.zeros((len(lengths), 8, 0)))  # fmt: skip
+    for bridges in (True, False):
+        run = SimpleNamespace(system=system, bridges=bridges)
+        if pole and bridges:
+            with pytest.raises(StepSizeError, match="guard 'b' has a pole"):
+                check_pole(run, arc, fired)
+        else:
+            check_pole(run, arc, fired)

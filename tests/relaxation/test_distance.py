@@ -33,6 +33,18 @@ def test_it_is_symmetric_and_obeys_the_triangle_inequality():
     assert 0.03 < check_metric(150) < 0.2
 
 
+def test_it_does_not_depend_on_where_the_floor_is():
+    x, c, level = ca.SX.sym("x", 2), 0.5, 3.0
+    air = hc.symbolic.Mode("air", x, [x[1], -1.0])
+    floor = hc.symbolic.Transition("air", "floor", x[0] - level, "air", [x[0], -c * x[1]])
+    raised = GluedSpace(hc.symbolic.hybrid_system([air], [floor]), ["air"])
+    plain, up = GluedSpace(ball(c), ["air"]), np.array([level, 0.0])
+    for a, b in random_states(20, seed=3).reshape(10, 2, 2):
+        wanted = plain.shortest("air", a, "air", b, 2).length
+        found = raised.shortest("air", a + up, "air", b + up, 2).length
+        assert abs(found - wanted) <= 2.0 * PROGRAMME
+
+
 @pytest.mark.slow
 def test_it_is_a_metric_on_three_thousand_triples():
     assert 0.05 < check_metric(3000) < 0.2

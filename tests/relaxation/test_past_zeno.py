@@ -19,6 +19,7 @@ def test_a_ball_comes_to_rest_at_the_predicted_time(c):
     (rest,) = [event for event in run.events if event.accumulation is not None]
     assert rest.accumulation == pytest.approx(accumulation(c), abs=2e-5)
     assert run.final_mode == (RESTING, "air", "floor")
+    assert run.outputs("force", end) == pytest.approx([1.0])  # the weight
     np.testing.assert_allclose(run.final_state, [0.0, 0.0], atol=1e-12)
 
 
@@ -58,6 +59,7 @@ def test_a_link_on_its_stop_is_that_of_the_locked_mode(c):
         (pendulum(0.0), "free", "stop", [0.3, 0.4, 0.0, 0.0]),
         (pendulum(0.5), "free", "stop", [-0.3, 0.4, 0.0, 0.0]),
         (bowl(0.6), "flight", "wall", [0.6, -0.8, 0.4, 0.2]),
+        (bowl(0.0), "flight", "wall", [0.6, -0.8, 0.4, 0.2]),
     ],
 )
 def test_rest_stays_at_rest(system, mode, name, x):

@@ -147,6 +147,30 @@ def test_sliding_on_two_guards_at_once():
     np.testing.assert_allclose(run.final_state, [0.0, 0.0], atol=1e-8)
 
 
+def test_the_weights_of_two_guards_that_depend_on_each_other():
+    """Shares 0.45, 0.3, 0.15 and 0.1, of a = 0.4 and b = 1/4, leave nothing of these fields."""
+    fields = {"++": [-1.0, -1.0], "+-": [-1.4, 1.0], "-+": [2.0, -1.5], "--": [5.7, 3.75]}
+    system = hc.hybrid.filippov(quadrants(fields))
+    corner = system.motion((SLIDING, "++", "x2", "x1")).corner
+    found = corner.inside(0.0, np.zeros(2), np.zeros(0))
+    assert min(np.abs(np.array(found) - [0.4, 0.25]).max(axis=1)) < 1e-12
+
+
+@pytest.mark.parametrize("landed", [[0.2, 1.0], [0.0, 0.0]], ids=["inside", "no inverse"])
+def test_a_guard_with_one_side_is_crossed(landed):
+    """Its reset leads inside the mode, or forgets: nothing pushes back from behind it."""
+    x = ca.SX.sym("x", 2)
+    mode = hc.symbolic.Mode("air", x, [x[1], -1.0])
+    shift, factor = landed
+    other = hc.symbolic.Mode("up", x, [1.0 + x[0], 0.5])
+    floor = hc.symbolic.Transition("air", "floor", x[0], "up", [x[0] + shift, -factor * x[1]])
+    system = hc.symbolic.hybrid_system([mode, other], [floor])
+    plain = hc.simulate(system, "air", [0.5, 0.0], (0.0, 2.0))
+    found = hc.simulate(hc.hybrid.filippov(system), "air", [0.5, 0.0], (0.0, 2.0))
+    assert [arc.mode for arc in found.arcs] == ["air", "up"]
+    np.testing.assert_allclose(found.final_state, plain.final_state, atol=1e-9)
+
+
 def leaving():
     """Four fields in space that attract to the axis, until x3 = 1, where x2 lets go downwards."""
     x = ca.SX.sym("x", 3)

@@ -15,6 +15,7 @@ from scipy.integrate import solve_ivp
 
 import hybridctl as hc
 from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics import ContactDynamics, Plane, contact_system
 from hybridctl.mechanics.impact import impact
@@ -317,8 +318,8 @@ def test_a_border_that_moves_and_is_pushed():
     ]
     guard = hc.Guard(
         "lands",
-        lambda t, x, u: x[0],
-        lambda t, x, u: GuardJacobian(np.array(0.0), row(1.0, 0.0), np.zeros(1)),
+        lambda t, x, u: x[0] + 0.2 * u[0],
+        lambda t, x, u: GuardJacobian(np.array(0.0), row(1.0, 0.0), row(0.2)),
     )
     system = hc.HybridSystem(modes, [hc.Transition("before", guard, reset, "after")])
     x0 = row(0.5, 0.5 * np.exp(-0.15))
@@ -348,3 +349,17 @@ def test_a_border_that_moves_and_is_pushed():
             np.testing.assert_allclose(found, predicted, atol=3e-5)
             sides.add(lin.jumps[0].order(lin.arcs[0].end @ dx, [du]))
     assert sides == {(0, 1), (1, 0)}
+
+    gain = row(0.4, -0.3)
+    grown = lambda t: x0[1] * np.exp(0.3 * t)  # noqa: E731
+    law = DifferentiableLaw(
+        lambda t, x: row(gain @ (x - row(0.5 - t, grown(t)))),
+        lambda t, x: gain[None],
+        lambda t, x: row(gain @ row(1.0, -0.3 * grown(t))),
+    )
+    nominal = hc.simulate(system, "before", x0, (0.0, 1.0), law, **TIGHT)
+    fed_back = hc.linearize(system, nominal, policy=law, **TIGHT)
+    for dx in np.random.default_rng(2).normal(size=(8, 2)):
+        moved = hc.simulate(system, "before", x0 + 1e-6 * dx, (0.0, nominal.end), law, **TIGHT)
+        found = (moved.final_state - nominal.final_state) / 1e-6
+        np.testing.assert_allclose(found, fed_back.derivative(dx), atol=3e-5)

@@ -1,7 +1,9 @@
 """Events that follow each other closely: the piecewise affine map against perturbed runs."""
 
 import pickle
+from itertools import product
 
+import casadi as ca
 import numpy as np
 import pytest
 from sensitivity.close_guards import BEFORE, CloseGuards
@@ -133,6 +135,24 @@ def test_pieces_are_those_of_the_orders():
         np.testing.assert_allclose(last, merged(start), rtol=1e-8, atol=1e-13)
         np.testing.assert_allclose(piece.matrix @ one, np.append(jump(dx), 1.0), atol=1e-15)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(jump))(dx), jump(dx))
+
+
+def test_an_order_that_no_deviation_changes_is_the_only_piece():
+    """Two walls in one direction: the farther one is met last, from wherever it starts."""
+    x, lag = ca.SX.sym("x", 2), 1e-4
+    modes = [
+        hc.symbolic.Mode((i, j), x, [-1.0 - 0.2 * i - 0.1 * j, 0.1 * x[0] + i - 0.5 * j])
+        for i, j in product((0, 1), repeat=2)
+    ]
+    walls = [hc.symbolic.Transition((0, j), "near", x[0], (1, j)) for j in (0, 1)]
+    walls += [hc.symbolic.Transition((i, 0), "far", x[0] + lag, (i, 1)) for i in (0, 1)]
+    system = hc.symbolic.hybrid_system(modes, walls)
+    run = hc.simulate(system, (0, 0), [0.1, 0.0], (0.0, 0.3), **TIGHT)
+    merged = hc.linearize(system, run, merge=1e-2, **TIGHT)
+    jump = merged.nearby_jump(merged.nearby[0])
+    assert [piece.order for piece in jump.pieces()] == [(0, 1)]
+    with pytest.raises(InputError, match=r"dx must have shape \(2,\)"):
+        jump.follow(np.zeros(3))
 
 
 def test_only_events_within_the_window_are_merged():

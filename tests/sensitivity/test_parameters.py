@@ -153,6 +153,27 @@ def test_simultaneous_guards_of_parameters():
     np.testing.assert_allclose(sensitivity.matrix, np.eye(2), atol=1e-9)
 
 
+def test_feedback_in_phantom_modes_is_that_of_the_system_alone():
+    """Two balls that hit at once, thrown back by the input besides: between the impacts it is that
+    of gains of its own. Without parameters and beside them deviations of the start do the same."""
+    x, u, p = ca.SX.sym("x", 4), ca.SX.sym("u"), ca.SX.sym("p")
+    air = hc.symbolic.Mode("air", x, [x[2], x[3], -1.0 - p, -1.0], u)
+    thrown = lambda v: -0.5 * v + 0.3 * u  # noqa: E731
+    one = hc.symbolic.Transition("air", "one", x[0], "air", [x[0], x[1], thrown(x[2]), x[3]])
+    two = hc.symbolic.Transition("air", "two", x[1], "air", [x[0], x[1], x[2], thrown(x[3])])
+    system, by = hc.symbolic.parametric_system([air], [one, two], {"weight": (p, 0.0)})
+    run = hc.simulate(system, "air", [1.0, 1.0, 0.0, 0.0], (0.0, 2.0), lambda t, x: [1.0], **RUN)
+    gain = np.array([[0.3, -0.5, 0.2, 0.4]])
+    gains, phantom = [gain] * len(run.arcs), lambda k, fired: 5.0 * gain
+    alone = hc.linearize(system, run, **RUN)
+    beside = parameter_sensitivity(system, run, by, **RUN).closed_loop(gains, phantom)
+    for dx in np.random.default_rng(0).normal(size=(4, 4)):
+        found = beside.derivative([0.0], dx)
+        wanted = alone.closed_loop(gains, phantom).derivative(dx)
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+        assert np.abs(found - alone.closed_loop(gains).derivative(dx)).max() > 1e-3
+
+
 def test_the_view_flows_as_the_system_does():
     system, derivatives = ball()
     run = run_of(system, policy=None)

@@ -59,6 +59,11 @@ def test_the_radius_is_where_the_error_is_a_tenth():
     assert check(range(2), (1e-9, 1e-4)) >= 2
 
 
+def test_a_leap_of_the_prediction_is_no_error_of_the_motion():
+    """Events 0.01 s apart: where another piece of the merged map begins, it leaps by some lag^2."""
+    check([28], (1e-2,))
+
+
 @pytest.mark.slow
 def test_the_radius_of_fifty_systems():
     assert check(range(50), (1e-9, 1e-6, 1e-4, 1e-2)) >= 50

@@ -53,6 +53,7 @@ def test_what_is_decided_is_how_a_map_grows(seed, n):
     assert seen <= high * (1.0 + 1e-3)
     if found.verdict == "stable":
         assert seen < 1.0
+        assert found.form.rate == high
     if found.ray is not None:
         x = found.ray.direction
         for _ in range(found.ray.periods):
@@ -203,6 +204,12 @@ def test_an_orbit_is_unstable_although_every_piece_is_stable():
     assert found.verdict == "unstable"
     assert grown
     assert max(largest(found)) < 0.95
+
+
+@pytest.mark.parametrize("dx", [[1.0], [1.0, 2.0, 3.0], np.ones((2, 3)), np.ones((2, 2, 2))])
+def test_a_deviation_of_another_dimension_is_refused(dx):
+    with pytest.raises(InputError, match=r"dx must have shape \(2,\) or \(m, 2\)"):
+        random_map(0, 2)(dx)
 
 
 def test_the_pieces_are_those_of_the_linearization():
