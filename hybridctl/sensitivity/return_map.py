@@ -36,6 +36,7 @@ _SAMPLES = 8
 _ON = 1e-9
 _HALVINGS = 8
 _LEAVING = 1e-6
+_SAME = 1e-6  # of field and guards, or of 1: by how much they may differ after a period
 _WINDOW, _SHARP = 1e-8, 1e-13  # s: guards that fire within it are one event
 
 
@@ -132,8 +133,9 @@ def periodic_orbit(
     they are told apart until the orbit is found.
 
     Raises `InputError` for bad arguments, too few crossings from x0, another mode after the
-    return, or others that fire with the guard of the section; `SimulationError` with all residuals
-    where it does not converge; and what `simulate` and `linearize` raise.
+    return, others that fire with the guard of the section, or a field that depends on time and is
+    another one after the return; `SimulationError` with all residuals where it does not converge,
+    or where it tends to rest; and what `simulate` and `linearize` raise.
     """
     returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
                        number("start", start), input, symmetry, rtol, atol)  # fmt: skip
@@ -153,6 +155,7 @@ def periodic_orbit(
             if returns.window != _WINDOW:
                 current = replace(returns, window=_WINDOW).at(x)
                 derivative = returns.derivative(current)
+            returns.check_orbit(current.trajectory, tolerance)
             return PeriodicOrbit(current, derivative, tuple(residuals), symmetry)
         found = returns.descend(x, _newton_step(derivative, off, symmetry), residuals[-1])
         if found is None and returns.window == _WINDOW:
@@ -215,6 +218,30 @@ class _Returns:
         if abs(height) > _ON * (1.0 + float(np.abs(x).max())):
             raise InputError(
                 f"x0 must lie on the section, but normal . (x0 - point) = {height:.3g}"
+            )
+
+    def check_orbit(self, run: HybridTrajectory, tolerance: float) -> None:
+        """Raise an error where what closes is no orbit: it goes on otherwise, or not at all."""
+        first, last, mode = run.arcs[0], run.arcs[-1], self.system.mode(self.mode)
+        x, ends = first(run.start), []
+        for t, u in ((run.start, first.input(run.start)), (run.end, last.input(run.end))):
+            ends.append(np.append(mode.field(t, x, u), mode.guards(t, x, u)))
+        change = float(np.abs(ends[1] - ends[0]).max())
+        if self.symmetry is None and change > _SAME * (1.0 + float(np.abs(ends[0]).max())):
+            raise InputError(
+                f"the motion closes after {run.end - run.start:.9g} s, but the system or the input "
+                f"is another one then: field and guards differ by {change:.3g}. section must be a "
+                "period of what depends on time"
+            )
+        size = max(
+            float(np.abs(arc.space.difference(arc(arc.start), arc(t))).max())
+            for arc in run.arcs
+            for t in np.linspace(arc.start, arc.end, _SAMPLES)
+        )
+        if isinstance(self.section, str | Section) and size <= 10.0 * tolerance:
+            raise SimulationError(
+                f"returns to the section tend to rest, not to an orbit: x = {x.tolist()} moves by "
+                f"{size:.3g} until the next one"
             )
 
     def at(self, x: Array) -> Linearization:

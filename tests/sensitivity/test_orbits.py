@@ -345,3 +345,38 @@ def test_an_orbit_under_a_periodic_input_is_the_driven_one():
     np.testing.assert_allclose(found.state, start, atol=1e-9)
     decay = np.exp(-0.6 * PERIOD)  # the determinant, by the trace of the field
     np.testing.assert_allclose(np.prod(found.multipliers.values).real, decay, rtol=1e-8)
+
+
+def driven(frequency=2.0):
+    """x'' = -x - 0.2 x' + cos(w t)."""
+    x, t = ca.SX.sym("x", 2), ca.SX.sym("t")
+    force = ca.cos(frequency * t)
+    mode = symbolic.Mode("go", x, [x[1], -x[0] - 0.2 * x[1] + force], time=t)
+    return symbolic.hybrid_system([mode], [])
+
+
+def test_a_flow_that_closes_in_another_phase_of_what_drives_it_is_no_orbit():
+    """Over any time a linear flow has a fixed point; it is an orbit after pi and 2 pi alone."""
+    amplitude = 1.0 / np.hypot(1.0 - 2.0**2, 0.2 * 2.0)
+    for period in (np.pi, 2.0 * np.pi):
+        x, v = periodic_orbit(driven(), "go", [0.0, 0.0], period).state
+        assert np.hypot(x, v / 2.0) == pytest.approx(amplitude, abs=1e-9)
+    with pytest.raises(InputError, match="section must be a period of what depends on time"):
+        periodic_orbit(driven(), "go", [0.0, 0.0], 1.0)
+    x, u = ca.SX.sym("x"), ca.SX.sym("u")
+    steady = symbolic.Mode("go", x, [u - x], u)
+    push = lambda t: [np.sin(2.0 * t)]  # noqa: E731
+    pushed = symbolic.hybrid_system([steady], [])
+    assert periodic_orbit(pushed, "go", [0.0], np.pi, input=push).period == np.pi
+    with pytest.raises(InputError, match="section must be a period"):
+        periodic_orbit(pushed, "go", [0.0], 1.0, input=push)
+
+
+@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # it comes to rest
+def test_returns_that_tend_to_rest_are_no_orbit():
+    """A ball that loses half its speed with each bounce comes back ever sooner."""
+    y, v = ca.SX.sym("y"), ca.SX.sym("v")
+    air = symbolic.Mode("air", [y, v], [v, -G])
+    floor = symbolic.Transition("air", "floor", y, "air", [y, -0.5 * v])
+    with pytest.raises(SimulationError, match="tend to rest"):
+        periodic_orbit(symbolic.hybrid_system([air], [floor]), "air", [0, 2.0], "floor", horizon=3)
