@@ -30,6 +30,10 @@ class BridgeWarning(HybridctlWarning):
     """A run goes past an instant at which its events cannot be resolved: see `Event.bridged`."""
 
 
+class RedundantConditionWarning(HybridctlWarning):
+    """Conditions of a task follow from others of it, and are left out."""
+
+
 class InputError(HybridctlError, ValueError):
     """An argument is wrong: its size, its type, its range, or a value that is not finite."""
 

@@ -38,6 +38,7 @@ HOME = {
         "control/trajectory/functions.py",
         "control/trajectory/hessian.py",
         "control/trajectory/orders.py",
+        "control/trajectory/redundant.py",
         "control/trajectory/solve.py",
         "control/trajectory/transcription.py",
         "formula.py",

@@ -144,7 +144,9 @@ def find(
     walker = five_link.system(friction)
     planned = task(walker, speed, torque=torque, margins=margins)
     begin = straight_guess(np.zeros((2, 14)) if noise is None else noise)
-    return Gait(walker, friction, speed, optimise(planned, begin))
+    step = optimise(planned, begin)
+    step.open_loop.required()
+    return Gait(walker, friction, speed, step)
 
 
 def _posture(x: float, left: tuple[float, float], right: tuple[float, float]) -> Array:

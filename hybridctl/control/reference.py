@@ -213,6 +213,17 @@ def held(arc: Arc) -> Feedforward:
     return lambda t: arc.input(float(min(max(t, arc.start), arc.end)))
 
 
+def continued(
+    trajectory: HybridTrajectory, inputs: Sequence[Feedforward], *, after: float
+) -> tuple[Arc, ...]:
+    """Each arc of a trajectory, continued by its own field for `after` s past its end."""
+    system, integrator = trajectory.known_system, Integrator(METHODS["DOP853"], 1e-9, 1e-9, np.inf)
+    return tuple(
+        _continued(system, integrator, [arc], inputs, before=0.0, after=after)
+        for arc in trajectory.arcs
+    )
+
+
 def _continued(
     system: HybridSystem,
     integrator: Integrator,

@@ -274,10 +274,11 @@ class HybridTrajectory:
         return {name: np.shape(value) for outputs in found for name, value in outputs.items()}
 
     def _outputs_of(self, arc: Arc, t: float) -> Mapping[str, Array]:
-        return self._known_system.mode(arc.mode).outputs(t, *arc.state_and_input(t))
+        return self.known_system.mode(arc.mode).outputs(t, *arc.state_and_input(t))
 
     @property
-    def _known_system(self) -> HybridSystem:
+    def known_system(self) -> HybridSystem:
+        """The system. Raises `InputError` for a run without it, such as one that was pickled."""
         if self.system is None:
             raise InputError(
                 "a run that was pickled or put together has no system; "
@@ -296,7 +297,7 @@ class HybridTrajectory:
         and for a run without its system.
         """
         if times is None:
-            return dataframe(self._known_system, [(arc, arc.times) for arc in self.arcs])
+            return dataframe(self.known_system, [(arc, arc.times) for arc in self.arcs])
         t = vector("times", times)
         if len(t) and not (self.start <= t[0] and t[-1] <= self.end and (np.diff(t) >= 0).all()):
             raise InputError(
@@ -304,7 +305,7 @@ class HybridTrajectory:
             )
         ends = np.array([arc.end for arc in self.arcs[:-1]])
         parts = np.split(t, t.searchsorted(ends, "left"))
-        return dataframe(self._known_system, list(zip(self.arcs, parts, strict=True)))
+        return dataframe(self.known_system, list(zip(self.arcs, parts, strict=True)))
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, names: Sequence[str] | None = None

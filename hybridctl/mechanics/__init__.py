@@ -11,7 +11,7 @@ from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.push import Wrench
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
+from hybridctl.mechanics.surfaces import Plane, Sphere, Stairs, Terrain
 from hybridctl.mechanics.system import closed_contacts, contact_system
 from hybridctl.mechanics.timestepping import time_stepping
 
@@ -24,6 +24,7 @@ __all__ = [
     "RobotStateSpace",
     "Rotor",
     "Sphere",
+    "Stairs",
     "Terrain",
     "Wrench",
     "closed_contacts",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridctl.checks import number, quoted, vector
 from hybridctl.errors import InputError
-from hybridctl.mechanics.surfaces import ByValue, Surface, Terrain
+from hybridctl.mechanics.surfaces import ByValue, Stairs, Surface, Terrain
 
 if TYPE_CHECKING:
     from hybridctl.mechanics.robot import Robot
@@ -70,10 +70,11 @@ class Contact(ByValue):
             ),
             "radius": number("radius", self.radius, at_least=0.0),
         }
-        if checked["radius"] and isinstance(self.surface, Terrain):
+        if checked["radius"] and isinstance(self.surface, Stairs | Terrain):
+            kind = type(self.surface).__name__
             raise InputError(
-                f"radius of contact {self.name!r} must be 0 on Terrain, whose function is a "
-                f"distance on the ground alone, got {quoted(self.radius)}"
+                f"radius of contact {self.name!r} must be 0 on {kind}, whose function is no "
+                f"distance everywhere, got {quoted(self.radius)}"
             )
         for what, value in checked.items():
             object.__setattr__(self, what, value)

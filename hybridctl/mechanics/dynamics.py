@@ -13,6 +13,7 @@ that threads can share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Literal, get_args
 
 import numpy as np
@@ -97,6 +98,7 @@ class ContactDynamics:
         self.contacts = checked_contacts(robot, contacts)
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
         self.on_several = member("on_several", on_several, get_args(OnSeveral))
+        self.expected: frozenset[Modes] = frozenset()
         self.restitution = np.array([contact.restitution for contact in self.contacts])
         self.bounces = bool(self.restitution.any())
         self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])
@@ -108,6 +110,15 @@ class ContactDynamics:
         self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
         self._in_space = all(len(tangents) == 2 for tangents in self.all.tangents)
         self._phases: dict[Modes, ContactPhase] = {}
+
+    def expecting(self, modes: frozenset[Modes]) -> ContactDynamics:
+        """These dynamics where, of several solutions of the law, the one in such `modes` is taken.
+
+        So a plan is followed through impacts and accelerations that its modes are to follow.
+        """
+        other = copy(self)
+        other.expected = modes
+        return other
 
     @property
     def has_expressions(self) -> bool:

@@ -116,7 +116,8 @@ def impact_of(
     problem = CoulombProblem(
         system.response, free, phase.tangents, friction, friction, (None,) * k, size
     )
-    solution = _solution(on_several or dynamics.on_several, problem, rows @ v)
+    expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected}
+    solution = _solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
     momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
@@ -147,11 +148,19 @@ def impact_of(
     return result
 
 
-def _solution(several: OnSeveral, problem: CoulombProblem, before: Array) -> CoulombSolution:
-    """The solution, or of several the one of greatest energy loss, from rates (r,) before."""
+def _solution(
+    several: OnSeveral, problem: CoulombProblem, before: Array, expected: set[Modes]
+) -> CoulombSolution:
+    """The solution, or of several the expected one, or that of greatest energy loss.
+
+    before (r,): rates. expected: states of the contacts.
+    """
     try:
         return solve(problem)
     except SeveralContactSolutionsError as error:
+        for solution in error.solutions:
+            if tuple(solution.modes) in expected:
+                return solution  # type: ignore[no-any-return]
         if several == "raise":
             raise
 

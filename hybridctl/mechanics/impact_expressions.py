@@ -1,10 +1,11 @@
-r"""Plastic impacts of a contact system as CasADi expressions, for given modes after them.
+r"""Impacts of a contact system as CasADi expressions, for given modes after them.
 
-.. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = 0,
+.. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = -e\, C v^-,
 
-with the rows C and the mix E of the modes after the impact, as in `mode_expressions`. That these
-are the modes which the impact law finds is for others to see to: impulses inside their cones, and
-contacts that let go with a rate that is not negative.
+with the rows C and the mix E of what contacts do in the impact, as of modes in `mode_expressions`,
+and Newton's coefficient e of normals, zero for tangents. That these are what the impact law finds
+is for others to see to: impulses inside their cones, and contacts that let go with a rate that is
+not negative.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class ImpactMap(NamedTuple):
 
 
 def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> ImpactMap:
-    """The impact after which the contacts are in `modes`, all of those that are closed at rest.
+    """The impact in which the contacts are in `modes`: those that are closed rebound or rest.
 
-    Contacts must not be redundant, and have no restitution.
+    Contacts must not be redundant. Thresholds of restitution are not looked at.
     """
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
@@ -50,7 +51,9 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
     push = by_mass(jacobian.T @ mix)
     held = jacobian[part.held, :]
     divide = gauss if part.slides else cholesky
-    impulses = -divide(held @ push)[0](held @ v)
+    rebound = [1.0 + contacts[i].restitution for i in part.closed]
+    rebound += [1.0] * (len(part.held) - len(rebound))
+    impulses = -divide(held @ push)[0](ca.DM(rebound) * (held @ v))
     after = v + push @ impulses
     return ImpactMap(x, ca.vertcat(q, after), mix @ impulses, jacobian @ after)
 

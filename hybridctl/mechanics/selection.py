@@ -7,7 +7,7 @@ Coulomb's law is solved for the accelerations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -59,9 +59,10 @@ def select_modes(
     result: list[str] = [OPEN] * len(proposed)
     problem = dynamics.problem(phase, rows)
     if holds:
-        _check_unique(problem)
+        if proposed not in dynamics.expected:
+            _check_unique(problem)
         return proposed
-    found = _solved(problem)
+    found = _solved(problem, phase.closed, dynamics.expected)
     scale = max(1.0, float(np.abs(found.rates).max()))
     for j, i in enumerate(phase.closed):
         tangents = phase.tangents[j]
@@ -168,16 +169,22 @@ def _of_modes() -> Iterator[None]:
         raise SeveralModesError(text, problem=error.problem, solutions=solutions) from None
 
 
-def _solved(problem: CoulombProblem) -> CoulombSolution:
-    """The solution of Coulomb's law; of several, the one in which most contacts stick.
+def _solved(
+    problem: CoulombProblem, closed: Sequence[int], expected: frozenset[Modes]
+) -> CoulombSolution:
+    """The solution of Coulomb's law; of several, an expected one, or that in which most stick.
 
-    That rule is for static friction above kinetic friction, where sticking and sliding can
-    both be possible.
+    The latter rule is for static friction above kinetic friction, where sticking and sliding can
+    both be possible. expected: modes of all contacts.
     """
     try:
         with _of_modes():
             return solve(problem)
     except SeveralModesError as error:
+        wanted = {tuple(modes[i] for i in closed) for modes in expected}
+        for solution in error.solutions:
+            if tuple(solution.modes) in wanted:
+                return solution  # type: ignore[no-any-return]
         count = [solution.modes.count(STICK) for solution in error.solutions]
         most = max(count)
         if count.count(most) > 1 or not (problem.static > problem.kinetic).any():

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, Indices, flag, function, number, vector
+from hybridctl.checks import Array, Indices, array, flag, function, number, vector
 from hybridctl.errors import InputError
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.tolerances import CLEARLY_TILTED, NO_MOTION
@@ -249,6 +249,55 @@ class Terrain(ByValue):
         found = [np.asarray(of_one(*each)) for each in zip(*points, strict=True)]
         shape = ((), (3,), (3, 3), (3, 3))[order]
         return np.array(found).reshape(len(points[0]), *shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Stairs(ByValue):
+    r"""Level treads along x, z = h(x) in the frame of its body, touched from above.
+
+    .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i \le x < e_{i+1} .
+
+    edges (n,): e_1 < .. < e_n, m. heights (n + 1,): of the treads from the one before e_1 on, m.
+    Risers are not touched: phi jumps where a point passes over an edge, and what runs into a riser
+    is then below the next tread.
+    """
+
+    edges: Any
+    heights: Any
+    curved = False
+
+    def __post_init__(self) -> None:
+        edges = array("edges", self.edges, (None,))
+        heights = array("heights", self.heights, (len(edges) + 1,))
+        if not (np.diff(edges) > 0.0).all():
+            raise InputError(f"edges must increase, got {edges.tolist()}")
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "heights", heights)
+
+    def tread(self, i: int) -> Plane:
+        """The plane of tread i, counted from 0."""
+        return Plane((0.0, 0.0, self.heights[i]), (0.0, 0.0, 1.0))
+
+    def expression(self, r: Expression) -> Expression:
+        """phi of the point r (3, 1)."""
+        rises = zip(self.edges.tolist(), np.diff(self.heights).tolist(), strict=True)
+        return r[2] - self.heights[0] - sum(rise * (r[0] >= edge) for edge, rise in rises)
+
+    def distance(self, r: Array) -> Array:
+        """z - h(x)."""
+        return np.asarray(r[:, 2] - self.heights[self.edges.searchsorted(r[:, 0], "right")])
+
+    def normal(self, r: Array) -> Array:
+        """Upwards."""
+        return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
+
+    def curvature(self, r: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(r), 3, 3))
+
+    def curvature_along(self, r: Array, direction: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(r), 3, 3))
 
 
 @lru_cache

@@ -179,7 +179,7 @@ def test_a_continued_arc_is_that_of_its_field():
     """Runge and Kutta's six steps over 0.05 s against the simulated phantom arc."""
     task = landing(torque=np.inf)
     u, state = np.array([5.0, -1.0]), ca.MX.sym("x", 4)
-    arc = ContinuedArc(("closed", "open"), state, lambda distance: ca.DM(u), 0.05, "late")
+    arc = ContinuedArc(0, ("closed", "open"), state, lambda distance: ca.DM(u), 0.05, "late")
     rows, limits = arc.values(task)
     assert [limit.name for limit in limits] == ["normal force of 'left' late"]
     mode = task.system.mode(("closed", "open"))

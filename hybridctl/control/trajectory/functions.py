@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridctl.control.trajectory.task import Task
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, STICK
 from hybridctl.mechanics.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.phase import contact_modes
@@ -23,7 +24,8 @@ Expression = Any
 class Limit:
     """One row of limits: its name and unit, and its bounds.
 
-    fades: whether the lower bound falls to zero over a phase, in proportion to what is left of it.
+    fades: whether the lower bound falls to zero over a phase, in proportion to what is left of it;
+    at its end, where the value vanishes, there is none.
     """
 
     name: str
@@ -38,9 +40,9 @@ class PhaseFunctions:
     """Functions of phase k.
 
     field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
-    wherever in the phase; gaps: x -> gaps (g,) of the contacts `open`. start: (x, u) -> values of
-    `start_limits`, where it begins; end: (x, u, du/dt) -> values of `end_limits`, where it ends.
-    held: x -> what the mode holds at zero. jump: x -> state after the end, None where it stays.
+    wherever in the phase; gaps: (x, s) -> gaps (g,) of the contacts `open`, where s of it is over.
+    start: (x, u) -> values of `start_limits`, where it begins; end: (x, u, du/dt) -> values of
+    `end_limits`, where it ends. jump: x -> state after the end, None where it stays.
     """
 
     field: Any
@@ -53,43 +55,38 @@ class PhaseFunctions:
     start_limits: tuple[Limit, ...]
     end: Any
     end_limits: tuple[Limit, ...]
-    held: Any
-    held_limits: tuple[Limit, ...]
     jump: Any
 
 
-def phase_functions(task: Task, k: int) -> PhaseFunctions:
-    """The functions of phase k of a task."""
+def phase_functions(
+    task: Task, k: int, implied: frozenset[tuple[int, str]] = frozenset()
+) -> PhaseFunctions:
+    """The functions of phase k of a task. implied: guards, by phase, that vanish with others."""
     system, phase = task.system, task.phases[k]
-    modes, dynamics = contact_modes(phase.mode), system.dynamics
-    mode = mode_field(system.robot, system.contacts, modes, stabilization=dynamics.stabilization)
+    mode = mode_on(task, k, contact_modes(phase.mode))
     x, u = mode.x, mode.u
     inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
     rate = ca.SX.sym("rate", u.numel())
-    starts, ends = _lifted(task, k, mode), _events(task, k, mode, rate)
-    jump = None
-    if task.closing(k):
-        after = task.mode_after(k)
-        impact = impact_map(system.robot, system.contacts, contact_modes(after))
-        jump = ca.Function("jump", [impact.x], [impact.after])
-        values = ca.Function("impact", [impact.x], [impact.impulses, impact.rates])
-        ends += _impacts(task, k, *values(x))
+    starts, ends = _lifted(task, k, mode), _events(task, k, mode, rate, implied)
+    jump = jump_of(task, k)
+    if jump is not None:
+        ends += _impacts(task, k, *jump(x)[1:])
+        jump = ca.Function("jump", [x], [jump(x)[0]])
     closed = closed_contacts(phase.mode)
     opened = [i for i in range(len(system.contacts)) if i not in closed]
-    gaps = ca.Function("all_gaps", [x, u], [mode.guards])(x, u)
+    share = ca.SX.sym("share")
+    leaving, going = (gaps_of(task, k, x, opened, left=left) for left in (True, False))
     return PhaseFunctions(
         ca.Function("field", [x, u], [mode.field]),
         ca.Function("cost", [x, u], [ca.SX(task.running_cost(x, u))]),
         ca.Function("inside", [x, u], [ca.vertcat(*(value for value, _ in inside))]),
         tuple(limit for _, limit in inside),
-        ca.Function("gaps", [x], [gaps[[_gap_guard(task, k, i) for i in opened]]]),
+        ca.Function("gaps", [x, share], [(1.0 - share) * leaving + share * going]),
         tuple(system.contacts[i].name for i in opened),
         ca.Function("start", [x, u], [ca.vertcat(*(value for value, _ in starts))]),
         tuple(limit for _, limit in starts),
         ca.Function("end", [x, u, rate], [ca.vertcat(*(value for value, _ in ends))]),
         tuple(limit for _, limit in ends),
-        ca.Function("held", [x], [held_rows(system.robot, system.contacts, modes, x)]),
-        _held_limits(task, k),
         jump,
     )
 
@@ -97,7 +94,45 @@ def phase_functions(task: Task, k: int) -> PhaseFunctions:
 Limited = tuple[Expression, Limit]
 
 
-def _held_limits(task: Task, k: int) -> tuple[Limit, ...]:
+def guard_names(task: Task, k: int) -> tuple[str, ...]:
+    """Names of the guards of phase k, in the order of their expressions."""
+    return task.system.outgoing(task.phases[k].mode).guards.names
+
+
+def mode_on(task: Task, k: int, modes: tuple[str, ...]) -> ModeField:
+    """The expressions of contacts in `modes` on the ground of phase k."""
+    rate = task.system.dynamics.stabilization
+    return mode_field(task.system.robot, task.contacts(k), modes, stabilization=rate)
+
+
+def gaps_of(
+    task: Task, k: int, x: Expression, contacts: list[int], *, left: bool = False
+) -> Expression:
+    """Gaps of some contacts over the ground of phase k, or over that which they leave."""
+    rows = task.system.robot, task.contacts(k, left=left)
+    modes = tuple(CLOSED if i in contacts else OPEN for i in range(len(rows[1])))
+    return held_rows(*rows, modes, x)[: len(contacts)]
+
+
+def jump_of(task: Task, k: int) -> Any:
+    """x -> state after the end of phase k, impulses (r,) and rates (r,); None where it stays."""
+    striking = task.striking(k)
+    if striking is None:
+        return None
+    impact = impact_map(task.system.robot, task.contacts(k), striking)
+    results = [impact.after, impact.impulses, impact.rates]
+    return ca.Function("impact", [impact.x], results)
+
+
+def held_at(task: Task, k: int, mode: ModeKey, state: Expression) -> Expression:
+    """What a mode holds at zero in a state, on the ground at the end of phase k."""
+    x = ca.SX.sym("x", task.system.space.nx)
+    rows = held_rows(task.system.robot, task.contacts(k), contact_modes(mode), x)
+    return ca.Function("held", [x], [ca.densify(rows)])(state)
+
+
+def held_limits(task: Task, k: int) -> tuple[Limit, ...]:
+    """Limits of what the mode of phase k holds."""
     held = task.system.mode(task.phases[k].mode).held
     if held is None:
         return ()
@@ -197,14 +232,26 @@ def _lifted(task: Task, k: int, mode: ModeField) -> list[Limited]:
     return rows
 
 
-def _events(task: Task, k: int, mode: ModeField, input_rate: Expression) -> list[Limited]:
-    """The guards that end a phase vanish, and fall."""
+def _events(
+    task: Task,
+    k: int,
+    mode: ModeField,
+    input_rate: Expression,
+    implied: frozenset[tuple[int, str]],
+) -> list[Limited]:
+    """The guards that end a phase vanish, and fall; what opens sticks without friction at last."""
     phase, rows = task.phases[k], list[Limited]()
     names = task.system.outgoing(phase.mode).guards.names
     for name in phase.ends:
         value = mode.guards[names.index(name)]
-        rows.append((value, Limit(f"guard {name!r}", _guard_unit(name), 0.0, 0.0)))
+        if (k, name) not in implied:
+            rows.append((value, Limit(f"guard {name!r}", _guard_unit(name), 0.0, 0.0)))
         rows.append(guard_fall(task, phase.mode, mode, name, input_rate))
+    for i in opening_contacts(task, k):
+        for tangent in task.system.dynamics.all.tangents[i].tolist():
+            if contact_modes(phase.mode)[i] == STICK:
+                name = f"friction of {task.system.contacts[i].name!r} at its release"
+                rows.append((mode.forces[tangent], Limit(name, "N", 0.0, 0.0)))
     return rows
 
 
@@ -224,13 +271,13 @@ def _guard_unit(name: str) -> str:
 
 
 def _impacts(task: Task, k: int, impulses: Expression, rates: Expression) -> list[Limited]:
-    """Impulses of contacts that are closed after an impact, rates of those it opens."""
-    after = task.mode_after(k)
-    modes = contact_modes(after)
+    """Impulses of contacts that press in an impact, rates of those it opens."""
+    modes = task.striking(k)
+    assert modes is not None
     rows: list[Limited] = []
-    for i in closed_contacts(after):
+    for i in closed_contacts(modes):
         rows += cone_limits(task, impulses, i, "N s", task.margins.impulse, modes[i])
-    for i in set(closed_contacts(task.phases[k].mode)) - set(closed_contacts(after)):
+    for i in set(closed_contacts(task.phases[k].mode)) - set(closed_contacts(modes)):
         name = f"normal rate of {task.system.contacts[i].name!r} after the impact"
         rows.append((rates[i], Limit(name, "m/s", task.margins.release)))
     return rows

@@ -28,12 +28,12 @@ from hybridctl.control.trajectory.functions import (
     Limited,
     cone_limits,
     guard_fall,
+    mode_on,
     opening_contacts,
     torque_limits,
 )
 from hybridctl.control.trajectory.task import Task
 from hybridctl.mechanics.impact_expressions import impact_map
-from hybridctl.mechanics.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
@@ -102,17 +102,17 @@ def _order(
     for i in fired:
         modes, impulses = _changed_too(task, k, modes, i), None
         if i not in opening:
-            impact = impact_map(system.robot, system.contacts, modes)
+            impact = impact_map(system.robot, task.contacts(k), modes)
             x, impulses = ca.Function("jump", [impact.x], [impact.after, impact.impulses])(x)
     pressing = [i for i, mode in enumerate(modes) if mode != "open" and i not in opening]
     rows: list[Limited] = []
     for i in pressing if impulses is not None else ():
         rows += cone_limits(task, impulses, i, "N s", margins.impulse, modes[i])
     if waiting:
-        forces = _field(task, modes)[1](x, inputs[0])
+        forces = _field(task, k, modes)[1](x, inputs[0])
         for i in pressing:
             rows += cone_limits(task, forces, i, "N", margins.force, modes[i])
-        rows += _falls(task, modes, [_guard_of(task, i, opening) for i in waiting], x, *inputs)
+        rows += _falls(task, k, modes, [_guard_of(task, i, opening) for i in waiting], x, *inputs)
     where = f" after {' then '.join(names)}"
     limits = tuple(_named(limit, where) for _, limit in rows)
     values = ca.vertcat(*(value for value, _ in rows))
@@ -125,6 +125,7 @@ def _guard_of(task: Task, i: int, opening: list[int]) -> str:
 
 def _falls(
     task: Task,
+    k: int,
     modes: tuple[str, ...],
     guards: list[str],
     x: Expression,
@@ -132,7 +133,7 @@ def _falls(
     input_rate: Expression,
 ) -> list[Limited]:
     """How guards fall in a mode."""
-    mode, rate = _expressions(task, modes), ca.SX.sym("rate", task.system.robot.nu)
+    mode, rate = mode_on(task, k, modes), ca.SX.sym("rate", task.system.robot.nu)
     rows = [guard_fall(task, modes, mode, name, rate) for name in guards]
     values = [value for value, _ in rows]
     falls = ca.Function("falls", [mode.x, mode.u, rate], values).call([x, u, input_rate])
@@ -150,11 +151,12 @@ def _changed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[st
 class ContinuedArc:
     """An arc that goes on past its event.
 
-    modes: of the contacts. state (nx, 1): where it goes on from. inputs: u (nu, 1) at a distance
-    from there, s. length: s, negative for back in time. where: for messages. opening: contacts
-    whose force vanishes at the event: beyond it they need not press.
+    phase: whose ground it has. modes: of the contacts. state (nx, 1): where it goes on from.
+    inputs: u (nu, 1) at a distance from there, s. length: s, negative for back in time. where: for
+    messages. opening: contacts whose force vanishes at the event: beyond it they need not press.
     """
 
+    phase: int
     modes: tuple[str, ...]
     state: Expression
     inputs: Callable[[float], Expression]
@@ -164,7 +166,7 @@ class ContinuedArc:
 
     def values(self, task: Task) -> tuple[Expression, tuple[Limit, ...]]:
         """Values (n, steps) of forces and inputs on the way, and their limits (n)."""
-        field, forces = _field(task, self.modes)
+        field, forces = _field(task, self.phase, self.modes)
         rows = self._rows(task, forces.size1_out(0))
         if rows is None:
             return ca.MX(0, _STEPS), ()
@@ -199,17 +201,11 @@ def _named(limit: Limit, suffix: str) -> Limit:
     return Limit(limit.name + suffix, limit.unit, limit.lower, limit.upper)
 
 
-def _field(task: Task, modes: tuple[str, ...]) -> tuple[Any, Any]:
-    """Functions (x, u) -> dx/dt and forces on all rows in given modes."""
-    mode = _expressions(task, modes)
+def _field(task: Task, k: int, modes: tuple[str, ...]) -> tuple[Any, Any]:
+    """Functions (x, u) -> dx/dt and forces on all rows in given modes, on the ground of phase k."""
+    mode = mode_on(task, k, modes)
     at = [mode.x, mode.u]
     return ca.Function("field", at, [mode.field]), ca.Function("forces", at, [mode.forces])
-
-
-def _expressions(task: Task, modes: tuple[str, ...]) -> ModeField:
-    system = task.system
-    rate = system.dynamics.stabilization
-    return mode_field(system.robot, system.contacts, modes, stabilization=rate)
 
 
 def sizes(limits: tuple[Limit, ...]) -> Array:

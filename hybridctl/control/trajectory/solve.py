@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -57,8 +58,58 @@ class Optimum:
     seconds: float
 
 
-def solve(programme: Programme, guess: Guess, max_iterations: int) -> Optimum:
-    """A local optimum near a guess.
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is: IPOPT's iteration, the cost, and the largest miss of a constraint.
+
+    sought: "optimum", or "violations" where there is none and what is in the way is looked for.
+    """
+
+    sought: str
+    iteration: int
+    cost: float
+    missed: float
+
+
+Tell = Callable[[Progress], None]
+
+
+class _Told(ca.Callback):
+    """What IPOPT calls after each iteration."""
+
+    def __init__(self, tell: Tell, sought: str, nlp: dict[str, Any], start: dict[str, Any]) -> None:
+        ca.Callback.__init__(self)
+        self._tell, self._sought, self._done = tell, sought, 0
+        self._bounds = start["lbg"], start["ubg"]
+        self._sizes = {"x": nlp["x"].numel(), "g": nlp["g"].numel(), "f": 1}
+        self.construct("told", {})
+
+    def get_n_in(self) -> int:
+        """As many as outputs of the solver."""
+        return int(ca.nlpsol_n_out())
+
+    def get_n_out(self) -> int:
+        """Whether to stop."""
+        return 1
+
+    def get_sparsity_in(self, i: int) -> Any:
+        """Of output i of the solver, such as "g" and its multipliers "lam_g"."""
+        return ca.Sparsity.dense(self._sizes.get(ca.nlpsol_out(i).removeprefix("lam_"), 0), 1)
+
+    def eval(self, arg: Sequence[ca.DM]) -> list[ca.DM]:
+        """Tell, and go on."""
+        at = {ca.nlpsol_out(i): value for i, value in enumerate(arg)}
+        g, (low, high) = np.array(at["g"]).ravel(), self._bounds
+        missed = float(np.maximum(low - g, g - high).max(initial=0.0))
+        self._tell(Progress(self._sought, self._done, float(at["f"]), missed))
+        self._done += 1
+        return [ca.DM(0)]
+
+
+def solve(
+    programme: Programme, guess: Guess, max_iterations: int, tell: Tell | None = None
+) -> Optimum:
+    """A local optimum near a guess. tell: called after each iteration.
 
     Raises `InfeasibleReferenceError` where there is none, with the constraints that cannot be met
     near the guess, and `SimulationError` where the search ends for another reason.
@@ -70,9 +121,10 @@ def solve(programme: Programme, guess: Guess, max_iterations: int) -> Optimum:
         {"x": programme.column, "f": programme.cost, "g": programme.constraints},
         {"x0": programme.start(guess), "lbx": low, "ubx": high, "lbg": least, "ubg": greatest},
         {"hess_lag": programme.hessian(), "ipopt.max_iter": max_iterations},
+        tell,
     )
     if stats["return_status"] not in _SOLVED:
-        missed = violations(programme, guess, max_iterations)
+        missed = violations(programme, guess, max_iterations, tell)
         if missed:
             raise InfeasibleReferenceError(
                 "the task cannot be done near this guess: " + "; ".join(map(str, missed[:8]))
@@ -86,7 +138,9 @@ def solve(programme: Programme, guess: Guess, max_iterations: int) -> Optimum:
     return Optimum(values, float(found["f"]), stats["iter_count"], perf_counter() - begun)
 
 
-def violations(programme: Programme, guess: Guess, max_iterations: int) -> list[Violation]:
+def violations(
+    programme: Programme, guess: Guess, max_iterations: int, tell: Tell | None = None
+) -> list[Violation]:
     """What is missed where all but the discretisation may be, by the least sum of |amounts|.
 
     Amounts are compared by the sizes 100 N, 0.1 m, 1 m/s, 1 rad and so on; the largest come first.
@@ -120,6 +174,8 @@ def violations(programme: Programme, guess: Guess, max_iterations: int) -> list[
             "ubg": greatest,
         },
         {"ipopt.max_iter": max_iterations},
+        tell,
+        "violations",
     )
     if stats["return_status"] not in _SOLVED:
         raise SimulationError(
@@ -158,7 +214,16 @@ def _reported(blocks: list[Block], missed: Array) -> list[Violation]:
     return [violation for _, violation in sorted(found, key=lambda pair: -pair[0])]
 
 
-def _ipopt(nlp: dict[str, Any], start: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+def _ipopt(
+    nlp: dict[str, Any],
+    start: dict[str, Any],
+    options: dict[str, Any],
+    tell: Tell | None,
+    sought: str = "optimum",
+) -> tuple[Any, Any]:
+    told = None if tell is None else _Told(tell, sought, nlp, start)
+    if told is not None:
+        options = options | {"iteration_callback": told}
     solver = ca.nlpsol("trajectory", "ipopt", nlp, _OPTIONS | options)
     found = solver(**start)
     return found, solver.stats()

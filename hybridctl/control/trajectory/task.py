@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,10 @@ from hybridctl.checks import array, count, function, instance, interval, member,
 from hybridctl.control.reference import per_event
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contact_states import CLOSED, STICK
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.surfaces import Surface
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.sensitivity.symmetry import Symmetry
 
@@ -25,6 +29,9 @@ class Phase:
 
     ends: names of guards of the mode; none for the last phase of a motion that ends at a time.
     duration: the least and the greatest, s. intervals: of collocation, each with `points` points.
+    ground: the piece of the ground that a contact has in this phase, by its name, in place of its
+    own surface; two for an open one, that which it leaves and that to which it goes: its gap is
+    then counted from the former to the latter, in proportion to what is over of the phase.
     """
 
     mode: ModeKey
@@ -33,6 +40,7 @@ class Phase:
     intervals: int = 10
     points: int = 4
     scheme: Literal["legendre", "radau"] = "legendre"
+    ground: Mapping[str, Surface | tuple[Surface, Surface]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         least, _ = interval("duration", self.duration)
@@ -52,9 +60,10 @@ class Margins:
     release: least normal rate of a contact that an impact opens, m/s. unload: least rate at which
     forces fall that end a phase, N/s; lift: least normal acceleration, under the input of the next
     phase, of contacts that open so, m/s^2. clearance: of open contacts, m: gaps are at least
-    4 s (1 - s) times this, s being the fraction of the phase that is over. approach: least rate at
-    which other guards fall that end a phase, in their unit per s. sliding: least speed of contacts
-    that slide, m/s.
+    4 s (1 - s) times this, s being the fraction of the phase that is over; those of contacts whose
+    force vanished where it began, which rise by the cube of the time, 256/27 s^3 (1 - s) times.
+    approach: least rate at which other guards fall that end a phase, in their unit per s. sliding:
+    least speed of contacts that slide, m/s.
     """
 
     force: float = 10.0
@@ -112,6 +121,9 @@ class Task:
     on smoothly beyond its ends. running_cost: an expression L(x, u) whose integral is added to
     final_cost, an expression like the value of a `Condition`.
 
+    Contacts with restitution rebound where they hit, so that they are open in the next phase;
+    approach is to be faster than their threshold.
+
     Contacts that close or open together may do so one by one in any order, inside the margins of
     impulses, forces, approach and unload. spread: by how much events may be early or late, s, one
     number or one for each phase that ends with guards: so far arcs go on past their events, and
@@ -142,8 +154,6 @@ class Task:
         instance("system", self.system, ContactSystem)
         if not self.system.dynamics.has_expressions:
             raise InputError("system must have expressions: few joints, surfaces that have them")
-        if any(contact.restitution for contact in self.system.contacts):
-            raise InputError("contacts must have no restitution, for impacts of given modes")
         phases = sequence("phases", self.phases)
         if not phases:
             raise InputError("phases must have at least one phase")
@@ -158,6 +168,8 @@ class Task:
             array("start", self.start, (self.system.space.nx,))
         if self.symmetry is not None:
             self.symmetry.check(self.system.space)
+        for k in range(len(phases)):
+            self.rebounding(k)
         count("degree", self.degree, at_least=0)
         per_event("spread", self.spread, sum(bool(phase.ends) for phase in phases))
         number("widen", self.widen, at_least=0.0)
@@ -166,8 +178,26 @@ class Task:
         guards = self.system.outgoing(phase.mode).guards.names
         for name in phase.ends:
             member(f"guard that ends phases[{k}]", name, guards)
+        for name, piece in phase.ground.items():
+            names = [contact.name for contact in self.system.contacts]
+            i = names.index(member(f"contact of ground of phases[{k}]", name, names))
+            if isinstance(piece, tuple) and i in closed_contacts(phase.mode):
+                raise InputError(
+                    f"ground of phases[{k}] must have one surface for {name!r}, which is closed"
+                )
         if not phase.ends and k < len(self.phases) - 1:
             raise InputError(f"phases[{k}] must end with a guard, as another phase follows")
+
+    def contacts(self, k: int, *, left: bool = False) -> tuple[Contact, ...]:
+        """The contacts with their ground in phase k; `left`: with that which open ones leave."""
+        pieces = self.phases[k].ground
+        found = []
+        for contact in self.system.contacts:
+            piece = pieces.get(contact.name, contact.surface)
+            if isinstance(piece, tuple):
+                piece = piece[0] if left else piece[1]
+            found.append(replace(contact, surface=piece))
+        return tuple(found)
 
     def mode_after(self, k: int) -> ModeKey | None:
         """The mode after phase k: of the next phase, or of the image of the first; None at the end.
@@ -186,9 +216,34 @@ class Task:
         lengths = per_event("spread", self.spread, sum(ends))
         return lengths[sum(ends[:k])] if ends[k] else 0.0
 
-    def closing(self, k: int) -> bool:
-        """Whether contacts close, with an impact, where phase k ends."""
-        after = self.mode_after(k)
+    def rebounding(self, k: int) -> tuple[int, ...]:
+        """The contacts that hit where phase k ends, and open again as they rebound.
+
+        Raises `InputError` where contacts with restitution are to stay closed.
+        """
+        after, ends = self.mode_after(k), self.phases[k].ends
+        hit = [i for i, c in enumerate(self.system.contacts) if f"{c.name} closes" in ends]
+        bounces = tuple(i for i in hit if self.system.contacts[i].restitution) if after else ()
+        for i in bounces:
+            if i in closed_contacts(after):
+                raise InputError(
+                    f"contact {self.system.contacts[i].name!r} rebounds where phases[{k}] ends, so "
+                    f"that it must be open after it, got {after}"
+                )
+        return bounces
+
+    def striking(self, k: int) -> tuple[str, ...] | None:
+        """What contacts do in the impact that ends phase k, None where nothing hits.
+
+        Those that rebound press; with friction they stick while they do.
+        """
+        after, rebounding = self.mode_after(k), self.rebounding(k)
         if after is None:
-            return False
-        return bool(set(closed_contacts(after)) - set(closed_contacts(self.phases[k].mode)))
+            return None
+        closing = set(closed_contacts(after)) - set(closed_contacts(self.phases[k].mode))
+        if not closing and not rebounding:
+            return None
+        return tuple(
+            (STICK if self.system.contacts[i].rough else CLOSED) if i in rebounding else mode
+            for i, mode in enumerate(contact_modes(after))
+        )

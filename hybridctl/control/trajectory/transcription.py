@@ -19,6 +19,9 @@ from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
     Limit,
     PhaseFunctions,
+    gaps_of,
+    held_at,
+    held_limits,
     length_unit,
     opening_contacts,
     phase_functions,
@@ -27,6 +30,7 @@ from hybridctl.control.trajectory.hessian import ColumnFunction, hessian
 from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.system import closed_contacts
 
 Expression = Any
 Guess = Callable[[int, float], Array]
@@ -79,7 +83,7 @@ class Programme:
     """The variables of all phases, the common margin, the cost, and the blocks of constraints.
 
     margin: of the orders of touch (1, 1), see `Task.widen`. mapped: what all these see of functions
-    at the points of phases.
+    at the points of phases. fields: (x, u) -> dx/dt of each.
     """
 
     task: Task
@@ -88,6 +92,7 @@ class Programme:
     cost: Expression
     blocks: tuple[Block, ...]
     mapped: tuple[ColumnFunction, ...]
+    fields: tuple[Any, ...]
 
     @property
     def column(self) -> Expression:
@@ -127,18 +132,36 @@ class Programme:
         return np.concatenate(low), np.concatenate(high)
 
     def start(self, guess: Guess) -> Array:
-        """Variables (n,) from states at (phase, fraction), without inputs."""
+        """Variables (n,) from states at (phase, fraction), under inputs that hold them best."""
         parts = []
-        for k, (phase, v) in enumerate(zip(self.task.phases, self.variables, strict=True)):
+        for k, (phase, field) in enumerate(zip(self.task.phases, self.fields, strict=True)):
             fractions = np.linspace(0.0, 1.0, phase.intervals + 1), point_fractions(phase)
             parts += [np.array([guess(k, s) for s in group]).ravel() for group in fractions]
-            parts += [np.zeros(v.inputs.numel()), np.array([0.5 * sum(phase.duration)])]
+            inputs = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
+            inputs[0] = _holding(self.task, field, guess(k, 0.5))
+            parts += [inputs.ravel(), np.array([0.5 * sum(phase.duration)])]
         return np.concatenate([*parts, np.zeros(1)])
+
+
+def _holding(task: Task, field: Any, x: Array) -> Array:
+    """The input (nu,) under which a state, at rest, is accelerated least."""
+    robot = task.system.robot
+    rest, u = np.append(x[: robot.nq], np.zeros(robot.nv)), ca.SX.sym("u", robot.nu)
+    slope = ca.Function("slope", [u], [ca.jacobian(field(rest, u), u)])
+    free, by_input = field(rest, np.zeros(robot.nu)), slope(np.zeros(robot.nu))
+    push, fall = (np.array(part)[robot.nq :] for part in (by_input, free))
+    found = -np.linalg.lstsq(push, fall, rcond=1e-6)[0].ravel()
+    return np.asarray(np.clip(found, -task.torque, task.torque))
+
+
+def point_places(phase: Phase) -> Array:
+    """Where the points of collocation are, as fractions of their interval (d,)."""
+    return np.array(ca.collocation_points(phase.points, phase.scheme))
 
 
 def point_fractions(phase: Phase) -> Array:
     """When the points of collocation are, as fractions of the phase (N d,)."""
-    roots = np.array(ca.collocation_points(phase.points, phase.scheme))
+    roots = point_places(phase)
     return np.asarray((np.arange(phase.intervals)[:, None] + roots).ravel() / phase.intervals)
 
 
@@ -147,10 +170,10 @@ def input_basis(fractions: Array, degree: int) -> Array:
     return np.asarray(chebvander(2.0 * fractions - 1.0, degree).T)
 
 
-def transcribe(task: Task) -> Programme:
-    """The programme of a task."""
+def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) -> Programme:
+    """The programme of a task. implied: guards, by phase, that vanish with others there."""
     variables = tuple(_variables(task, k) for k in range(len(task.phases)))
-    functions = [phase_functions(task, k) for k in range(len(task.phases))]
+    functions = [phase_functions(task, k, implied) for k in range(len(task.phases))]
     blocks, mapped = list[Block](), list[ColumnFunction]()
     cost: Expression = ca.MX(0.0)
     for k, (v, f) in enumerate(zip(variables, functions, strict=True)):
@@ -169,10 +192,15 @@ def transcribe(task: Task) -> Programme:
     cost -= task.widen * margin
     total = sum(v.duration for v in variables)
     first = variables[0].knots[:, 0]
-    blocks += _boundary(task, functions[0], first, ends[-1], total)
+    blocks += boundary(task, first, ends[-1])
+    for condition in task.conditions:
+        value = condition.value(first, ends[-1], total)
+        limit = Limit(condition.name, condition.unit, condition.lower, condition.upper)
+        blocks.append(Block(value, (limit,)))
     if task.final_cost is not None:
         cost += task.final_cost(first, ends[-1], total)
-    return Programme(task, variables, margin, cost, tuple(blocks), tuple(mapped))
+    fields = tuple(f.field for f in functions)
+    return Programme(task, variables, margin, cost, tuple(blocks), tuple(mapped), fields)
 
 
 def _variables(task: Task, k: int) -> PhaseVariables:
@@ -213,7 +241,7 @@ def _phase(
         mapped.append(inside)
         blocks.append(block)
     if f.open:
-        gaps = ColumnFunction.over(f.gaps, v.points)
+        gaps = ColumnFunction.over(f.gaps, v.points, ca.DM(at).T)
         mapped.append(gaps)
         blocks.append(_clearance(task, k, f, gaps, at))
     if f.start_limits:
@@ -243,12 +271,17 @@ def _inside(
     mapped = ColumnFunction.over(f.inside, ca.horzcat(v.points, v.knots), u)
     left = [(1.0 - at) ** limit.fades for limit in f.inside_limits]
     lower = np.array([[limit.lower] for limit in f.inside_limits]) * left
+    lower[np.ix_([limit.fades for limit in f.inside_limits], at == 1.0)] = -np.inf
     return mapped, Block(mapped.values, f.inside_limits, k, at, lower)
 
 
 def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: Array) -> Block:
-    """Gaps of open contacts, above a parabola over the phase."""
-    lower = np.tile(4.0 * task.margins.clearance * at * (1.0 - at), (len(f.open), 1))
+    """Gaps of open contacts, above a parabola over the phase; of those just let go, a quartic."""
+    names = [contact.name for contact in task.system.contacts]
+    let_go = [names[i] for i in (opening_contacts(task, k - 1) if k else ())]
+    high, late = 4.0 * at * (1.0 - at), 256.0 / 27.0 * at**3 * (1.0 - at)
+    lower = np.array([task.margins.clearance * (late if n in let_go else high) for n in f.open])
+    lower[:, at == 1.0] = -np.inf
     limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
     return Block(gaps.values, limits, k, at, lower)
 
@@ -266,7 +299,7 @@ def _events_apart(
 
     x, rate = v.knots[:, -1], _last_rate(v)
     modes, opening = contact_modes(task.phases[k].mode), opening_contacts(task, k)
-    arcs = [ContinuedArc(modes, x, ahead, spread, "late", opening)]
+    arcs = [ContinuedArc(k, modes, x, ahead, spread, "late", opening)]
     for order in orders(task, k, x, ahead(0.0), rate):
         if order.limits:
             values = order.values - ca.DM(sizes(order.limits)) * margin
@@ -274,8 +307,8 @@ def _events_apart(
         if order.waiting:
             between = f"after {' then '.join(order.contacts)}"
             arcs += [
-                ContinuedArc(order.modes, order.state, ahead, spread, between, opening),
-                ContinuedArc(order.modes, order.state, ahead, -spread, between, opening),
+                ContinuedArc(k, order.modes, order.state, ahead, spread, between, opening),
+                ContinuedArc(k, order.modes, order.state, ahead, -spread, between, opening),
             ]
     if k + 1 < len(variables):
         w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
@@ -283,7 +316,7 @@ def _events_apart(
         def back(distance: float) -> Expression:
             return _input_at(w, distance / w.duration)
 
-        arcs.append(ContinuedArc(modes, w.knots[:, 0], back, -spread, "early"))
+        arcs.append(ContinuedArc(k + 1, modes, w.knots[:, 0], back, -spread, "early"))
     for arc in arcs if spread else ():
         values, limits = arc.values(task)
         if limits:
@@ -325,23 +358,17 @@ def _coordinates(task: Task) -> list[tuple[str, str]]:
     ]
 
 
-def _boundary(
-    task: Task, functions: PhaseFunctions, first: Expression, last: Expression, total: Expression
-) -> list[Block]:
-    """The start, how the motion closes, and conditions."""
+def boundary(task: Task, first: Expression, last: Expression) -> list[Block]:
+    """The start, and how the motion closes."""
     names, blocks = _coordinates(task), list[Block]()
     if task.start is not None:
         off = first - ca.DM(np.asarray(task.start, dtype=np.float64))
         limits = tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in names)
         blocks.append(Block(off, limits))
-    elif task.symmetry is None and functions.held_limits:
-        blocks.append(Block(functions.held(first), functions.held_limits, 0))
+    elif task.symmetry is None and (limits := held_limits(task, 0)):
+        blocks.append(Block(held_at(task, 0, task.phases[0].mode, first), limits, 0))
     if task.symmetry is not None:
         blocks += _closing(task, first, last)
-    for condition in task.conditions:
-        value = condition.value(first, last, total)
-        limit = Limit(condition.name, condition.unit, condition.lower, condition.upper)
-        blocks.append(Block(value, (limit,)))
     return blocks
 
 
@@ -356,7 +383,23 @@ def _closing(task: Task, first: Expression, last: Expression) -> list[Block]:
     across = (np.eye(len(names)) - free @ np.linalg.pinv(free))[fixed]
     limits = tuple(Limit(f"closing: {names[i][0]}", names[i][1], 0.0, 0.0) for i in fixed)
     blocks = [Block(ca.DM(across) @ gap, limits)]
-    if free.shape[1] and task.start is None:
-        origin = tuple(Limit(f"start along {n!r}", "m", 0.0, 0.0) for n in task.symmetry.free)
-        blocks.append(Block(ca.DM(free.T) @ first, origin, hard=True))
+    if task.start is None:
+        ways = zip(task.symmetry.free, free.T, strict=True)
+        blocks += [_origin(task, name, way, first) for name, way in ways]
     return blocks
+
+
+def _origin(task: Task, name: str, way: Array, first: Expression) -> Block:
+    """The start along a free direction: zero, or where the first closed contact touches.
+
+    The latter if the gap of that contact changes along it.
+    """
+    limits = (Limit(f"start along {name!r}", "m", 0.0, 0.0),)
+    closed = closed_contacts(task.phases[0].mode)
+    if closed:
+        x = ca.SX.sym("x", len(way))
+        gap = gaps_of(task, 0, x, list(closed[:1]))
+        f = ca.Function("gap", [x], [gap, ca.jtimes(gap, x, ca.DM(way))])
+        if abs(float(f(np.linspace(0.1, 1.0, len(way)))[1])) > 1e-9:
+            return Block(f(first)[0], limits, hard=True)
+    return Block(ca.DM(way).T @ first, limits, hard=True)

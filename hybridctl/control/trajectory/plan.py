@@ -1,0 +1,324 @@
+"""A plan as a hybrid trajectory, and how well it closes: open loop, and under its own feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebder, chebval
+from scipy.linalg import expm
+
+from hybridctl.checks import Array
+from hybridctl.control.gains import GainCurve
+from hybridctl.control.laws import input_limits, tracking_law
+from hybridctl.control.reference import continued
+from hybridctl.control.trajectory.functions import jump_of
+from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.transcription import Programme, point_places
+from hybridctl.errors import SimulationError
+from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.model import ModeModel
+from hybridctl.hybrid.policy import History, Policy
+from hybridctl.hybrid.series import FRACTIONS
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.sensitivity.variation import coefficients
+
+_LATE = 0.05  # of the duration: how long an event is waited for past its planned time
+_SPLIT = 1e-3  # s: how far apart events may come that are one in a plan
+_KNOTS = 4  # of a gain in each interval of collocation
+_OFF = 0.1  # rad or m, and rad/s or m/s tenfold: what is worth the largest planned input
+
+
+@dataclass(frozen=True, eq=False)
+class InputCurve:
+    """A polynomial in time on [start, start + length], and beyond: u (nu,).
+
+    coefficients (p + 1, nu): in Chebyshev's basis on that interval.
+    """
+
+    start: float
+    length: float
+    coefficients: Array
+
+    def __call__(self, t: float) -> Array:
+        """u (nu,) at time t."""
+        return np.asarray(chebval(self._place(t), self.coefficients))
+
+    def rate(self, t: float) -> Array:
+        """The derivative (nu,) at time t, 1/s."""
+        return np.asarray(2.0 / self.length * chebval(self._place(t), self._slopes))
+
+    def _place(self, t: float) -> float:
+        return 2.0 * (t - self.start) / self.length - 1.0
+
+    @cached_property
+    def _slopes(self) -> Array:
+        return np.asarray(chebder(self.coefficients))
+
+
+@dataclass(frozen=True, eq=False)
+class Feedforwards:
+    """A policy without feedback: the curve of as many events of guards as there have been."""
+
+    curves: tuple[InputCurve, ...]
+
+    def law(self, history: History) -> InputLaw:
+        """The curve as a law; the last goes on."""
+        done = sum(bool(event.guards) for event in history.events)
+        curve = self.curves[min(done, len(self.curves) - 1)]
+        none = np.zeros((curve.coefficients.shape[1], len(history.state)))
+        return DifferentiableLaw(
+            lambda t, x: curve(t), lambda t, x: none, lambda t, x: curve.rate(t)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanTracking:
+    """A policy that tracks each arc of a plan by a gain of its own, and its inputs.
+
+    It goes on to the next arc when an event leads to the mode of that, whatever its guards. arcs:
+    of the plan, each going on past its event by its own inputs for a while, and held from there on.
+    limits (2, nu): of the input, or None.
+    """
+
+    arcs: tuple[Arc, ...]
+    gains: tuple[GainCurve, ...]
+    limits: Array | None = None
+
+    @staticmethod
+    def along(
+        plan: HybridTrajectory, curves: Sequence[InputCurve], torque: float = np.inf
+    ) -> PlanTracking:
+        """The LQR of each arc by itself: 0.1 rad or m off is worth the largest planned input.
+
+        So is 1 rad/s or m/s. curves: the inputs. torque: the greatest absolute input, N m.
+        """
+        system, late = plan.known_system, _LATE * (plan.end - plan.start)
+        nu = plan.arcs[0].inputs.shape[2]
+        largest = max(float(np.abs(arc.input(arc.times)).max(initial=0.0)) for arc in plan.arcs)
+        off = np.repeat([_OFF, 10.0 * _OFF], plan.arcs[0].space.ndx // 2)
+        weights = np.diag(off**-2.0), np.eye(nu) / (largest or 1.0) ** 2
+        gains = tuple(_gains(system.mode(arc.mode), arc, *weights) for arc in plan.arcs)
+        limits = input_limits(np.full(nu, torque), nu) if np.isfinite(torque) else None
+        arcs = continued(plan, curves, after=late)
+        return PlanTracking(arcs, gains, limits)
+
+    def law(self, history: History) -> InputLaw:
+        """Feedforward and feedback on an arc."""
+        k = 0
+        for event in history.events:
+            k += k + 1 < len(self.arcs) and event.mode_after == self.arcs[k + 1].mode
+        return tracking_law(self.arcs[k], self.gains[k], self.limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Closing:
+    """How a simulation follows a plan.
+
+    run: None where it ended in an error. mismatch: the largest entry by which its states before
+    each event, and at the end, differ from the planned ones, relative to 1 + |x|; infinite where
+    its events are others. problem: why it does not close, empty where it does.
+    """
+
+    run: HybridTrajectory | None
+    mismatch: float
+    problem: str
+
+    @property
+    def closes(self) -> bool:
+        """Whether it has the planned events, with states within the tolerance."""
+        return not self.problem
+
+    def required(self) -> HybridTrajectory:
+        """The run. Raises `SimulationError` where it does not close, with the reason."""
+        if self.run is None or self.problem:
+            raise SimulationError(self.problem)
+        return self.run
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a programme found, as a trajectory of the system.
+
+    motion: its states are polynomials through points of collocation. system: that of the task, in
+    which impacts and modes have their planned outcome where several obey the law. planned (k, nx):
+    states before each event, and at the end.
+    """
+
+    task: Task
+    system: ContactSystem
+    motion: HybridTrajectory
+    curves: tuple[InputCurve, ...]
+    planned: Array
+
+    def closing(self, policy: Policy, tolerance: float, options: dict[str, float]) -> Closing:
+        """How it is followed under a policy."""
+        try:
+            run = self._run(policy, options)
+        except (SimulationError, ValueError) as error:
+            return Closing(None, np.inf, f"the simulation fails: {error}")
+        passed = self._passed(run.guard_events)
+        if passed is None:
+            seen = [(event.guards, event.mode_after) for event in run.guard_events]
+            due = [(phase.ends, phase.mode) for phase in self.task.phases]
+            problem = (
+                "the simulation does not follow the task: its events, with the modes after them, "
+                f"are {seen}, of phases that end with and have {due}; wider margins or more "
+                "intervals help"
+            )
+            return Closing(run, np.inf, problem)
+        reached = [event.state_before for event in passed]
+        reached += [run.final_state] * (len(self.planned) - len(reached))
+        off = float((np.abs(reached - self.planned) / (1.0 + np.abs(self.planned))).max())
+        if off <= tolerance:
+            return Closing(run, off, "")
+        problem = (
+            f"simulated states differ from planned ones by {off:.3g}, more than tolerance = "
+            f"{tolerance:.3g}: more intervals or points of collocation are needed"
+        )
+        return Closing(run, off, problem)
+
+    def tracking(self) -> PlanTracking:
+        """Feedback inside the torque of the task."""
+        return PlanTracking.along(self.motion, self.curves, self.task.torque)
+
+    def _passed(self, events: Sequence[Event]) -> list[Event] | None:
+        """The first of the events that lead to each planned mode, for phases that end with any.
+
+        None where they are not these, in their order. What comes together in the plan may come one
+        by one at a simulation's accuracy, and a foot that sticks may slip as its force vanishes:
+        other events are let pass that come up to `_SPLIT` before or after.
+        """
+        found, before, done = list[Event](), list[Event](), -np.inf
+        ending = [k for k, phase in enumerate(self.task.phases) if phase.ends]
+        for event in events:
+            if not before and event.time - done <= _SPLIT:
+                continue
+            before.append(event)
+            if len(found) == len(ending):
+                return None
+            k = ending[len(found)]
+            after = self.task.mode_after(k)
+            closing = {name for name in self.task.phases[k].ends if name.endswith(" closes")}
+            fired = {name for one in before for name in one.guards}
+            if event.mode_after == after or (after is None and closing <= fired):
+                if event.time - before[0].time > _SPLIT:
+                    return None
+                found.append(before[0])
+                before, done = [], event.time
+        return found if len(found) == len(ending) and not before else None
+
+    def _run(self, policy: Policy, options: dict[str, float]) -> HybridTrajectory:
+        """The run until the last event or the end."""
+        task, last = self.task, self.curves[-1]
+        end = last.start + last.length
+        events = sum(bool(phase.ends) for phase in task.phases)
+        late = _LATE * end if task.phases[-1].ends else 0.0
+
+        def terminal(event: Event) -> bool:
+            return late > 0.0 and event.index + 1 == events
+
+        return simulate(
+            self.system,
+            task.phases[0].mode,
+            self.motion(0.0),
+            (0.0, end + late),
+            policy,
+            terminal=terminal,
+            **options,  # type: ignore[arg-type]
+        )
+
+
+def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
+    """The Riccati equation back along an arc, over steps with constant coefficients."""
+    times = np.unique(np.linspace(arc.breaks, arc.breaks + arc.lengths, _KNOTS + 1))
+    n, nu = len(q), len(r)
+    value, gains = q, []
+    for start, end in zip(times[-2::-1], times[:0:-1], strict=True):
+        h = float(end - start)
+        c = coefficients(mode, float(start), *arc.state_and_input(float(start)))
+        both = expm(h * np.vstack([np.hstack([c.state, c.input]), np.zeros((nu, n + nu))]))
+        phi, gamma = both[:n, :n], both[:n, n:]
+        gain = np.linalg.solve(h * r + gamma.T @ value @ gamma, gamma.T @ value @ phi)
+        value = h * q + phi.T @ value @ (phi - gamma @ gain)
+        gains.append(gain)
+    return GainCurve(times[:-1], np.array(gains[::-1]))
+
+
+def planned(programme: Programme, values: Array) -> Plan:
+    """The plan in the variables (n,) of a programme."""
+    task, system = programme.task, _expecting(programme.task)
+    nodes, curves = _unpacked(programme, values)
+    arcs = [_arc(system, task, k, *each) for k, each in enumerate(zip(nodes, curves, strict=True))]
+    before = np.array([states[-1, -1] for states in nodes])
+    events = [_event(task, k, arcs, curves) for k in range(len(arcs) - 1)]
+    return Plan(task, system, HybridTrajectory(tuple(arcs), tuple(events), system), curves, before)
+
+
+def _expecting(task: Task) -> ContactSystem:
+    """The system, of which impacts and modes have the planned outcome where several obey."""
+    known = (f(k) for k in range(len(task.phases)) for f in (task.mode_after, task.striking))
+    modes = frozenset(contact_modes(mode) for mode in known if mode is not None)
+    return ContactSystem(task.system.dynamics.expecting(modes))
+
+
+def _unpacked(programme: Programme, values: Array) -> tuple[list[Array], tuple[InputCurve, ...]]:
+    """States (N, d + 2, nx) at the nodes of each interval of each phase, and its inputs.
+
+    The nodes are its start, its points of collocation, and its end.
+    """
+    nodes, curves, at, time = [], [], 0, 0.0
+    for phase, v in zip(programme.task.phases, programme.variables, strict=True):
+        parts = []
+        for part in (v.knots, v.points, v.inputs, v.duration):
+            parts.append(values[at : at + part.numel()].reshape(part.shape[1], part.shape[0]))
+            at += part.numel()
+        knots, length = parts[0], float(parts[3][0, 0])
+        points = parts[1].reshape(phase.intervals, phase.points, -1)
+        nodes.append(np.concatenate([knots[:-1, None], points, knots[1:, None]], axis=1))
+        curves.append(InputCurve(time, length, parts[2]))
+        time += length
+    return nodes, tuple(curves)
+
+
+def _arc(system: ContactSystem, task: Task, k: int, nodes: Array, curve: InputCurve) -> Arc:
+    """Phase k: in each interval the polynomial through its start and the points in it."""
+    phase, mode = task.phases[k], system.mode(task.phases[k].mode)
+    roots = np.append(0.0, point_places(phase))
+    values = np.vander(FRACTIONS, len(roots)) @ np.linalg.inv(np.vander(roots, len(roots)))
+    breaks = curve.start + curve.length * np.linspace(0.0, 1.0, phase.intervals + 1)
+    steps = []
+    for start, end, states in zip(breaks[:-1], breaks[1:], nodes, strict=True):
+        inputs = np.array([curve(t) for t in start + (end - start) * FRACTIONS])
+        steps.append(Step(start, end, values @ states[:-1], inputs))
+    end = float(breaks[-1])
+    return arc_from_steps(k, mode, steps, curve.start, nodes[0, 0], curve(curve.start), end)
+
+
+def _event(task: Task, k: int, arcs: Sequence[Arc], curves: Sequence[InputCurve]) -> Event:
+    """The event between phases k and k + 1."""
+    time, before, after = arcs[k].end, arcs[k], arcs[k + 1]
+    state = before(time)
+    jump = jump_of(task, k)
+    impulses = np.zeros(len(task.system.contacts))
+    if jump is not None:
+        impulses = np.asarray(jump(state)[1]).ravel()[: len(impulses)]
+    return Event(
+        k,
+        time,
+        before.mode,
+        after.mode,
+        task.phases[k].ends,
+        state,
+        after(time),
+        curves[k](time),
+        curves[k + 1](time),
+        curves[k].rate(time),
+        impulses,
+    )
