@@ -3,7 +3,7 @@
 The claims: a gait is found from a crude guess and closes on simulation to 1e-8; it is unstable
 under its feedforward, and stable under hybrid LQR that knows the saltation matrix, tracked by
 reference spreading; the same design with the Jacobian of the reset alone may not be. From random
-starts in mid-step it walks on. `full` puts six controllers, tuned with the same budget, through
+starts in mid-step it walks on. `full` puts seven controllers, tuned with the same budget, through
 pushes, steps up and down, slopes, a torso of another mass and late detection, looks for gaits
 at several speeds, and walks on what a filter makes of noisy sensors.
 

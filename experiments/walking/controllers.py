@@ -4,6 +4,7 @@
 - `reset`: the same with the Jacobian of the reset alone;
 - `value`: `spreading` at the phase of least value instead of the clock's;
 - `cone`: `value`, with torques that keep forces and landings in the friction cones;
+- `predictive`: planned on at each sample through the next touchdown, with `value` where that fails;
 - `phase`: the clock of the reference begins anew at each touchdown;
 - `clock`: the reference runs on the clock, touchdown or not.
 """
@@ -15,17 +16,22 @@ from dataclasses import dataclass
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.walking.cone import ConeModel
-from hybridctl.experiments.walking.gait import Gait
+from hybridctl.experiments.walking.gait import Gait, task
 from hybridctl.experiments.walking.phases import LeastValueTracking, PhaseReset, ValueFunction
 
 from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
+from hybridctl.control.predictive.course import Horizon
+from hybridctl.control.predictive.mpc import HybridMpc
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.trajectory.task import Margins
 from hybridctl.hybrid.policy import Policy
 
-NAMES = ("spreading", "reset", "value", "cone", "phase", "clock")
+NAMES = ("spreading", "reset", "value", "cone", "predictive", "phase", "clock")
 _SAMPLE = 0.02  # s, of the controllers that choose their phase
+ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
+_RISE = np.eye(14)[1]  # up
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,22 @@ class Weights:
     def input(self) -> Array:
         """R (4, 4)."""
         return self.torques * np.eye(4)
+
+
+def predictive(
+    gait: Gait,
+    lqr: PeriodicLqr,
+    weights: Weights,
+    fixed: Policy,
+    torque: float,
+    horizon: Horizon | None = None,
+) -> HybridMpc:
+    """Predictive control with the weights of the LQR and its value function after a touchdown."""
+    planned = task(gait.walker, gait.speed, torque=torque, margins=ROOM)
+    back = np.linalg.inv(gait.symmetry.matrix)
+    after = back.T @ lqr.period.values[1].start @ back
+    both = weights.state, weights.input
+    return HybridMpc(planned, gait.step, both, [after], fixed, horizon=horizon, rise=_RISE)
 
 
 def design(gait: Gait, weights: Weights, jumps: str = "saltation") -> PeriodicLqr:
@@ -83,8 +105,16 @@ class Tracks:
         )
         return Tracks(gait, reference, steps, extension)
 
-    def policy(self, name: str, lqr: PeriodicLqr, torque: float) -> Policy:
-        """One of the controllers, with torques of at most `torque` N m."""
+    def policy(
+        self, name: str, lqr: PeriodicLqr, torque: float, weights: Weights | None = None
+    ) -> Policy:
+        """One of the controllers, with torques of at most `torque` N m.
+
+        weights: of the LQR, by default the usual ones.
+        """
+        if name == "predictive":
+            fixed = self.policy("value", lqr, torque)
+            return predictive(self.gait, lqr, weights or Weights(), fixed, torque)
         _, gains = lqr.repeated(self.steps + 1)
         most = np.full(4, torque)
         limits = np.array([-most, most])

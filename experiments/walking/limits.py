@@ -185,15 +185,15 @@ class Contest:
         if not tried:
             raise SimulationError(f"no weights have a feedback for {name}")
         scores = []
-        for _, lqr in tried:
-            policy = self._policy(name, lqr, self.brief.steps)
+        for weights, lqr in tried:
+            policy = self._policy(name, weights, lqr, self.brief.steps)
             steps = [each.steps for each in self.brief.started(self.gait, policy)]
             for row in self.brief.walked(self.gait, policy).values():
                 steps += row.ravel().tolist()
             scores.append(sum(steps))
         best = int(np.argmax(scores))
         weights, lqr = tried[best]
-        policy = self._policy(name, lqr, max(self.whole.steps, _MEASURED))
+        policy = self._policy(name, weights, lqr, max(self.whole.steps, _MEASURED))
         passed: dict[str, list[bool]] = {
             kind: (row.min(axis=1) >= self.whole.steps).tolist()
             for kind, row in self.whole.walked(self.gait, policy).items()
@@ -209,20 +209,27 @@ class Contest:
             contraction(self.gait, policy, self.whole.seed),
         )
 
-    def _policy(self, name: str, lqr: PeriodicLqr, steps: int) -> Policy:
-        return Tracks.of(self.gait, lqr, steps, self.extension).policy(name, lqr, self.torque)
+    def _policy(self, name: str, weights: Weights, lqr: PeriodicLqr, steps: int) -> Policy:
+        tracks = Tracks.of(self.gait, lqr, steps, self.extension)
+        return tracks.policy(name, lqr, self.torque, weights)
 
 
 def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     """The factor by which an error of 1e-4 shrinks per step after the second; NaN after a fall.
 
-    Over two steps: an error that shrinks fast is soon that of the simulation.
+    Over two steps: an error that shrinks fast is soon that of the simulation. Of a policy with an
+    orbit of its own, that is not quite the gait, errors are those against it.
     """
     random = np.random.default_rng(seed)
-    each = walk(gait, policy, scattered(gait, random, (1e-4, 1e-4)), _MEASURED)
-    if each.steps < _MEASURED:
+    walks = [
+        walk(gait, policy, start, _MEASURED)
+        for start in (gait.middle, scattered(gait, random, (1e-4, 1e-4)))
+    ]
+    if any(each.steps < _MEASURED for each in walks):
         return float("nan")
-    errors = each.errors(gait)
+    runs = [each.run for each in walks if each.run is not None]
+    after = [np.array([e.state_after[1:] for e in run.guard_events[:_MEASURED]]) for run in runs]
+    errors = np.linalg.norm(after[1] - after[0], axis=1)
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
 
 

@@ -17,6 +17,8 @@ from .interim import Interim as Interim
 from .lqr.periodic import periodic_lqr as periodic_lqr
 from .online import Command as Command
 from .online import Controller as Controller
+from .predictive.course import Horizon as Horizon
+from .predictive.mpc import HybridMpc as HybridMpc
 from .spreading import ClockTracking as ClockTracking
 from .tracking import tracking_error as tracking_error
 from .tuning.ensemble import Ensemble as Ensemble

@@ -57,7 +57,8 @@ def test_every_controller_walks_from_the_orbit(gait, tracks, designs, name):
     found = walks.walk(gait, policy, gait.middle, STEPS)
     assert found.steps == STEPS
     assert found.reason == ""
-    assert found.errors(gait).max() < 1e-5
+    exact = 1e-3 if name == "predictive" else 1e-5  # its steps are 45 ms long, of fourth order
+    assert found.errors(gait).max() < exact
 
 
 def test_being_late_costs_nothing_where_the_phase_is_chosen_by_value(gait, tracks, designs):

@@ -1,0 +1,1 @@
+"""Predictive control across events: a horizon through touchdowns, planned anew at each sample."""

@@ -1,0 +1,277 @@
+"""The motion that a predictive controller follows, phase by phase, and sections along it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebval
+
+from hybridctl.checks import Array, count, number
+from hybridctl.control.predictive.functions import PhaseModel
+from hybridctl.control.predictive.programme import Aim, Junction, Section
+from hybridctl.control.trajectory.optimise import OptimalTrajectory
+from hybridctl.control.trajectory.task import Task
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.system import closed_contacts
+from hybridctl.sensitivity.symmetry import seen_as
+
+_MERGED = 0.25  # of an interval: what is left of one is part of the next one
+_BEYOND = 1.2  # of a phase, to which feedforward goes on
+_LAST = 0.985  # of a phase, at which the rest of it begins at the latest
+_SHORTEST = 2e-4  # s, of what is left of a phase
+_WHOLE = (0.4, 1.8)  # of the reference: durations of phases that are to come
+_SPARE = 0.03  # s, that any phase may last longer
+_SUBSTEP = 0.005  # s, of predictions
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How far a predictive controller looks ahead, how finely, and how often.
+
+    intervals: of the present phase, and of each later one. phases: whole ones after the present.
+    sample: the longest time between plans, s. delay: by which the input of a plan comes later than
+    the state it is made from, s, at most the sample; the state is predicted over it. iterations: of
+    sequential quadratic programming at each sample. duration: the weight of durations that differ
+    from the motion's, 1/s^2. change: the most by which an iteration may change one, s. longest: how
+    long the rest of a phase may take, as a factor.
+    """
+
+    intervals: tuple[int, int] = (16, 8)
+    phases: int = 1
+    sample: float = 0.02
+    delay: float = 0.0
+    iterations: int = 1
+    duration: float = 100.0
+    change: float = 0.15
+    longest: float = 1.35
+
+    def __post_init__(self) -> None:
+        for i, n in enumerate(self.intervals):
+            count(f"intervals[{i}]", n, at_least=2)
+        count("phases", self.phases, at_least=0)
+        count("iterations", self.iterations)
+        for name in ("sample", "duration", "change"):
+            number(name, getattr(self, name), above=0.0)
+        number("delay", self.delay, at_least=0.0, at_most=self.sample)
+        number("longest", self.longest, at_least=1.0)
+
+
+class Place(NamedTuple):
+    """Where a plan is at a time: in which section, at what fraction of its phase.
+
+    interval: its number, and left: the time to its end, s.
+    """
+
+    section: int
+    fraction: float
+    interval: int
+    left: float
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Sections from a time on, s, after so many events, the last one at `touched`, s."""
+
+    time: float
+    events: int
+    touched: float
+    sections: tuple[Section, ...]
+
+    def place(self, time: float, events: int, touched: float) -> Place:
+        """Where it is at a time, s, if so many events have happened, the last one then."""
+        k = min(events - self.events, len(self.sections) - 1)
+        s, since = self.sections[k], time - (touched if k else self.time)
+        first, last = s.fractions[0], len(s.corrections) - 1
+        rate = (1.0 - first) / s.duration
+        fraction = float(first + since * rate)
+        i = min(int(s.fractions.searchsorted(fraction, "right")) - 1, last)
+        return Place(k, fraction, i, (float(s.fractions[i + 1]) - fraction) / rate)
+
+
+class Moment(NamedTuple):
+    """A time, s, a state there, in the coordinates of its phase, and the events so far."""
+
+    time: float
+    state: Array
+    events: int
+    touched: float
+
+
+class Course:
+    """A motion in phases, for ever where its task has a symmetry; states in phases' coordinates.
+
+    Coordinates of a phase are those of the first time it is gone through: later ones are seen
+    through the symmetry.
+    """
+
+    def __init__(self, task: Task, motion: OptimalTrajectory, horizon: Horizon) -> None:
+        self.task, self.motion, self.horizon = task, motion, horizon
+        self.models = [PhaseModel(task, k) for k in range(len(task.phases))]
+        nx, nu, symmetry = self.models[0].nx, self.models[0].nu, task.symmetry
+        self.is_cyclic = symmetry is not None
+        self._state = np.eye(nx) if symmetry is None else symmetry.matrix
+        self._input = np.eye(nu) if symmetry is None else symmetry.inputs(nu)
+        self._free = np.zeros((nx, 0)) if symmetry is None else symmetry.directions
+
+    def phase(self, events: int) -> int:
+        """The number of the phase after so many events."""
+        return events % len(self.models)
+
+    def knows(self, mode: ModeKey, events: int) -> bool:
+        """Whether the motion has this mode after so many events."""
+        rounds, phase = divmod(events, len(self.models))
+        if rounds and not self.is_cyclic:
+            return False
+        symmetry = self.task.symmetry if rounds % 2 else None
+        return seen_as(symmetry, mode) == self.task.phases[phase].mode
+
+    def inwards(self, x: Array, events: int) -> Array:
+        """A state of the system in the coordinates of the phase after so many events."""
+        rounds = events // len(self.models)
+        return np.linalg.matrix_power(self._state, rounds) @ x
+
+    def outwards(self, u: Array, events: int) -> Array:
+        """Inputs (..., nu) in the coordinates of a phase as those of the system."""
+        rounds = events // len(self.models)
+        return np.asarray(u @ np.linalg.matrix_power(np.linalg.inv(self._input), rounds).T)
+
+    def length(self, phase: int) -> float:
+        """The duration of a phase, s."""
+        return self.motion.feedforward[phase].length
+
+    def states(self, phase: int, fractions: Array) -> Array:
+        """States (m, nx) of the motion at fractions (m,) of a phase."""
+        arc = self.motion.run.arcs[phase]
+        return arc(arc.start + np.clip(fractions, 0.0, 1.0) * (arc.end - arc.start))
+
+    def inputs(self, phase: int, fractions: Array) -> Array:
+        """Inputs (m, nu) of the motion at fractions (m,) of a phase, and a little beyond it."""
+        curve = self.motion.feedforward[phase]
+        place = 2.0 * np.clip(fractions, 0.0, _BEYOND) - 1.0
+        return np.asarray(chebval(place, curve.coefficients).T)
+
+    def section(self, phase: int, begin: float, intervals: int) -> Section:
+        """The motion itself, from a fraction of a phase on, with so many intervals in all of it."""
+        grid = np.linspace(0.0, 1.0, intervals + 1)
+        fractions = _from(grid, begin)
+        n = len(fractions) - 1
+        nothing = np.zeros((n, self.models[phase].nu))
+        left = (1.0 - begin) * self.length(phase)
+        return Section(phase, fractions, self.states(phase, fractions), nothing, left)
+
+    def sections(self, events: int, begin: float) -> tuple[Section, ...]:
+        """The motion itself over the horizon, from a fraction of its present phase on."""
+        first, others = self.horizon.intervals
+        last = events + self.horizon.phases
+        if not self.is_cyclic:
+            last = min(last, len(self.models) - 1)
+        later = [self.section(self.phase(k), 0.0, others) for k in range(events + 1, last + 1)]
+        return (self.section(self.phase(events), begin, first), *later)
+
+    def seen(self, plan: Plan, at: Moment) -> Moment:
+        """The moment, its state moved along free directions to where the plan is."""
+        place = plan.place(at.time, at.events, at.touched)
+        near = plan.sections[place.section].states[place.interval]
+        return at._replace(state=at.state - self._along(at.state - near))
+
+    def junction(self, phase: int) -> Junction:
+        """How states go on after the event that ends a phase, on to the next one's coordinates."""
+        following = phase + 1
+        matrix = np.eye(len(self._state))
+        if following == len(self.models) and self.is_cyclic:
+            following, matrix = 0, self._state
+        after, _ = self.models[phase].jump(self.states(phase, np.ones(1))[0])
+        if following == len(self.models):
+            return Junction(matrix, np.zeros(len(after)), after)
+        target = self.states(following, np.zeros(1))[0]
+        return Junction(matrix, self._along(target - matrix @ after), target)
+
+    def carried_on(self, plan: Plan, at: Moment) -> Plan:
+        """The plan from a moment on, whose state is its first."""
+        place = plan.place(at.time, at.events, at.touched)
+        s = plan.sections[place.section]
+        if place.section:
+            s = self._refined(s)
+        begin = min(max(place.fraction, 0.0), _LAST)
+        fractions = _from(s.fractions, begin)
+        n = len(fractions) - 1
+        left = s.duration * (1.0 - place.fraction) / (1.0 - float(s.fractions[0]))
+        states = np.vstack((at.state, s.states[-n:]))
+        s = Section(s.phase, fractions, states, s.corrections[-n:], max(left, _SHORTEST))
+        rest = plan.sections[place.section + 1 :]
+        fresh = self.sections(at.events, begin)[1 + len(rest) :]
+        return Plan(at.time, at.events, at.touched, (s, *rest, *fresh))
+
+    def ahead(self, plan: Plan, at: Moment, delay: float) -> Moment:
+        """The moment after a delay under the plan, through an event where its guard falls to 0."""
+        end = at.time + delay
+        while end - at.time > 1e-9:
+            h = min(_SUBSTEP, end - at.time)
+            place = plan.place(at.time, at.events, at.touched)
+            s = plan.sections[place.section]
+            rate = (1.0 - float(s.fractions[0])) / s.duration
+            u = self.inputs(s.phase, place.fraction + rate * h * np.array([0.0, 0.5, 1.0]))
+            u += s.corrections[place.interval]
+            model = self.models[s.phase]
+            x = model.steps(at.state[None], (u[:1], u[1:2], u[2:]), np.array([h])).states[0]
+            before, after = (self.height(s.phase, y) for y in (at.state, x))
+            at = at._replace(time=at.time + h, state=x)
+            if after <= 0.0 < before and place.section + 1 < len(plan.sections):
+                j = self.junction(s.phase)
+                y = j.matrix @ model.jump(x)[0] + j.offset
+                at = Moment(at.time, y, at.events + 1, at.time)
+        return at
+
+    def height(self, phase: int, x: Array) -> float:
+        """The largest value of the guards that end a phase, without an input."""
+        model = self.models[phase]
+        values = model.end(x[None], np.zeros((1, model.nu))).values[0]
+        return float(max(values[i] for i in model.zero))
+
+    def standing(self, phase: int, x: Array) -> float:
+        """The mean gap of contacts that are closed in a phase, m."""
+        closed = list(closed_contacts(self.task.phases[phase].mode))
+        gaps = self.task.system.dynamics.gaps(x[: self.task.system.robot.nq])
+        return float(np.mean(gaps[closed])) if closed else 0.0
+
+    def aims(self, sections: tuple[Section, ...]) -> list[Aim]:
+        """What the sections are to be like."""
+        return [self._aim(section, k > 0) for k, section in enumerate(sections)]
+
+    def _aim(self, s: Section, whole: bool) -> Aim:
+        a, most = s.fractions, self.horizon.change
+        nominal = (1.0 - float(a[0])) * self.length(s.phase)
+        shortest, longest = _WHOLE if whole else (0.0, self.horizon.longest)
+        least = max(-most, min(0.0, max(shortest * nominal, 0.01 * _SHORTEST) - s.duration))
+        greatest = min(most, max(0.0, longest * nominal + _SPARE - s.duration))
+        return Aim(
+            self.states(s.phase, a),
+            self.inputs(s.phase, a),
+            self.inputs(s.phase, 0.5 * (a[:-1] + a[1:])),
+            nominal,
+            least,
+            greatest,
+            4.0 * self.task.margins.clearance * a * (1.0 - a),
+        )
+
+    def _refined(self, s: Section) -> Section:
+        """A whole section with as many intervals as the present one has."""
+        fine = np.linspace(0.0, 1.0, self.horizon.intervals[0] + 1)
+        off = s.states - self.states(s.phase, s.fractions)
+        between = np.array([np.interp(fine, s.fractions, column) for column in off.T]).T
+        of = s.fractions.searchsorted(fine[:-1] + 1e-9, "right") - 1
+        states = self.states(s.phase, fine) + between
+        return Section(s.phase, fine, states, s.corrections[of], s.duration)
+
+    def _along(self, off: Array) -> Array:
+        """The part of a deviation along the free directions."""
+        return np.asarray(self._free @ (np.linalg.pinv(self._free) @ off))
+
+
+def _from(fractions: Array, begin: float) -> Array:
+    """Nodes from `begin` on, without one that is very near to it."""
+    kept = fractions > begin + _MERGED * (fractions[-1] - fractions[-2])
+    kept[-1] = True
+    return np.append(begin, fractions[kept])

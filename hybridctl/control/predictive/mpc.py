@@ -1,0 +1,222 @@
+r"""A policy that plans on from the measured state at each sample, through the next events.
+
+The horizon is the rest of the present phase and whole ones after it; see `programme`. What is
+planned goes on from what was planned at the last sample, by one iteration. Where its programme has
+no solution, or the mode is none that the motion has, a fixed law acts instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, array, instance, number, vector
+from hybridctl.control.laws import input_limits
+from hybridctl.control.predictive.course import Course, Horizon, Moment, Plan
+from hybridctl.control.predictive.programme import Costs, Programme
+from hybridctl.control.trajectory.optimise import OptimalTrajectory
+from hybridctl.control.trajectory.task import Task
+from hybridctl.errors import InputError
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.policy import History, Policy, next_change
+
+_SOONEST = 0.004  # s, between two times at which it is asked
+_LATE = 0.5  # of a phase, from which on a contact is looked for below the surface ahead
+_LOWER = 0.002  # m, by which that surface is taken to be lower than such a contact
+
+
+class HybridMpc:
+    r"""Model predictive control across events, a policy with a memory.
+
+    task: whose phases end with events, each with its limits. Those of inputs are kept, those of
+    states as far as can be: they should leave the motion some room. Conditions and costs of the
+    task do not count. motion: what is tracked, with the task's phases; where the task has a
+    symmetry it goes on for ever. weights: Q (nx, nx) and R (nu, nu), of which the diagonals count,
+    as of an LQR. values: V (nx, nx) just after the begin of each phase and, without a symmetry,
+    after the last event, for the end of the horizon. fixed: the law that acts where there is no
+    plan. start: when the first phase of the motion begins, s. rise (nx,): the direction along which
+    states are lifted off the ground by 1 m. With it the surface ahead is taken to be as high as the
+    contacts that stand, or just below a contact that has not met it.
+
+    The input between samples is feedforward. It remembers its plan, so that it belongs to one run
+    at a time; for a history that does not go on from the last it begins anew. failures: how many
+    programmes had no solution since then.
+
+    Raises `InputError` for arguments that do not fit together.
+    """
+
+    failures: int
+    plan: Plan | None
+    _next: Plan | None  # what acts after the delay
+    _again: float  # when to plan next, s
+    _fixed: bool  # whether the fixed law acts
+
+    def __init__(
+        self,
+        task: Task,
+        motion: OptimalTrajectory,
+        weights: tuple[ArrayLike, ArrayLike],
+        values: Sequence[ArrayLike],
+        fixed: Policy,
+        *,
+        horizon: Horizon | None = None,
+        start: float = 0.0,
+        rise: ArrayLike | None = None,
+    ) -> None:
+        instance("task", task, Task)
+        instance("motion", motion, OptimalTrajectory)
+        self.fixed = instance("fixed", fixed, Policy)  # type: ignore[type-abstract]
+        self.horizon = Horizon() if horizon is None else instance("horizon", horizon, Horizon)
+        if not all(phase.ends for phase in task.phases):
+            raise InputError("task: each of its phases must end with an event")
+        self._course = course = Course(task, motion, self.horizon)
+        nx, nu = course.models[0].nx, course.models[0].nu
+        needed = len(task.phases) + (not course.is_cyclic)
+        if len(values) != needed:
+            raise InputError(f"values must have {needed} matrices, got {len(values)}")
+        self._values = [array(f"values[{i}]", v, (nx, nx)) for i, v in enumerate(values)]
+        self._state, self._input = (
+            array(f"weights[{i}]", weights[i], (n, n)).diagonal() for i, n in enumerate((nx, nu))
+        )
+        limits = input_limits(np.full(nu, task.torque), nu)
+        assert limits is not None
+        self._limits = limits
+        self._rise = None if rise is None else vector("rise", rise, nx)
+        self._start = number("start", start)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the plan."""
+        self.failures = 0
+        self.plan = self._next = None
+        self._again = -math.inf
+        self._fixed = True
+
+    def law(self, history: History) -> InputLaw:
+        """The planned input, or the law of the fixed policy."""
+        events = _count(history)
+        if not self._course.knows(history.mode, events):
+            self.reset()
+            return self.fixed.law(history)
+        plan, at = self._in_force(history, events)
+        if self._is_due(plan, at):
+            self._again = history.time + self.horizon.sample
+            found = self._planned(plan, at)
+            if self.horizon.delay:
+                self._next = found
+            else:
+                self.plan = plan = found
+        if self._fixed:
+            return self.fixed.law(history)
+        return _Planned(self._course, plan, at, self._limits)
+
+    def next_change(self, history: History) -> float:
+        """When it plans again, or what is planned changes or begins to act, s."""
+        now = history.time
+        if self.plan is None or self._fixed:
+            return min(now + self.horizon.sample, next_change(self.fixed, history))
+        place = self.plan.place(now, _count(history), _touched(history))
+        changes = [self._again, now + place.left]
+        if self._next is not None:
+            changes.append(self._next.time)
+        return max(min(changes), now + _SOONEST)
+
+    def _is_due(self, plan: Plan, at: Moment) -> bool:
+        """Whether to plan now: not just at the end of a phase, where the event is about to come."""
+        if at.events > plan.events:
+            return True
+        if self.horizon.delay and at.time < self._again - 1e-9:
+            return False
+        return abs(plan.sections[0].duration - (at.time - plan.time)) > _SOONEST or self._fixed
+
+    def _in_force(self, history: History, events: int) -> tuple[Plan, Moment]:
+        """The plan whose input acts now: the last, what was held back, or the motion itself."""
+        if self._next is not None and history.time >= self._next.time - 1e-9:
+            self.plan, self._next = self._next, None
+        course, plan = self._course, self.plan
+        x = course.inwards(history.state, events)
+        at = Moment(history.time, x, events, _touched(history))
+        if plan is None or history.time < plan.time or events - plan.events not in (0, 1):
+            self.reset()
+            phase = course.phase(events)
+            since = history.time - (at.touched if events else self._start)
+            begin = min(max(since / course.length(phase), 0.0), 0.9)
+            plan = self.plan = Plan(at.time, events, at.touched, course.sections(events, begin))
+        at = course.seen(plan, at)
+        if self._rise is not None:
+            height = course.standing(course.phase(events), at.state)
+            at = at._replace(state=at.state - height * self._rise)
+        return plan, at
+
+    def _planned(self, old: Plan, at: Moment) -> Plan:
+        """The plan after the iterations, from the moment after the delay on."""
+        at = self._course.ahead(old, at, self.horizon.delay)
+        plan = self._course.carried_on(old, at)
+        first = plan.sections[0]
+        surface = 0.0
+        if self._rise is not None and first.fractions[0] > _LATE:
+            height = self._course.height(first.phase, at.state)
+            surface = height - _LOWER if height < 0.0 else 0.0
+        self._fixed = False
+        for _ in range(self.horizon.iterations):
+            found = self._programme(plan, surface).solution()
+            if found is None:
+                self.failures += 1
+                self._fixed = True
+                fresh = self._course.sections(plan.events, float(first.fractions[0]))
+                return replace(plan, sections=fresh)
+            plan = replace(plan, sections=tuple(found))
+        return plan
+
+    def _programme(self, plan: Plan, surface: float) -> Programme:
+        course, sections = self._course, plan.sections
+        aims = course.aims(sections)
+        junctions = [course.junction(section.phase) for section in sections]
+        if surface:
+            assert self._rise is not None
+            aims[0] = replace(aims[0], surface=surface)
+            down = junctions[0].offset - surface * self._rise
+            junctions[0] = replace(junctions[0], offset=down)
+        after = sections[-1].phase + 1
+        final = self._values[after % len(self._values)]
+        costs = Costs(self._state, self._input, self.horizon.duration, final)
+        return Programme(course.models, list(sections), aims, junctions, costs, self._limits)
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """The input of a plan from a moment on, a feedback law without gains."""
+
+    course: Course
+    plan: Plan
+    at: Moment
+    limits: Array
+
+    def __call__(self, t: float, x: Array) -> Array:
+        return np.asarray(self.along(np.array([t]))[0][0])
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """Inputs (m, nu) at times (m,), s, and gains of zero."""
+        at, model = self.at, self.course.models[0]
+        place = self.plan.place(at.time, at.events, at.touched)
+        s = self.plan.sections[place.section]
+        rate = (1.0 - float(s.fractions[0])) / s.duration
+        fractions = place.fraction + rate * (times - at.time)
+        u = self.course.inputs(s.phase, fractions) + s.corrections[place.interval]
+        u = np.clip(self.course.outwards(u, at.events), self.limits[0], self.limits[1])
+        return u, np.zeros((len(times), model.nu, model.nx))
+
+
+def _count(history: History) -> int:
+    """How many events of guards there have been."""
+    return sum(bool(event.guards) for event in history.events)
+
+
+def _touched(history: History) -> float:
+    """When the last of them was, s; minus infinity where there was none."""
+    times = (event.time for event in reversed(history.events) if event.guards)
+    return next(times, -math.inf)

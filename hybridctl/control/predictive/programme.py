@@ -1,0 +1,354 @@
+r"""The quadratic programme of one iteration over a horizon through events.
+
+Unknowns are changes of the states :math:`x_{pi}` at the nodes of each phase p, of corrections
+:math:`d_{pi}` that are added to the feedforward on an interval, and of the time :math:`T_p` that is
+left to the end of a phase, of which interval i takes the share :math:`\sigma_i`:
+
+.. math::
+
+    \min \sum_{p, i} \tfrac12 \sigma_i T_p \left(|x_{pi} - \alpha_{pi}|_Q^2 + |d_{pi}|_R^2\right)
+    + \tfrac12 w (T_p - \bar T_p)^2 + \tfrac12 |y - \alpha|_V^2
+
+subject to :math:`x_{p,i+1} = F(x_{pi}, d_{pi}, \sigma_i T_p)`, :math:`g(x_{pN}) = 0` for the
+guards that end a phase, :math:`x_{p+1,0} = S(x_{pN})` for the jump S there, whose last value is y,
+and limits of inputs; all linearised. What limits states has slack, which costs in proportion. So no
+prediction goes through an event, and none breaks where it would slip or miss one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import piqp
+from scipy.sparse import csc_matrix
+
+from hybridctl.checks import Array, Indices
+from hybridctl.control.predictive.functions import PhaseModel, Rows
+
+# What a unit of slack costs, of the first three for a second.
+SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3}
+_SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
+_ACCURACY, _ITERATIONS = 1e-5, 60  # of the solver
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A phase of the horizon as planned: from fraction a[0] of it to its end.
+
+    phase: its number in the task. fractions (n + 1,): of the nodes. states (n + 1, nx). corrections
+    (n, nu): of the input. duration: what is left of the phase, s.
+    """
+
+    phase: int
+    fractions: Array
+    states: Array
+    corrections: Array
+    duration: float
+
+    @property
+    def shares(self) -> Array:
+        """Of the duration, by interval (n,)."""
+        return np.asarray(np.diff(self.fractions) / (1.0 - self.fractions[0]))
+
+    def changed(self, states: Array, corrections: Array, duration: float) -> Section:
+        """The section with these added."""
+        return replace(
+            self,
+            states=self.states + states,
+            corrections=self.corrections + corrections,
+            duration=self.duration + duration,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """What a section is to be like.
+
+    states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward.
+    duration: s. least, greatest: of changes of the duration, s. clearance (n + 1,): least gaps of
+    open contacts, m. surface: height of what the phase ends on, m.
+    """
+
+    states: Array
+    inputs: Array
+    middles: Array
+    duration: float
+    least: float
+    greatest: float
+    clearance: Array
+    surface: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Weights of states (nx,) and inputs (nu,) per s, of durations, 1/s^2, and V (nx, nx) last."""
+
+    state: Array
+    input: Array
+    duration: float
+    final: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Junction:
+    """How a section goes on: y = matrix S(x) + offset. target (nx,): what y should be."""
+
+    matrix: Array
+    offset: Array
+    target: Array
+
+
+class Entries:
+    """Entries of a sparse matrix, put block by block; its number of rows grows with `rows`."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._parts: list[tuple[Indices, Indices, Array]] = []
+
+    def put(self, row: Indices, column: Indices, blocks: Array) -> None:
+        """Blocks (m, r, c) whose first entries are at these rows and columns (m,)."""
+        _, r, c = blocks.shape
+        rows = np.broadcast_to(row[:, None, None] + np.arange(r)[:, None], blocks.shape)
+        columns = np.broadcast_to(column[:, None, None] + np.arange(c), blocks.shape)
+        self._parts.append((rows.ravel(), columns.ravel(), blocks.ravel()))
+
+    def matrix(self, columns: int) -> csc_matrix:
+        """The matrix (rows, columns)."""
+        i, j, v = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        found = csc_matrix((v, (i, j)), shape=(self.rows, columns))
+        found.eliminate_zeros()
+        return found
+
+
+class Programme:
+    """The programme around a plan of sections; see `solution`.
+
+    models: by number of the phase. limits: the least and the greatest input (2, nu).
+    """
+
+    def __init__(
+        self,
+        models: list[PhaseModel],
+        sections: list[Section],
+        aims: list[Aim],
+        junctions: list[Junction],
+        costs: Costs,
+        limits: Array,
+    ) -> None:
+        self._sections, self._costs, self._limits = sections, costs, limits
+        self._nx, self._nu = models[0].nx, models[0].nu
+        self._equal, self._below = Entries(), Entries()
+        self._right: list[Array] = []  # of the equations
+        self._most: list[Array] = []  # of the inequalities
+        self._slack_rows: list[Indices] = []  # the slack of each inequality
+        self._slack_costs: list[float] = []
+        self._lay_out()
+        for p, section in enumerate(sections):
+            model, last = models[section.phase], p + 1 == len(sections)
+            self._steps(p, model, aims[p])
+            self._inside(p, model, aims[p])
+            self._end(p, model, aims[p])
+            self._join(p, model, junctions[p], last)
+            self._weigh(p, aims[p])
+
+    def solution(self) -> list[Section] | None:
+        """The sections after one iteration, None where the programme has no solution."""
+        n, count = self._size, len(self._slack_costs)
+        solver = piqp.SparseSolver()
+        solver.settings.eps_abs = solver.settings.eps_rel = _ACCURACY
+        solver.settings.max_iter = _ITERATIONS
+        none = np.full(count, np.inf)
+        solver.setup(
+            self._hessian(n + count),
+            np.concatenate((self._gradient, self._slack_costs)),
+            self._equal.matrix(n + count),
+            np.concatenate(self._right),
+            self._inequalities(n + count),
+            None,
+            np.concatenate(self._most),
+            np.concatenate((self._low, np.zeros(count))),
+            np.concatenate((self._high, none)),
+        )
+        if solver.solve() != piqp.PIQP_SOLVED:
+            return None
+        z = np.array(solver.result.x)
+        return [self._changed(p, z) for p in range(len(self._sections))]
+
+    def _lay_out(self) -> None:
+        """Columns of states, corrections and durations; the first state of all is given."""
+        at, self._states, self._inputs, self._times = (
+            0,
+            list[Indices](),
+            list[Indices](),
+            list[int](),
+        )
+        for p, section in enumerate(self._sections):
+            n = len(section.corrections)
+            first = at - self._nx if p == 0 else at
+            self._states.append(first + self._nx * np.arange(n + 1))
+            at = int(self._states[-1][-1]) + self._nx
+            self._inputs.append(at + self._nu * np.arange(n))
+            at += self._nu * n
+            self._times.append(at)
+            at += 1
+        self._size = at
+        self._diagonal = np.full(at, _SMALL)
+        self._gradient = np.zeros(at)
+        self._low, self._high = np.full(at, -np.inf), np.full(at, np.inf)
+
+    def _steps(self, p: int, model: PhaseModel, aim: Aim) -> None:
+        """States at nodes are those that steps lead to."""
+        s, columns = self._sections[p], self._states[p]
+        d, shares = s.corrections, s.shares
+        inputs = aim.inputs[:-1] + d, aim.middles + d, aim.inputs[1:] + d
+        found = model.steps(s.states[:-1], inputs, s.duration * shares)
+        first = self._new_equations((found.states - s.states[1:]).ravel())
+        rows = first + self._nx * np.arange(len(d))
+        one = np.broadcast_to(np.eye(self._nx), (len(d), self._nx, self._nx))
+        free = 1 if p == 0 else 0
+        self._equal.put(rows, columns[1:], one)
+        self._equal.put(rows[free:], columns[free:-1], -found.by_state[free:])
+        self._equal.put(rows, self._inputs[p], -found.by_input)
+        by_time = -found.by_length * shares[:, None]
+        self._equal.put(rows, np.full(len(d), self._times[p]), by_time[:, :, None])
+
+    def _inside(self, p: int, model: PhaseModel, aim: Aim) -> None:
+        """Limits at the begin of each interval, and at the end of the first of all."""
+        s = self._sections[p]
+        n = len(s.corrections)
+        nodes, of = np.arange(n), np.arange(n)
+        if p == 0:
+            nodes, of = np.append(nodes, 1), np.append(of, 0)
+        found = model.inside(s.states[nodes], aim.inputs[nodes] + s.corrections[of])
+        lengths = (s.duration * s.shares)[of]
+        limits = [(r.unit, r.lower, r.upper) for r in model.inside_limits]
+        gaps = found.values.shape[1] - len(limits)
+        for unit in dict.fromkeys(unit for unit, _, _ in limits):
+            mine = [(i, *limit[1:]) for i, limit in enumerate(limits) if limit[0] == unit]
+            sides = [(i, 1.0, low) for i, low, _ in mine if np.isfinite(low)]
+            sides += [(i, -1.0, -high) for i, _, high in mine if np.isfinite(high)]
+            chosen = _sided(found, sides)
+            self._soften(p, nodes, of, chosen, SLACK[unit] * lengths)
+        for g in range(gaps):
+            wanted = _sided(found, [(len(limits) + g, 1.0, 0.0)])
+            wanted = wanted._replace(values=wanted.values - aim.clearance[nodes, None])
+            later = nodes > 0
+            kept = Rows(*(part[later] for part in wanted))
+            self._soften(p, nodes[later], of[later], kept, SLACK["m"] * lengths[later])
+
+    def _end(self, p: int, model: PhaseModel, aim: Aim) -> None:
+        """Guards that end the section vanish; limits of the event."""
+        s = self._sections[p]
+        n = len(s.corrections)
+        found = model.end(s.states[-1:], aim.inputs[-1:] + s.corrections[-1:])
+        limits = model.end_limits
+        zero = model.zero
+        row = self._new_equations(aim.surface - found.values[0, zero])
+        self._equal.put(np.array([row]), self._states[p][-1:], found.by_state[:, zero])
+        self._equal.put(np.array([row]), self._inputs[p][-1:], found.by_input[:, zero])
+        for unit in dict.fromkeys(limit.unit for limit in limits):
+            sides = [
+                (i, 1.0, limit.lower)
+                for i, limit in enumerate(limits)
+                if limit.unit == unit and i not in zero
+            ]
+            if sides:
+                costs = np.array([SLACK[unit]])
+                self._soften(p, np.array([n]), np.array([n - 1]), _sided(found, sides), costs)
+
+    def _join(self, p: int, model: PhaseModel, junction: Junction, last: bool) -> None:
+        """The state after the event is the next one's first, or weighed by V."""
+        after, by_state = model.jump(self._sections[p].states[-1])
+        y, slope = junction.matrix @ after + junction.offset, junction.matrix @ by_state
+        end = self._states[p][-1:]
+        if not last:
+            row = np.array([self._new_equations(y - self._sections[p + 1].states[0])])
+            self._equal.put(row, self._states[p + 1][:1], np.eye(self._nx)[None])
+            self._equal.put(row, end, -slope[None])
+            return
+        v = self._costs.final
+        self._block = int(end[0]), slope.T @ v @ slope
+        self._gradient[end[0] : end[0] + self._nx] += slope.T @ v @ (y - junction.target)
+
+    def _weigh(self, p: int, aim: Aim) -> None:
+        """Costs of the section, and limits of its inputs and of its duration."""
+        s, costs = self._sections[p], self._costs
+        lengths = (s.duration * s.shares)[:, None]
+        free = 1 if p == 0 else 0
+        states = slice(self._states[p][free], self._states[p][-1])
+        self._diagonal[states] += (lengths * costs.state)[free:].ravel()
+        off = s.states[:-1] - aim.states[:-1]
+        self._gradient[states] += (lengths * costs.state * off)[free:].ravel()
+        inputs = slice(self._inputs[p][0], self._times[p])
+        self._diagonal[inputs] += (lengths * costs.input).ravel()
+        self._gradient[inputs] += (lengths * costs.input * s.corrections).ravel()
+        fed = np.array([aim.inputs[:-1], aim.middles, aim.inputs[1:]])
+        high = np.maximum(self._limits[1] - fed.max(axis=0), 0.0) - s.corrections
+        low = np.minimum(self._limits[0] - fed.min(axis=0), 0.0) - s.corrections
+        self._low[inputs], self._high[inputs] = low.ravel(), high.ravel()
+        time = self._times[p]
+        self._diagonal[time] += costs.duration
+        self._gradient[time] += costs.duration * (s.duration - aim.duration)
+        self._low[time], self._high[time] = aim.least, aim.greatest
+
+    def _new_equations(self, right: Array) -> int:
+        """The row at which equations with these right sides begin."""
+        row = self._equal.rows
+        self._equal.rows += len(right)
+        self._right.append(right)
+        return row
+
+    def _soften(self, p: int, nodes: Indices, of: Indices, rows: Rows, costs: Array) -> None:
+        """Values (m, r) at nodes (m,) are at least 0, up to a slack for each that costs so much."""
+        m, r = rows.values.shape
+        first = self._below.rows
+        at = first + r * np.arange(m)
+        self._below.rows += m * r
+        self._most.append(rows.values.ravel())
+        free = nodes > 0 if p == 0 else np.full(m, True)
+        self._below.put(at[free], self._states[p][nodes[free]], -rows.by_state[free])
+        self._below.put(at, self._inputs[p][of], -rows.by_input)
+        slack = len(self._slack_costs) + np.arange(m)
+        self._slack_rows.append(np.repeat(slack, r))
+        self._slack_costs += costs.tolist()
+
+    def _inequalities(self, columns: int) -> csc_matrix:
+        rows = np.arange(self._below.rows)
+        slacks = self._size + np.concatenate(self._slack_rows)
+        self._below.put(rows, slacks, np.full((len(rows), 1, 1), -1.0))
+        return self._below.matrix(columns)
+
+    def _hessian(self, columns: int) -> csc_matrix:
+        found = Entries()
+        found.rows = columns
+        at = np.arange(columns)
+        diagonal = np.concatenate((self._diagonal, np.full(columns - self._size, _SMALL)))
+        found.put(at, at, diagonal[:, None, None])
+        first, block = self._block
+        place = np.array([first])
+        found.put(place, place, 0.5 * (block + block.T)[None])
+        return found.matrix(columns)
+
+    def _changed(self, p: int, z: Array) -> Section:
+        s, first = self._sections[p], int(self._states[p][0])
+        n = len(s.corrections)
+        states = np.zeros_like(s.states)
+        free = 1 if p == 0 else 0
+        begin, end = first + self._nx * free, first + self._nx * (n + 1)
+        states[free:] = z[begin:end].reshape(-1, self._nx)
+        time = self._times[p]
+        corrections = z[self._inputs[p][0] : time].reshape(n, self._nu)
+        return s.changed(states, corrections, float(z[time]))
+
+
+def _sided(rows: Rows, sides: list[tuple[int, float, float]]) -> Rows:
+    """sign * value - bound of chosen rows (index, sign, bound)."""
+    index = [i for i, _, _ in sides]
+    sign = np.array([s for _, s, _ in sides])
+    bound = np.array([b for _, _, b in sides])
+    return Rows(
+        sign * rows.values[:, index] - bound,
+        sign[:, None] * rows.by_state[:, index],
+        sign[:, None] * rows.by_input[:, index],
+    )

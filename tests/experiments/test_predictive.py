@@ -1,0 +1,176 @@
+"""Predictive control across touchdowns: its programme, derivatives, plans, and walks under it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hybridctl.experiments.walking import controllers, walk
+from hybridctl.experiments.walking.gait import task
+
+import hybridctl as hc
+from hybridctl.control.predictive import mpc
+from hybridctl.control.predictive.course import Horizon
+from hybridctl.errors import InputError
+from hybridctl.hybrid.policy import History
+
+WEIGHTS = controllers.Weights()
+TORQUE = 100.0
+
+
+@pytest.fixture(scope="module")
+def lqr(gait):
+    return controllers.design(gait, WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def fixed(gait, lqr):
+    return controllers.Tracks.of(gait, lqr, 4, 0.2).policy("value", lqr, TORQUE)
+
+
+@pytest.fixture
+def make(gait, lqr, fixed):
+    def made(**settings):
+        return controllers.predictive(gait, lqr, WEIGHTS, fixed, TORQUE, Horizon(**settings))
+
+    return made
+
+
+def middle(gait, x=None):
+    return History(("stick", "open"), 0.5 * gait.period, gait.middle if x is None else x)
+
+
+def test_on_the_gait_the_programme_has_the_gait_for_its_solution(gait, make):
+    """Up to the step of fourth order on intervals of 45 ms, and the accuracy of the solver."""
+    policy = make()
+    u = policy.law(middle(gait))(0.5 * gait.period, gait.middle)
+    np.testing.assert_allclose(u, gait.curve(0)(0.5 * gait.period), atol=0.05)
+    first, second = policy.plan.sections
+    assert first.duration == pytest.approx(0.5 * gait.period, abs=1e-3)
+    assert second.duration == pytest.approx(gait.period, abs=1e-3)
+    assert max(np.abs(s.corrections).max() for s in (first, second)) < 0.1
+    expected = gait.step.run(first.fractions[:-1] * gait.period)
+    np.testing.assert_allclose(first.states[:-1, 1:], expected[:, 1:], atol=5e-3)
+    assert policy.failures == 0
+
+
+def test_steps_have_the_derivatives_of_differences_and_end_where_simulation_does(gait, make):
+    """h = 1e-6: h^2 and 1e-16 / h leave 1e-9 of slopes up to 1e2; RK4 on 20 ms leaves some 1e-5."""
+    model = make()._course.models[0]
+    t = 0.5 * gait.period + np.array([0.0, 0.02])
+    u = tuple(gait.curve(0)(s)[None] for s in (t[0], t.mean(), t[1]))
+    x, h, length = gait.middle[None], 1e-6, np.array([0.02])
+    found = model.steps(x, u, length)
+    np.testing.assert_allclose(found.states[0], gait.step.run(t[1]), atol=1e-4)
+
+    def moved(dx, du, dh):
+        return model.steps(x + dx, tuple(part + du for part in u), length + dh).states[0]
+
+    random = np.random.default_rng(0)
+    dx, du, dh = random.normal(size=14), random.normal(size=4), 0.1
+    along = (moved(h * dx, h * du, h * dh) - moved(-h * dx, -h * du, -h * dh)) / (2.0 * h)
+    exact = found.by_state[0] @ dx + found.by_input[0] @ du + found.by_length[0] * dh
+    np.testing.assert_allclose(along, exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["inside", "end"])
+def test_limits_have_the_derivatives_of_differences(gait, make, name):
+    model = make()._course.models[0]
+    x, u, h = gait.middle[None], gait.curve(0)(0.5 * gait.period)[None], 1e-6
+    rows = getattr(model, name)
+    random = np.random.default_rng(1)
+    dx, du = random.normal(size=(1, 14)), random.normal(size=(1, 4))
+    ends = [rows(x + s * h * dx, u + s * h * du).values[0] for s in (1.0, -1.0)]
+    found = rows(x, u)
+    exact = found.by_state[0] @ dx[0] + found.by_input[0] @ du[0]
+    np.testing.assert_allclose((ends[0] - ends[1]) / (2.0 * h), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_what_touches_down_goes_on_as_the_system_says(gait, make):
+    """The jump of the course, through the exchange of legs, beside the reset of the walker."""
+    course = make()._course
+    event = gait.orbit.events[0]
+    j = course.junction(0)
+    after = j.matrix @ course.models[0].jump(event.state_before)[0] + j.offset
+    expected = gait.symmetry.matrix @ event.state_after
+    np.testing.assert_allclose(after[1:], expected[1:], atol=1e-7)
+    assert course.knows(event.mode_after, 1)
+    assert not course.knows(event.mode_before, 1)
+    np.testing.assert_allclose(course.inwards(event.state_after, 1), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("impulse", [35.0, -50.0])
+def test_it_recovers_from_pushes_that_the_fixed_law_falls_from(gait, make, fixed, impulse):
+    """In N s, forwards and backwards, with two touchdowns after them."""
+    start = walk.pushed(gait, impulse)
+    policy = make()
+    found = walk.walk(gait, policy, start, 2)
+    assert (found.steps, found.reason) == (2, "")
+    assert policy.failures <= 1
+    assert walk.walk(gait, fixed, start, 2).reason
+
+
+def test_the_state_is_predicted_over_the_delay(gait, make):
+    """Under the plan, through the touchdown: as the simulation goes on, to the length of a step."""
+    policy = make(delay=0.02)
+    policy.law(middle(gait))
+    at = mpc.Moment(0.5 * gait.period, gait.middle, 0, -np.inf)
+    ahead = policy._course.ahead(policy.plan, at, 0.3)
+    np.testing.assert_allclose(ahead.state, gait.step.run(at.time + 0.3), atol=1e-3)
+    beyond = policy._course.ahead(policy.plan, at, 0.5 * gait.period + 0.01)
+    assert beyond.events == 1
+    assert beyond.touched == pytest.approx(gait.period, abs=0.006)
+
+
+def test_a_plan_that_comes_late_acts_late(gait, make):
+    policy = make(delay=0.01)
+    history = middle(gait, walk.pushed(gait, 10.0))
+    u = policy.law(history)(history.time, history.state)
+    np.testing.assert_allclose(u, gait.curve(0)(history.time), atol=1e-9)
+    then = policy.next_change(history)
+    assert then == pytest.approx(history.time + 0.01)
+    late = replace(history, time=then)
+    assert np.abs(policy.law(late)(then, late.state) - gait.curve(0)(then)).max() > 1.0
+
+
+def test_where_the_programme_fails_the_fixed_law_acts(gait, make, fixed, monkeypatch):
+    monkeypatch.setattr(mpc.Programme, "solution", lambda self: None)
+    policy = make()
+    history = middle(gait, walk.pushed(gait, 10.0))
+    u = policy.law(history)(history.time, history.state)
+    assert policy.failures == 1
+    np.testing.assert_array_equal(u, fixed.law(history)(history.time, history.state))
+    found = walk.walk(gait, policy, history.state, 1)
+    assert (found.steps, found.reason) == (1, "")
+
+
+def test_in_a_mode_that_the_motion_has_not_the_fixed_law_acts(gait, make, fixed):
+    policy, history = make(), replace(middle(gait), mode=("stick", "stick"))
+    u = policy.law(history)(history.time, history.state)
+    np.testing.assert_array_equal(u, fixed.law(history)(history.time, history.state))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": []}, "values must have 1 matrices, got 0"),
+        ({"weights": (np.eye(3), np.eye(4))}, r"weights\[0\] must have shape"),
+        ({"rise": np.ones(3)}, "rise must have shape"),
+        ({"fixed": None}, "fixed must be"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(gait, fixed, change, message):
+    given = {
+        "weights": (np.eye(14), np.eye(4)),
+        "values": [np.eye(14)],
+        "fixed": fixed,
+        **change,
+    }
+    planned = task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
+    with pytest.raises(InputError, match=message):
+        hc.control.HybridMpc(planned, gait.step, **given)
+
+
+@pytest.mark.parametrize("setting", [{"delay": 0.1}, {"intervals": (1, 8)}, {"longest": 0.5}])
+def test_horizons_that_make_no_sense_are_refused(setting):
+    with pytest.raises(InputError, match=next(iter(setting))):
+        Horizon(**setting)
