@@ -18,13 +18,13 @@ from scipy.linalg.lapack import (
     dgecon,
     dgeqp3,
     dgeqrf,
+    dgesv,
     dgetrf,
     dgetrs,
     dlange,
     dorgqr,
     dpotrf,
     dpotrs,
-    dtrtrs,
 )
 
 from hybridctl.checks import Array
@@ -75,7 +75,7 @@ class KKT:
         if self.redundant:
             force = self._inverse @ wanted
         else:
-            force, _ = dgetrs(self._factors, self._pivots, wanted)
+            force = divided(self.response, self._factors, self._pivots, wanted)
         return free + self.push @ force, force
 
     def by_mass(self, b: Array) -> Array:
@@ -93,7 +93,7 @@ class KKT:
         acting = np.empty((len(sizes), rank))
         acting[pivots - 1] = np.triu(factors)[:rank].T
         basis, root = _orthonormal(acting)
-        return basis, dtrtrs(root, range_of.T, trans=1)[0]
+        return basis, dgesv(root.T, range_of.T)[2]
 
     @cached_property
     def _inverse(self) -> Array:
@@ -103,7 +103,7 @@ class KKT:
             return np.asarray(basis @ part)
         half = np.sqrt(self.weights)[:, None]
         spread, root = _orthonormal(half * basis)
-        return np.asarray(half * spread @ dtrtrs(root, part, trans=1)[0])
+        return np.asarray(half * spread @ dgesv(root.T, part)[2])
 
     def indeterminate(self) -> Array:
         """P (k, k): forces that change nothing, along the weighted least-norm ones."""
@@ -122,4 +122,15 @@ def _orthonormal(columns: Array) -> tuple[Array, Array]:
     """Q (n, r) and R (r, r) with Q R = columns (n, r), which are independent."""
     factors, tau, _, _ = dgeqrf(columns)
     q, _, _ = dorgqr(factors, tau)
-    return q, factors[: columns.shape[1]]
+    return q, np.triu(factors[: columns.shape[1]])
+
+
+def divided(matrix: Array, factors: Array, pivots: Array, right: Array) -> Array:
+    """The solution of a linear system, given its factors, for right-hand sides (n,) or (n, m).
+
+    OpenBLAS hands several columns of `dgetrs`, and of `dtrtrs`, to threads however few they are,
+    and waits for them; those of `dgesv` it does not.
+    """
+    if right.ndim == 1:
+        return np.asarray(dgetrs(factors, pivots, right)[0])
+    return np.asarray(dgesv(matrix, right)[2])

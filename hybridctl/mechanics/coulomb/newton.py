@@ -15,11 +15,12 @@ from __future__ import annotations
 from math import hypot, isfinite
 
 import numpy as np
-from scipy.linalg.lapack import dgelsy, dgetrf, dgetrs
+from scipy.linalg.lapack import dgelsy, dgetrf
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.kkt import divided
 
 RANK = 1e-11
 _STEPS = 20
@@ -111,7 +112,7 @@ def nearest(matrix: Array, target: Array, metric: Array | None = None) -> Array:
     factors, pivots, _ = dgetrf(matrix)
     diagonal = np.abs(factors.diagonal())
     if diagonal.min(initial=1.0) > RANK * diagonal.max(initial=0.0):
-        return np.asarray(dgetrs(factors, pivots, target)[0])
+        return divided(matrix, factors, pivots, target)
     n, size = len(matrix), np.ones(len(matrix)) if metric is None else metric
     chosen = np.zeros(n, dtype=np.int32)
     _, x, _, _, failed = dgelsy(matrix / size, target, chosen, RANK, 2 * n + (n + 1) * 64)
