@@ -41,7 +41,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "icub-base": "",
 }
 WHOLE = {"door-optimal", "door-plants", "walker-plants"}  # shown by runs that are --full
-DEFAULT = {"bderivative", "contact-law", "filter-study", "lqr", "saltation"}  # not quick
+DEFAULT = {"bderivative", "contact-law", "filter-study", "lqr"}  # not quick
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
     "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same

@@ -24,6 +24,11 @@ _LONGEST = 100  # characters of a name that others are compared with
 _SYMMETRIC = 1e-9  # of the largest entry: rounding that a matrix may bring along
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things in words, as in "1 event" and "2 events"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def floats(value: Any) -> Array:
     """A float copy of real numbers.
 

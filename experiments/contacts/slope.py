@@ -216,10 +216,12 @@ def compare(config: Config, expected: ClosedForm, run: HybridTrajectory) -> list
     along, normal = float(down @ impact.state_after[2:]), float(away @ impact.state_after[2:])
     rows = [
         Comparison("impact [s]", impact.time, expected.impact_time),
-        Comparison("v_t after it [m/s]", along, expected.tangential_after),
-        Comparison("v_n after it [m/s]", normal, expected.normal_after),
-        Comparison("dv_t/dt [m/s^2]", gain / (arc.end - arc.start), expected.acceleration),
-        Comparison("v_t at the end [m/s]", float(down @ run.final_state[2:]), expected.final_speed),
+        Comparison("speed down the slope after it [m/s]", along, expected.tangential_after),
+        Comparison("speed away from it [m/s]", normal, expected.normal_after),
+        Comparison("acceleration [m/s^2]", gain / (arc.end - arc.start), expected.acceleration),
+        Comparison(
+            "speed at the end [m/s]", float(down @ run.final_state[2:]), expected.final_speed
+        ),
     ]
     if rest.accumulation is not None:
         rows.insert(3, Comparison("last bounce [s]", rest.accumulation, expected.rest_time))

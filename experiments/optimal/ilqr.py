@@ -30,7 +30,7 @@ from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, lineari
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import RunFolder, table
-from hybridctl.checks import Array
+from hybridctl.checks import Array, counted
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
 from hybridctl.sensitivity import Linearization
@@ -320,7 +320,7 @@ def _slopes(name: str, motion: OptimalMotion) -> Line:
         "reset only": ("with the reset's Jacobian", REFERENCE),
     }.get(method, ("with saltation and curvature", TRACKING))
     bounces = len(motion.rollout.events)
-    label = f"{what}: {bounces} bounce{'' if bounces == 1 else 's'}, cost {motion.cost:.3g}"
+    label = f"{what}: {counted(bounces, 'bounce')}, cost {motion.cost:.3g}"
     return Line(
         np.arange(len(slopes), dtype=np.float64), slopes, label, color, "-" if bounces else ":"
     )

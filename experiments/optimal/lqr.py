@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import block, paddle, rrr_door
+from matplotlib.ticker import LogLocator
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
@@ -288,6 +289,8 @@ def draw(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None
     guide = middle * sizes / np.exp(np.log(sizes).mean())
     right.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 1")
     right.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    right.yaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
     right.set_xlabel("size of the deviation")
     right.set_ylabel("|simulated cost / value function - 1|")

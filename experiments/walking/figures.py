@@ -97,7 +97,8 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
     )
     axes.set_xlabel("step")
     axes.set_ylabel("error after touchdown [rad, rad/s, m, m/s]")
-    axes.set_title(f"Walking at {gait.speed:g} m/s from random starts, reference spreading")
+    starts = "a random start" if len(walks) == 1 else "random starts"
+    axes.set_title(f"Walking at {gait.speed:g} m/s from {starts}, reference spreading")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     save_figure(figure, path)

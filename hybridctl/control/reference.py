@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, function, instance, member, number, sequence, vector
+from hybridctl.checks import Array, counted, function, instance, member, number, sequence, vector
 from hybridctl.control.impacts import Impact, impact_of
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.flow import METHODS, Integrator
@@ -63,7 +63,8 @@ class Reference:
 
     def __repr__(self) -> str:
         span = f"{self.nominal.start:.6g} to {self.nominal.end:.6g} s"
-        counts = f"{len(self.arcs)} arcs, {len(self.events)} events, {len(self.phantoms)} phantoms"
+        parts = {"arc": self.arcs, "event": self.events, "phantom": self.phantoms}
+        counts = ", ".join(counted(len(some), what) for what, some in parts.items())
         return f"Reference({span}, {counts})"
 
     @property

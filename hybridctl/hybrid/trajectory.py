@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, counted, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic, saved_arrays
 from hybridctl.hybrid.event import Event as Event
@@ -234,9 +234,9 @@ class HybridTrajectory:
         return np.array(rows).reshape(len(rows), max(sizes, default=0))
 
     def __repr__(self) -> str:
-        n, events = len(self.arcs), len(self.guard_events)
+        arcs, events = counted(len(self.arcs), "arc"), counted(len(self.guard_events), "event")
         span = f"{self.start:.6g} to {self.end:.6g} s"
-        return f"HybridTrajectory({span}, {n} arcs, {events} events, ends in {self.final_mode})"
+        return f"HybridTrajectory({span}, {arcs}, {events}, ends in {self.final_mode})"
 
     def _repr_html_(self) -> str:
         """A table of the arcs and of the events that end them."""

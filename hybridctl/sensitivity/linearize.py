@@ -18,7 +18,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, function, instance, number, sequence, vector
+from hybridctl.checks import Array, array, counted, function, instance, number, sequence, vector
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
@@ -91,7 +91,7 @@ class Linearization:
         if radius is not None and np.isfinite(radius):
             merged.append(f"in this order for |dx0| below {radius:.3g}")
         more = "".join(f", {one}" for one in merged)
-        return f"Linearization({span}, {len(self.jumps)} jumps, {kind}{under}{more})"
+        return f"Linearization({span}, {counted(len(self.jumps), 'jump')}, {kind}{under}{more})"
 
     @cached_property
     def _least_radius(self) -> float | None:

@@ -79,7 +79,7 @@ def test_what_a_loop_saw_reads_as_any_other_run(landing):
     expected = seen(known.times[before]) - reference.arcs[0](known.times[before])
     np.testing.assert_allclose(known.errors[before], expected, atol=1e-12)
     assert known.errors[-1] == pytest.approx([0.0, 0.0], abs=1e-9)
-    assert "1 events" in repr(seen)
+    assert "1 event," in repr(seen)
     assert seen.to_dataframe([0.1, 0.59])["mode"].tolist() == ["air", "ground"]
 
 

@@ -32,7 +32,7 @@ def test_what_is_shown_is_short():
     estimate = hc.estimation.Estimate(("open",), 0.0, np.zeros(4), np.eye(4))
     for one in (RUN, event, SYSTEM, SYSTEM.robot, estimate):
         assert len(repr(one)) < 200
-    assert repr(RUN).startswith("HybridTrajectory(0 to 0.5 s, 2 arcs, 1 events")
+    assert repr(RUN).startswith("HybridTrajectory(0 to 0.5 s, 2 arcs, 1 event")
     assert "slope closes" in repr(event)
     assert repr(SYSTEM.robot) == "Robot(nq=2, nv=2, joints x, z)"
     assert repr(estimate).endswith("mean [0. 0. 0. 0.], deviations [1. 1. 1. 1.])")
@@ -40,14 +40,14 @@ def test_what_is_shown_is_short():
 
 def test_what_is_made_of_a_run_is_short_too():
     reference = hc.extend(SYSTEM, RUN, before=0.01, after=0.01)
-    assert repr(reference) == "Reference(0 to 0.5 s, 2 arcs, 1 events, 0 phantoms)"
+    assert repr(reference) == "Reference(0 to 0.5 s, 2 arcs, 1 event, 0 phantoms)"
     linear = repr(hc.linearize(SYSTEM, RUN))
-    assert linear.startswith("Linearization(0 to 0.5 s, 1 jumps, linear, in this order for |dx0| ")
+    assert linear.startswith("Linearization(0 to 0.5 s, 1 jump, linear, in this order for |dx0| ")
     rest = hc.mechanics.equilibrium(SYSTEM, ("closed",), [0.0, 0.0])
     assert repr(rest).startswith("Equilibrium(normal forces [")
     assert repr(SYSTEM.mode(("open",))) == "GeneratedContactMode(('open',))"
     lqr = hc.hybrid_lqr(hc.linearize(STEERED, HELD), np.eye(2), np.eye(1), np.eye(2))
-    assert repr(lqr) == "LqrResult(0 to 0.1 s, 1 arcs, gains (1, 2))"
+    assert repr(lqr) == "LqrResult(0 to 0.1 s, 1 arc, gains (1, 2))"
     assert repr(lqr.gains.arcs[0]).startswith("GainCurve((1, 2), ")
 
 

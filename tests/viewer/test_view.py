@@ -112,7 +112,7 @@ def test_a_pushed_run_is_shown_with_its_forces(falling):
     run = hc.simulate(system, ("open",), [1.2, 0.4, 0.0, 0.0], (0.0, 0.3), wrench=push)
     view = hc.view(run, system)
     view.seek(0.15)
-    assert f"from {system.robot.weight:.3g} N" in view._forces.legend()
+    assert f"{system.robot.weight:.3g} N (the weight)" in view._forces.legend()
     view.close()
 
 

@@ -193,7 +193,7 @@ def plane(
     both axes. surfaces: directions (2,) of lines through the origin. size: of a picture, in inches.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
-    figure = canvas(1.0 + size * columns, 0.6 + size * rows)
+    figure = canvas(1.0 + size * columns, 0.9 + size * rows)
     cells = figure.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(cells.flat, (p for row in panels for p in row), strict=True):
         points = np.concatenate([np.column_stack([c.times, c.values]) for c in panel.lines])

@@ -232,9 +232,10 @@ class _Forces:
         """What the arrows are, and how long; empty without a system."""
         if self._system is None:
             return ""
-        lines = [f"contact force: {_ARROW:g} m from {self._weight:.3g} N (the weight) on"]
+        lines = [f"contact force; {_ARROW:g} m long for {self._weight:.3g} N (the weight) or more"]
         if self._impulses:
-            lines.append(f"impulse, just after an event: {_ARROW:g} m for {self._largest:.3g} N s")
+            most = f"{_ARROW:g} m long for {self._largest:.3g} N s, the largest"
+            lines.append(f"impulse, just after an event; {most}")
         rows = "".join(
             f'<div><b style="color:rgb{tone}">\u2192</b> {line}</div>'
             for tone, line in zip((FORCE, IMPULSE), lines, strict=False)

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, member, number, semidefinite, vector
+from hybridctl.checks import Array, array, counted, instance, member, number, semidefinite, vector
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.events import (
     TREATMENTS,
@@ -59,8 +59,8 @@ class LqrResult:
 
     def __repr__(self) -> str:
         arcs, run = self.gains.arcs, self.linearization.trajectory
-        shape = arcs[0](run.start).shape
-        return f"LqrResult({run.start:.6g} to {run.end:.6g} s, {len(arcs)} arcs, gains {shape})"
+        span, shape = f"{run.start:.6g} to {run.end:.6g} s", arcs[0](run.start).shape
+        return f"LqrResult({span}, {counted(len(arcs), 'arc')}, gains {shape})"
 
     def cost(self, dx0: ArrayLike) -> float:
         """The least cost from an initial deviation dx0 (ndx,), dx0 . V(start) dx0.
