@@ -156,15 +156,19 @@ def test_the_weights_of_two_guards_that_depend_on_each_other():
     assert min(np.abs(np.array(found) - [0.4, 0.25]).max(axis=1)) < 1e-12
 
 
-@pytest.mark.parametrize("landed", [[0.2, 1.0], [0.0, 0.0]], ids=["inside", "no inverse"])
-def test_a_guard_with_one_side_is_crossed(landed):
-    """Its reset leads inside the mode, or forgets: nothing pushes back from behind it."""
+@pytest.mark.parametrize("kept", ["inside", "nothing", "speed"])
+def test_a_guard_with_one_side_is_crossed(kept):
+    """Its reset leads inside the mode, forgets, or leaves a coordinate out: nothing pushes back."""
     x = ca.SX.sym("x", 2)
-    mode = hc.symbolic.Mode("air", x, [x[1], -1.0])
-    shift, factor = landed
-    other = hc.symbolic.Mode("up", x, [1.0 + x[0], 0.5])
-    floor = hc.symbolic.Transition("air", "floor", x[0], "up", [x[0] + shift, -factor * x[1]])
-    system = hc.symbolic.hybrid_system([mode, other], [floor])
+    air = hc.symbolic.Mode("air", x, [x[1], -1.0])
+    if kept == "speed":
+        v = ca.SX.sym("v")
+        after, reset = hc.symbolic.Mode("up", v, [1.0 + v]), [-x[1]]
+    else:
+        after = hc.symbolic.Mode("up", x, [1.0 + x[0], 0.5])
+        reset = [x[0] + 0.2, -x[1]] if kept == "inside" else [x[0], 0.0]
+    floor = hc.symbolic.Transition("air", "floor", x[0], "up", reset)
+    system = hc.symbolic.hybrid_system([air, after], [floor])
     plain = hc.simulate(system, "air", [0.5, 0.0], (0.0, 2.0))
     found = hc.simulate(hc.hybrid.filippov(system), "air", [0.5, 0.0], (0.0, 2.0))
     assert [arc.mode for arc in found.arcs] == ["air", "up"]

@@ -135,6 +135,20 @@ def test_a_corner_of_a_block_that_the_impact_only_just_stops():
     assert seen == {(("stick", "open"),), (("slip+", "open"), ("stick", "open"))}
 
 
+def test_a_corner_that_turns_fast_and_is_not_held_slips_back_at_once():
+    """What slows its slip is friction and, with 6 rad/s, 2.3 m/s^2 of its way round."""
+    p = block.Parameters(friction=0.2)
+    system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
+    q = np.array([0.0, 0.0, -0.5])
+    q[1] = -dynamics.gaps(q).min()
+    rows, mass = dynamics.all.jacobian(q)[[0, 2]], dynamics.robot.mass_matrix(q)
+    turn = np.linalg.svd(rows)[2][-1]
+    v = -6.0 * turn / turn[2] - np.linalg.solve(mass, rows.T @ np.array([0.6, -0.2 * 0.6]))
+    x0 = backwards(system, ("open", "open"), np.concatenate([q, v]), 0.05)
+    seen = check(system, ("open", "open"), x0, 0.1)
+    assert seen == {(("slip-", "open"),), (("slip+", "open"), ("slip-", "open"))}
+
+
 def test_two_corners_that_stop_together():
     """A block slides on its left corner while the right one comes down, and both only just stop."""
     p = block.Parameters(friction=0.3)
