@@ -51,8 +51,8 @@ def sampled():
 
 
 def test_samples_of_a_controller_are_no_events(sampled):
-    assert len(sampled.arcs) > 50
-    assert len(sampled.guard_events) == 1
+    assert len(sampled.arcs) == 2
+    assert len(sampled.arcs[0].changes) + len(sampled.arcs[1].changes) > 50
     for axes in sampled.plot().axes:
         assert len(axes.lines) == 2  # before the impact, and after it
         times, _ = drawn(axes)

@@ -75,7 +75,8 @@ class Reference:
     @property
     def changes(self) -> tuple[tuple[float, ...], ...]:
         """Times at which the nominal policy changed its law, for each arc of the reference, s."""
-        return tuple(tuple(piece.end for piece in row[:-1]) for row in stretches(self.nominal))
+        pieces = ([p for arc in row for p in arc.pieces] for row in stretches(self.nominal))
+        return tuple(tuple(piece.end for piece in row[:-1]) for row in pieces)
 
 
 def stretches(trajectory: HybridTrajectory) -> list[list[Arc]]:

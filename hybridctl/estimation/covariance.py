@@ -66,7 +66,7 @@ def transition(
     total = Propagation(np.eye(n), none, none)
     if arc.end - arc.start <= _INSTANT:
         return total
-    waiting = [(arc.start, arc.end, 0)]
+    waiting = [(piece.start, piece.end, 0) for piece in reversed(arc.pieces)]
     while waiting:
         start, end, halvings = waiting.pop()
         found = _across(panel(start, end), end - start, p, rtol, halvings)

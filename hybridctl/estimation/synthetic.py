@@ -19,7 +19,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
@@ -39,26 +39,29 @@ _ON_SURFACE = 1e-9  # of a guard's size
 class HeldPolicy:
     """A policy whose input is taken at every sample and held until the next, with disturbances.
 
-    disturbances (n, nu): one for each period from `begin` on.
+    disturbances (n, nu): one for each period from `begin` on. held (nu,): the input with which it
+    begins between two samples.
     """
 
     policy: Policy | None
     disturbances: Array
     begin: float
     period: float
+    held: Array | None = None
 
     def law(self, history: History) -> InputLaw:
         """The input of this period; what happens within it does not change it."""
-        sampled = self.begin + self.period * self._index(history.time)
-        if history.events and history.time - sampled > _ROUNDING * self.period:
-            last = history.events[-1]
-            held = last.input_before if last.guards else last.input_after
-            return lambda t, x: held
-        u = self.disturbance(history.time)
+        t, events = history.time, history.events
+        if t - self.begin - self.period * self._index(t) > _ROUNDING * self.period:
+            here = bool(events) and events[-1].time == t
+            held = events[-1].input_before if here else self.held
+            if held is not None:
+                return HeldInput(held)
+        u = self.disturbance(t)
         if self.policy is not None:
-            seen = tuple(event for event in history.events if event.guards)
-            u = u + self.policy.law(replace(history, events=seen))(history.time, history.state)
-        return lambda t, x: u
+            seen = tuple(event for event in events if event.guards)
+            u = u + self.policy.law(replace(history, events=seen))(t, history.state)
+        return HeldInput(u)
 
     def next_change(self, history: History) -> float:
         """The time of the next sample."""
@@ -201,7 +204,7 @@ def _with_reset_noise(
     model: FilterModel,
     start: Array,
     times: Array,
-    policy: Policy | None,
+    policy: HeldPolicy | None,
     tolerance: float,
     rng: np.random.Generator,
 ) -> HybridTrajectory:
@@ -215,6 +218,8 @@ def _with_reset_noise(
     stops = [*(0.5 * (times[_AHEAD::_AHEAD] + times[_AHEAD - 1 : -1 : _AHEAD])).tolist(), times[-1]]
     for stop in stops:
         while True:
+            if policy is not None and arcs:
+                policy = replace(policy, held=arcs[-1].left_limit()[1])
             run = _simulated(model, mode, x, (t, float(stop)), policy, tolerance, events)
             noisy = next((e for e in run.events if e.guards and t < e.time < stop), None)
             last = len(run.events) if noisy is None else noisy.index

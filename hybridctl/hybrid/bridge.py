@@ -95,7 +95,7 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
     if not run.bridges or outgoing.bridge is None:
         return
     x, u, _ = arc.left_limit()
-    lengths = arc.lengths[:-1]  # without the step that the event cut
+    lengths = arc.pieces[-1].lengths[:-1]  # without the step that the event cut
     last = min(SHRUNK, SHRINKS * lengths.max(initial=0.0))
     shrunk = len(fired) > 1 and lengths.size > 0 and lengths[-1] < last
     values = outgoing.guards.values(arc.end, x, u) / outgoing.guards.sizes

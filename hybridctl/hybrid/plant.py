@@ -15,7 +15,7 @@ from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 
 _SELECTIONS = 8
 _AT_REST = 1e-8  # of a guard's scale: below it an input may take the mode away
@@ -78,7 +78,7 @@ class SimulatedPlant:
         self._mode = self._first.key
         self._state = vector("state", state, self._first.space.nx)
         self._first.space.check("state", self._state)
-        self._arcs: list[Arc] = []
+        self._rows: list[list[Arc]] = []  # consecutive arcs of one mode
         self._events: list[Event] = []
         return self._sample(self._state, np.zeros(self._first.nu))
 
@@ -106,11 +106,9 @@ class SimulatedPlant:
         return self._sample(self._state, held)
 
     def run(self) -> HybridTrajectory:
-        """All that has happened since the reset, with an arc for each held input.
-
-        Where one input follows another there is an event without guards.
-        """
-        return HybridTrajectory(tuple(self._arcs), tuple(self._events), self.system)
+        """All that has happened since the reset; held inputs follow each other on an arc."""
+        arcs = tuple(joined(k, row) for k, row in enumerate(self._rows))
+        return HybridTrajectory(arcs, tuple(self._events), self.system)
 
     @property
     def _now(self) -> float:
@@ -137,15 +135,18 @@ class SimulatedPlant:
         )
 
     def _keep(self, run: HybridTrajectory) -> None:
-        """Append a run to what has happened, behind an event without guards."""
-        if self._arcs:
-            before, after = self._arcs[-1], run.arcs[0]
-            x, u, rate = before.left_limit()
-            follows = after.input(after.start)
-            at, keys = after.start, (before.mode, after.mode)
-            self._events.append(
-                Event(len(self._events), at, *keys, (), x, x, u, follows, rate, np.zeros(0))
-            )
-        first = len(self._arcs)
-        self._arcs += [replace(arc, index=first + arc.index) for arc in run.arcs]
-        self._events += [replace(event, index=first + event.index) for event in run.events]
+        """Append a run to what has happened, behind an event without guards if the mode changes."""
+        first, *later = run.arcs
+        if not self._rows or self._rows[-1][-1].mode != first.mode:
+            if self._rows:
+                before, t = self._rows[-1][-1], first.start
+                x, u, rate = before.left_limit()
+                at, keys = len(self._events), (before.mode, first.mode)
+                self._events.append(
+                    Event(at, t, *keys, (), x, x, u, first.input(t), rate, np.zeros(0))
+                )
+            self._rows.append([])
+        self._rows[-1].append(first)
+        self._rows += [[arc] for arc in later]
+        count = len(self._events)
+        self._events += [replace(event, index=count + event.index) for event in run.events]

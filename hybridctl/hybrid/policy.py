@@ -27,7 +27,8 @@ from hybridctl.hybrid.trajectory import Event
 class History:
     """What has happened when an arc begins: its mode, time and state, and all events so far.
 
-    Events without guards are among them: those at which a policy asked to be asked again.
+    Events without guards are among them: those at which a policy asked to be asked again, and
+    either gave a law that is not a `HeldInput` or changed the mode.
     """
 
     mode: ModeKey
@@ -47,7 +48,8 @@ class Policy(Protocol):
     A policy whose law changes at a time of its own choice (a clock, a late detection, a sample)
     has a method `next_change(history) -> float` besides: the next time after `history.time` at
     which it wants to be asked again, in s, infinite for none. The arc ends there with an event
-    without guards, which leaves the state alone. Guards come first: those that fall through zero
+    without guards, which leaves the state alone, unless one `HeldInput` gives way to another in the
+    same mode: then it goes on. Guards come first: those that fall through zero
     within the event window of a change have their event before it, or at the same time, and then
     the policy sees that time in the history of this event. A policy that passes on another one's
     law passes on its `next_change` too.
@@ -60,7 +62,10 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class DisturbedPolicy:
-    """A policy with a disturbance d(t, x) (nu,) added to its input: u = policy + d."""
+    """A policy with a disturbance d(t, x) (nu,) added to its input: u = policy + d.
+
+    The policy sees the input just before the last event without it, and may hold that.
+    """
 
     policy: Policy
     disturbance: InputLaw
@@ -71,8 +76,13 @@ class DisturbedPolicy:
 
     def law(self, history: History) -> InputLaw:
         """The law of the policy, and the disturbance; with derivatives if both have them."""
-        law, other, t = self.policy.law(history), self.disturbance, history.time
+        other, t = self.disturbance, history.time
         array(f"disturbance at t = {t}", other(t, history.state))
+        if history.events:
+            *past, last = history.events
+            own = last.input_before - other(last.time, last.state_before)
+            history = replace(history, events=(*past, replace(last, input_before=own)))
+        law = self.policy.law(history)
         if not isinstance(law, DifferentiableLaw) or not isinstance(other, DifferentiableLaw):
             return lambda t, x: law(t, x) + other(t, x)
         return DifferentiableLaw(
@@ -95,6 +105,8 @@ class SampledPolicy:
     """Digital control: the input of `law` at the times start + k period, held in between.
 
     law: a function u(t, x), or a policy, whose law at the history of a sample is evaluated there.
+    One with a `next_change` sees samples as events without guards; under all others an arc goes on
+    over samples.
     period, start: s. A run that begins between two samples begins with one; at an event between
     two samples the input goes on, so all modes must have equally many.
 
@@ -119,7 +131,8 @@ class SampledPolicy:
         t, x = history.time, history.state
         if history.events and t != self._sample(self._index(t)):
             return HeldInput(history.events[-1].input_before)
-        return HeldInput(np.array(self._policy.law(history)(t, x)))
+        u = np.array(self._policy.law(history)(t, x))
+        return (lambda t, x: u) if hasattr(self._policy, "next_change") else HeldInput(u)
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,13 @@ from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
 from hybridctl.hybrid.jump import jump as jump_of
 from hybridctl.hybrid.jump import landing
-from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.model import Jump, ModeKey, ModeModel
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, arc_from_steps, read_only
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings, predict
@@ -34,6 +35,7 @@ _SELECTIONS = 8
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
 _CLOSER = 8.0  # times shorter is the step of the next look
 _RECENT = 16
+_AGAIN = 1.1  # times what a step of fifth order would take: what it is taken for later
 LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
 
 
@@ -48,6 +50,7 @@ class Memory:
 
     steps: int = 0
     lengths: dict[ModeKey, float] = field(default_factory=dict)
+    short: dict[ModeKey, float] = field(default_factory=dict)
     bridged: bool = False
     watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
 
@@ -78,7 +81,7 @@ class Run:
 
 
 class ArcStart(NamedTuple):
-    """Where an arc begins, and when the policy wants it to end."""
+    """Where an arc begins, and when the policy wants it to end; here: the mode there, if known."""
 
     mode: ModeModel
     law: InputLaw
@@ -86,6 +89,7 @@ class ArcStart(NamedTuple):
     state: Array
     input: Array
     change: float
+    here: Point | None = None
 
 
 def check_start(run: Run, point: ArcStart) -> None:
@@ -182,11 +186,55 @@ def arc_of(index: int, point: ArcStart, flown: FlownArc) -> Arc:
     return arc_from_steps(index, point.mode, flown.steps, t, x, u, flown.end)
 
 
-def flow_on(run: Run, point: ArcStart) -> FlownArc:
+def flow_on(run: Run, point: ArcStart, past: tuple[Event, ...] = ()) -> FlownArc:
     """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
 
-    A change is a crossing without guards.
+    A change is a crossing without guards. Where one held input gives way to another, and the mode
+    goes on, there is none: the arc goes on, too. past: the events so far, which the policy sees.
     """
+    flown, now = _under_law(run, point), point
+    steps = flown.steps
+    while (following := _held_on(run, now, flown, past)) is not None:
+        now = following
+        flown = _under_law(run, now)
+        steps += flown.steps
+    return flown._replace(steps=steps)
+
+
+def _held_on(
+    run: Run, point: ArcStart, flown: FlownArc, past: tuple[Event, ...]
+) -> ArcStart | None:
+    """Where a mode goes on under the next held input; None at any other end of what was flown."""
+    if flown.crossing is None or flown.crossing.guards or not isinstance(point.law, HeldInput):
+        return None
+    mode, t = point.mode, flown.end
+    x = mode.space.normalize(flown.steps[-1].states[-1])
+    history = History(mode.key, t, x, past)
+    law = input_law(run.policy, history, mode.nu)
+    if not isinstance(law, HeldInput):
+        return None
+    here = mode.calc(t, x, law.value)
+    if _selected(run, here, True) != mode.key:
+        return None
+    return ArcStart(mode, law, t, x, law.value, next_change(run.policy, history), here)
+
+
+def _selected(run: Run, here: Point, flowed: bool) -> ModeKey:
+    """The mode that goes on from a point.
+
+    Where it flowed up to here and clearly allows the input, by all its guards, what goes on is the
+    same solution, and no other is looked for.
+    """
+    mode = here.mode
+    if not mode.selects:
+        return mode.key
+    if flowed and (here.guards > run.guard_tolerance * mode.guard_scales).all():
+        return mode.key
+    return mode.select_at(here)
+
+
+def _under_law(run: Run, point: ArcStart) -> FlownArc:
+    """What is flown under the law that a policy gave at a point."""
     key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
     if not point.time < last:
         return FlownArc([], run.t_end)
@@ -196,18 +244,41 @@ def flow_on(run: Run, point: ArcStart) -> FlownArc:
             point.mode.guard_set, key, tolerance=run.guard_tolerance, window=run.event_window
         )
         memory.watches[key] = watch
-    motion = DrivenMode(point.mode, point.law, watched=True)
-    length = memory.lengths.get(key) if run.integrator.first_step is None else None
+    integrator, length = run.integrator, None
+    if integrator.first_step is None:
+        length = memory.lengths.get(key)
+    short = _is_short(run, point, last, length)
+    if short:
+        integrator, length = replace(integrator, method=RK45_TABLEAU), last - point.time
+    motion = DrivenMode(point.mode, point.law, True, point.here, short)
     for _ in range(_LOOKS):
         watch.begin()
-        flow = Flow(run.integrator, motion, point.time, point.state, last, length)
+        flow = Flow(integrator, motion, point.time, point.state, last, length)
         flown = _until_crossing(run, flow, watch, last)
         if flown.crossing is None or flown.end > point.time:
             break
         length = (flown.steps[-1].end - point.time) / _CLOSER
-    if flown.end > point.time:
+    if short:
+        memory.short[key] = flow.length
+    elif flown.end > point.time:
         memory.lengths[key] = min(flow.length, LONGER * (flown.end - point.time))
     return flown
+
+
+def _is_short(run: Run, point: ArcStart, last: float, length: float | None) -> bool:
+    """Whether an input is held for less than even a step of fifth order would take.
+
+    Then that is enough, with a third of the stages. Where it was not, it is tried again later.
+    """
+    key, memory, duration = point.mode.key, run.memory, last - point.time
+    held = isinstance(point.law, HeldInput) and last < run.t_end
+    if run.integrator.method is not DOP853_TABLEAU or point.mode.compiled or not held:
+        return False
+    if length is None or length < duration:
+        return False
+    known = memory.short.get(key, duration)
+    memory.short[key] = _AGAIN * known
+    return known >= duration
 
 
 def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> FlownArc:
@@ -289,27 +360,19 @@ def cross(
         history = History(key, t, after, (*past, provisional))
         law = input_law(run.policy, history, mode.nu)
         u_after = first_input(law, t, after, mode.nu)
-        kept = not crossing.guards and _goes_on(run, mode, t, after, u_after)
-        selected = key if kept or not mode.selects else mode.select(t, after, u_after)
+        here = mode.calc(t, after, u_after)
+        selected = _selected(run, here, not crossing.guards)
         if selected == key:
             if mode.held is not None:
                 mode.held.check(name, key, after)
             change = next_change(run.policy, history)
-            return event(key, u_after), ArcStart(mode, law, t, after, u_after, change)
+            return event(key, u_after), ArcStart(mode, law, t, after, u_after, change, here)
         tried.append(key)
         key = selected
     raise NoContactSolutionError(
         f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
         f"x+ = {after.tolist()}"
     )
-
-
-def _goes_on(run: Run, mode: ModeModel, t: float, x: Array, u: Array) -> bool:
-    """Whether a mode that flowed up to here clearly allows the input u: all its guards do.
-
-    What flows on is then the same solution, and no other is looked for.
-    """
-    return bool((mode.guards(t, x, u) > run.guard_tolerance * mode.guard_scales).all())
 
 
 def accumulating(

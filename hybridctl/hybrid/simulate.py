@@ -74,7 +74,8 @@ def simulate(
     `policy` is None (zero input), a function u(t, x), or a `Policy` that sees the events. Where
     it changes its law at a time of its own, an event without guards is recorded: the state goes
     on, the mode too if it is consistent with the new input (`Mode.select`). Such events count
-    neither towards `max_events` nor as Zeno.
+    neither towards `max_events` nor as Zeno. Held inputs that follow each other in one mode, as
+    those of a sampled controller, are part of one arc: see `Arc.changes`.
 
     rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
     are as accurate as the flow is.
@@ -214,7 +215,7 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
         return HybridTrajectory(tuple(arcs), tuple(events), run.system)
 
     while True:
-        flown = flow_on(run, point)
+        flown = flow_on(run, point, tuple(events))
         crossing = flown.crossing
         arc = arc_of(len(arcs), point, flown)
         arcs.append(arc)

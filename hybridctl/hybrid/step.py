@@ -14,7 +14,7 @@ its bend counts twice for what eight samples do not show.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -24,13 +24,15 @@ from numpy.exceptions import ComplexWarning
 from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.model import ModeModel
-from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
+from hybridctl.hybrid.model import ModeModel, Point
+from hybridctl.hybrid.series import FRACTIONS, NODES, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.hybrid.tolerances import FARTHEST, OFF
 from hybridctl.spaces import VectorSpace
 
 Rate = Callable[[float, Array], Array]
+_FEW = (0, 2, 5, 7)  # nodes of a cubic
+_FROM_FEW: Array = basis(NODES)[:, :4] @ np.linalg.inv(basis(NODES[list(_FEW)])[:, :4])
 
 
 class Step(NamedTuple):
@@ -72,12 +74,24 @@ def guard_bounds(values: Array) -> Array:
 
 
 class DrivenMode:
-    """A mode under an input law; watched: whether its guards are sampled along it."""
+    """A mode under an input law.
 
-    def __init__(self, mode: ModeModel, law: InputLaw, watched: bool = False) -> None:
-        self.mode, self.law = mode, law
+    watched: whether its guards are sampled along it. short: that steps are shorter than their error
+    asks for, so that few samples show the guards. point: the last at which the rate was asked for.
+    """
+
+    def __init__(
+        self,
+        mode: ModeModel,
+        law: InputLaw,
+        watched: bool = False,
+        point: Point | None = None,
+        short: bool = False,
+    ) -> None:
+        self.mode, self.law, self.point, self.short = mode, law, point, short
         self.watched = watched and len(mode.guard_names) > 0
-        self.rate = _rate(mode, law)
+        self.keeps = type(mode).field is ModeModel.field
+        self.rate = self._keeping if self.keeps else _rate(mode, law)
         self._together = type(mode).guard is ModeModel.guard
         self._asked: Step | None = None
         self._known: dict[float, list[float]] = {}
@@ -100,9 +114,11 @@ class DrivenMode:
         Raises `SystemDefinitionError` for a field that is no numbers or of the wrong shape,
         `IntegrationError` for one that is not finite.
         """
-        mode, x = self.mode, self.mode.space.normalize(coordinates)
+        mode, x, known = self.mode, self.mode.space.normalize(coordinates), self.point
         u = self.law(t, x)
-        given = mode.field(t, x, u)
+        if known is None or known.t != t or not np.array_equal(known.x, x):
+            known = self.point = mode.calc(t, x, u)
+        given = known.field
         try:
             velocity = floats(given)
         except (TypeError, ValueError) as error:
@@ -114,6 +130,13 @@ class DrivenMode:
         if not np.isfinite(velocity).all():
             raise failure(f"the vector field {velocity} is not finite", mode, t, x)
         return np.asarray(mode.space.rate(x, velocity))
+
+    def _keeping(self, t: float, coordinates: Array) -> Array:
+        """The rate (nx,) of the coordinates, of which the point is kept."""
+        space = self.mode.space
+        x = space.normalize(coordinates)
+        self.point = self.mode.calc(t, x, self.law(t, x))
+        return space.rate(x, self.point.field)
 
     def _no_velocity(self, got: object, t: float) -> SystemDefinitionError:
         key, ndx = self.mode.key, self.mode.space.ndx
@@ -137,8 +160,15 @@ class DrivenMode:
             known = self._known[t] = self.mode.guards(t, x, self.law(t, x)).tolist()
         return known[i]
 
-    def sampled(self, start: float, end: float, states: Array, guards_before: Array | None) -> Step:
-        """The step with these states (8, nx); guards_before (n,): guards at its start, if known."""
+    def sampled(
+        self,
+        start: float,
+        end: float,
+        states: Array,
+        before: Array | None = None,
+        after: Array | None = None,
+    ) -> Step:
+        """The step with these states (8, nx); before, after (n,): guards at its ends, if known."""
         inputs = self._inputs(start, end, states)
         if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
             what = "the state or the input is not finite"
@@ -146,7 +176,13 @@ class DrivenMode:
         step = Step(start, end, states, inputs)
         if not self.watched:
             return step
-        guards = self._along(step, guards_before)
+        known = {k: row for k, row in ((0, before), (len(states) - 1, after)) if row is not None}
+        if self.short:
+            guards = _FROM_FEW @ self._along(step, _FEW, known)
+            bounds = guard_bounds(guards)
+            if (bounds > 0.0).all():
+                return Step(start, end, states, inputs, guards, bounds)
+        guards = self._along(step, range(len(states)), known)
         return Step(start, end, states, inputs, guards, guard_bounds(guards))
 
     def cut(self, step: Step, t: float) -> Step:
@@ -155,20 +191,20 @@ class DrivenMode:
         states = basis(2.0 * part * FRACTIONS - 1.0) @ TO_SERIES @ step.states
         return Step(step.start, t, states, self._inputs(step.start, t, states))
 
-    def _along(self, step: Step, before: Array | None) -> Array:
-        """Guards (8, n) at the nodes of a step; before (n,): at its start, if known."""
-        mode, normalize = self.mode, self.mode.space.normalize
-        nodes = list(zip(step.times.tolist(), step.states, step.inputs, strict=True))
-        rows = [] if before is None else [before]
-        rows += [mode.guards(t, normalize(x), u) for t, x, u in nodes[len(rows) :]]
+    def _along(self, step: Step, nodes: Sequence[int], known: dict[int, Array]) -> Array:
+        """Guards (k, n) at k nodes of a step; known: those of some nodes, and now of these."""
+        mode, normalize, times = self.mode, self.mode.space.normalize, step.times.tolist()
+        for k in nodes:
+            if k not in known:
+                known[k] = mode.guards(times[k], normalize(step.states[k]), step.inputs[k])
         try:
-            values = np.array(rows)
+            values = np.array([known[k] for k in nodes])
         except ValueError:  # of rows of several shapes
             values = np.array(None)
-        if _is_plain(values, len(rows), len(mode.guard_names)):
+        if _is_plain(values, len(nodes), len(mode.guard_names)):
             return values
-        guards, key = mode.guard_set, mode.key
-        return np.array([guards.checked(key, t, normalize(x), u) for t, x, u in nodes])
+        each = ((times[k], normalize(step.states[k]), step.inputs[k]) for k in nodes)
+        return np.array([mode.guard_set.checked(mode.key, *point) for point in each])
 
     def _inputs(self, start: float, end: float, states: Array) -> Array:
         law, normalize = self.law, self.mode.space.normalize
@@ -219,6 +255,7 @@ class ExplicitFormula:
         """Stand at (t, x)."""
         self.time, self.state, self._guards = t, x, None
         self._rates[0] = self._motion.checked_rate(t, x)
+        self._here = self._motion.point
 
     @property
     def rate(self) -> Array:
@@ -231,6 +268,7 @@ class ExplicitFormula:
         with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
             self._stages(h, range(s), self._motion.rate)
             self._end, self._reached, self._rate_there = end, self._stage, self._given
+            self._there = self._motion.point if self._motion.keeps else None
             largest = np.maximum(np.abs(self.state), np.abs(self._reached))
             return tableau.error(h, self._rates[: s + 1], self._atol + self._rtol * largest)
 
@@ -259,8 +297,12 @@ class ExplicitFormula:
         self._stages(h, range(tableau.stages, len(tableau.rows)), self._motion.rate)
         states = self.state + h * (tableau.dense @ self._rates)
         states[-1] = self._reached
-        step = self._motion.sampled(self.time, self._end, states, self._guards)
-        self.time, self.state = self._end, self._reached
+        before, after = self._guards, None
+        if self._motion.watched:
+            before = self._here.guards if before is None and self._here is not None else before
+            after = None if self._there is None else self._there.guards
+        step = self._motion.sampled(self.time, self._end, states, before, after)
+        self.time, self.state, self._here = self._end, self._reached, self._there
         self._guards = None if step.guards is None else step.guards[-1]
         self._rates[0] = self._rates[tableau.stages]
         return step

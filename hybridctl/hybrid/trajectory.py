@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from hybridctl.tables import html_table
 
 Side = Literal["left", "right"]
 FORMAT = 3
+_ROUNDING = 1e-14  # of an input, in the coefficients of its series
 
 
 def _value_and_slope(s: float) -> tuple[Array, Array]:
@@ -48,6 +49,7 @@ class Arc:
 
     Step k covers [breaks[k], breaks[k] + lengths[k]] with Chebyshev coefficients `states[k]`
     (8, nx) and `inputs[k]` (8, nu). The last step may reach beyond `end`, where an event cut it.
+    Its input follows one law, or holds one value after the other, as under a sampled controller.
     """
 
     index: int
@@ -64,9 +66,44 @@ class Arc:
         """The state at t in [start, end]: (nx,), or (n, nx) for n times."""
         return self._evaluate(self.states, t, self.space)
 
-    def input(self, t: ArrayLike) -> Array:
-        """The input at t in [start, end]: (nu,), or (n, nu) for n times."""
-        return self._evaluate(self.inputs, t, None)
+    def input(self, t: ArrayLike, side: Side = "right") -> Array:
+        """The input at t in [start, end]: (nu,), or (n, nu) for n times.
+
+        side: of a time at which one held input gives way to the next.
+        """
+        return self._evaluate(self.inputs, t, None, side)
+
+    @cached_property
+    def changes(self) -> tuple[float, ...]:
+        """The times at which one held input gives way to the next, s."""
+        return tuple(piece.start for piece in self.pieces[1:])
+
+    @cached_property
+    def pieces(self) -> tuple[Arc, ...]:
+        """The arc, cut where one held input gives way to the next."""
+        if len(self.breaks) == 1 or not self.is_held:
+            return (self,)
+        values, at = self.inputs[:, 0], self.breaks[1:]
+        changed = (values[1:] != values[:-1]).any(axis=1) & (self.start < at) & (at < self.end)
+        cuts = (np.flatnonzero(changed) + 1).tolist()
+        if not cuts:
+            return (self,)
+        times = [self.start, *self.breaks[cuts].tolist(), self.end]
+        parts = [np.split(getattr(self, name), cuts) for name in _ARC_ARRAYS]
+        return tuple(
+            _frozen(Arc(self.index, self.mode, self.space, *span, *part))
+            for *span, part in zip(times[:-1], times[1:], zip(*parts, strict=True), strict=True)
+        )
+
+    def piece(self, t: float) -> Arc:
+        """The piece that flows on from time t."""
+        return self.pieces[bisect_right(self.changes, t)]
+
+    @cached_property
+    def is_held(self) -> bool:
+        """Whether the input is constant on each step, to rounding."""
+        sizes = np.abs(self.inputs)
+        return bool((sizes[:, 1:] <= _ROUNDING * sizes[:, :1]).all())
 
     def input_rate(self, t: float) -> Array:
         """The time derivative (nu,) of the input at t in [start, end], from the left."""
@@ -109,16 +146,18 @@ class Arc:
         """The times at which the integrator stepped, with both ends of the arc."""
         return np.append(self.breaks, self.end)
 
-    def _evaluate(self, series: Array, t: ArrayLike, space: Space | None) -> Array:
+    def _evaluate(
+        self, series: Array, t: ArrayLike, space: Space | None, side: Side = "right"
+    ) -> Array:
         if isinstance(t, float):
-            k = max(int(self.breaks.searchsorted(t, "right")) - 1, 0)
+            k = max(int(self.breaks.searchsorted(t, side)) - 1, 0)
             s = 2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0
             value = basis(float(s)) @ series[k]
             return value if space is None else space.normalize(value)
         times = np.asarray(t, dtype=np.float64)
         if times.ndim == 0:
-            return self._evaluate(series, float(times), space)
-        k_all = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
+            return self._evaluate(series, float(times), space, side)
+        k_all = np.maximum(self.breaks.searchsorted(times, side) - 1, 0)
         s_all = 2.0 * (times - self.breaks[k_all]) / self.lengths[k_all] - 1.0
         values = np.einsum("nk,nkx->nx", basis(s_all), series[k_all])
         if space is None or isinstance(space, VectorSpace):
@@ -134,8 +173,8 @@ def arc_from_steps(
     if kept:
         breaks = np.array([step.start for step in kept])
         lengths = np.array([step.end for step in kept]) - breaks
-        states = np.array([TO_SERIES @ step.states for step in kept])
-        inputs = np.array([TO_SERIES @ step.inputs for step in kept])
+        states = TO_SERIES @ np.array([step.states for step in kept])
+        inputs = TO_SERIES @ np.array([step.inputs for step in kept])
     else:
         breaks, lengths = np.array([start]), np.ones(1)
         states, inputs = np.zeros((1, 8, len(state))), np.zeros((1, 8, len(u)))
@@ -222,7 +261,7 @@ class HybridTrajectory:
 
     def input(self, t: ArrayLike, side: Side = "right") -> Array:
         """Input (nu,) at time t, or (n, nu) at times (n,), likewise."""
-        return self._of_arcs(Arc.input, t, side)
+        return self._of_arcs(partial(Arc.input, side=side), t, side)
 
     def _of_arcs(self, of: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
         if np.ndim(t) == 0:

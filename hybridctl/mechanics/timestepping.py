@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, interval, number, vector
 from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law, next_change
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
@@ -120,12 +120,15 @@ class _SteppedRun:
 
     def _begin(self, modes: Modes, t: float, x: Array) -> None:
         self._modes, self._mode = modes, self._system.mode(modes)
-        history = History(modes, t, x, tuple(self._events))
-        self._law = input_law(self._policy, history, self._mode.nu)
         self._start, self._state = t, x
-        self._input = first_input(self._law, t, x, self._mode.nu)
-        self._next_change = next_change(self._policy, history)
         self._steps: list[Step] = []
+        self._ask(t, x)
+        self._input = first_input(self._law, t, x, self._mode.nu)
+
+    def _ask(self, t: float, x: Array) -> None:
+        history = History(self._modes, t, x, tuple(self._events))
+        self._law = input_law(self._policy, history, self._mode.nu)
+        self._next_change = next_change(self._policy, history)
 
     def _finish(self, t: float) -> None:
         arc = arc_from_steps(
@@ -145,7 +148,13 @@ class _SteppedRun:
         return after
 
     def _ask_again(self, t: float, x: Array) -> None:
-        """End the arc where the policy wants to change its law."""
+        """End the arc where the policy wants to change its law; held inputs follow on it."""
+        before = self._law
+        if isinstance(before, HeldInput):
+            self._ask(t, x)
+            if isinstance(self._law, HeldInput):
+                return
+            self._law = before
         self._finish(t)
         self._event(t, self._modes, (), x, x, np.zeros(len(self._dynamics.contacts)))
 

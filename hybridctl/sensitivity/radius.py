@@ -21,7 +21,7 @@ from scipy.integrate import trapezoid
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import HybridctlError, InputError
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
@@ -230,21 +230,25 @@ class Replay:
 
     def law(self, history: History) -> InputLaw:
         """The input of the arc that the events so far lead to."""
-        return partial(_recorded, self.run.arcs[self._arc(history)])
+        arc = self.run.arcs[self._arc(history)]
+        if arc.is_held:
+            return HeldInput(arc.piece(history.time).inputs[-1, 0])
+        return partial(_recorded, arc)
 
     def next_change(self, history: History) -> float:
-        """The time of the next event of the run if it is one without guards."""
+        """The time of the next held input, or of the next event if it is one without guards."""
         k = self._arc(history)
+        later = [t for t in self.run.arcs[k].changes if t > history.time]
+        if later:
+            return later[0]
         following = self.run.events[k : k + 1]
         return following[0].time if following and not following[0].guards else np.inf
 
     def _arc(self, history: History) -> int:
         fired = sum(len(event.guards) for event in history.events)
-        changed = sum(not event.guards for event in history.events)
         for k, event in enumerate(self.run.events):
             fired -= len(event.guards)
-            changed -= not event.guards
-            if fired < 0 or changed < 0:
+            if fired < 0 or (not event.guards and history.time < event.time):
                 return k
         return len(self.run.events)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -30,7 +31,6 @@ _LEAP, _FARTHEST = 1e-2, 5e-2
 _SLOWER = 10.0
 _SAFETY, _SHRINK = 0.9, 0.2
 _STIFF = 1e-2  # of a step of the arc: where the perturbations need shorter ones, others follow them
-_ROUNDING = 1e-14  # of an input, in the coefficients of its series
 _AT_START = basis(-1.0)
 _NO_INPUT: Array = np.zeros(0)
 
@@ -86,12 +86,15 @@ def along(
     changes faster than steps resolve.
     """
 
-    def equation(t: float) -> tuple[Array, Array | None]:
-        c = coefficients(mode, t, *arc.state_and_input(t))
+    def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
+        c = coefficients(mode, t, *piece.state_and_input(t))
         matrix = c.state if gain is None else c.state - c.input @ gain(t)
         return matrix, None if input_change is None else c.input @ input_change(t)
 
-    steps = list(flow(mode, arc, equation, start, rtol=rtol, atol=atol))
+    steps, z = list[Step](), start
+    for piece in arc.pieces:
+        steps += flow(mode, piece, partial(equation, piece), z, rtol=rtol, atol=atol)
+        z = steps[-1].states[-1].reshape(start.shape) if steps else start
     beside = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
     dense = arc_from_steps(arc.index, beside, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
     return Variation(dense, len(start))
@@ -113,7 +116,7 @@ def transition(mode: ModeModel, arc: Arc, *, rtol: float, atol: float) -> Array 
 def _by_steps(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> tuple[float, Array]:
     """The time until which compiled steps carry deviations along an arc, and how they do."""
     total = np.eye(arc.space.ndx)
-    if not mode.compiled or not _held(arc):
+    if not mode.compiled or not arc.is_held:
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
     for t, end, states, inputs in zip(
@@ -146,19 +149,16 @@ def arc_transition(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> Array
 def _onwards(mode: ModeModel, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
     """Perturbations start (ndx, ndx) at t, at the end of the arc."""
 
-    def equation(t: float) -> tuple[Array, Array | None]:
-        return coefficients(mode, t, *arc.state_and_input(t)).state, None
+    def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
+        return coefficients(mode, t, *piece.state_and_input(t)).state, None
 
-    *_, last = collocated(equation, start, t, arc.end, rtol=rtol, atol=atol)
-    return np.asarray(last.states[-1].reshape(start.shape))
-
-
-def _held(arc: Arc) -> bool:
-    """Whether the input is constant on each step, to rounding."""
-    if not arc.inputs.size:
-        return True
-    sizes = np.abs(arc.inputs)
-    return bool((sizes[:, 1:] <= _ROUNDING * sizes[:, :1]).all())
+    for piece in arc.pieces:
+        if t < piece.end:
+            *_, last = collocated(
+                partial(equation, piece), start, t, piece.end, rtol=rtol, atol=atol
+            )
+            t, start = piece.end, last.states[-1].reshape(start.shape)
+    return start
 
 
 def flow(

@@ -6,6 +6,8 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
+from hybridctl.hybrid.policy import DisturbedPolicy
 
 GAIN = np.array([3.0, 2.0])
 
@@ -30,7 +32,8 @@ def test_the_motion_is_that_of_the_discrete_time_system(period):
     z = np.linalg.matrix_power(step, count) @ [0.5, 0.3]
     # polynomials of degree 2 are exact: rounding of 30 steps
     np.testing.assert_allclose(run.final_state - [1.0, 0.0], z, rtol=0.0, atol=1e-13)
-    assert [e.time for e in run.events] == [k * period for k in range(1, count)]
+    assert run.events == ()
+    assert run.arcs[0].changes == tuple(k * period for k in range(1, count))
 
 
 def test_the_grid_does_not_drift_and_events_do_not_sample():
@@ -54,8 +57,37 @@ def test_the_grid_does_not_drift_and_events_do_not_sample():
 def test_a_start_between_two_samples_is_one():
     policy = hc.SampledPolicy(lambda t, x: [t], 1.0, start=0.25)
     run = hc.simulate(cart(), "free", [1.0, 0.0], (0.0, 2.0), policy)
-    assert [e.time for e in run.events] == [0.25, 1.25]
-    assert [arc.input(arc.start)[0] for arc in run.arcs] == pytest.approx([0.0, 0.25, 1.25])
+    (arc,) = run.arcs
+    assert arc.changes == (0.25, 1.25)
+    np.testing.assert_allclose(arc.input([0.0, 0.25, 1.25])[:, 0], [0.0, 0.25, 1.25], rtol=1e-14)
+
+
+def test_an_input_has_both_limits_where_it_changes():
+    policy = hc.SampledPolicy(lambda t, x: [t], 1.0)
+    run = hc.simulate(cart(), "free", [1.0, 0.0], (0.0, 3.0), policy)
+    times = [0.5, 1.0, 2.0, 2.5]
+    np.testing.assert_allclose(run.input(times)[:, 0], [0.0, 1.0, 2.0, 2.0], atol=1e-14)
+    left = run.input(times, side="left")[:, 0]
+    np.testing.assert_allclose(left, [0.0, 0.0, 1.0, 2.0], atol=1e-14)
+    pieces = run.arcs[0].pieces
+    assert [(p.start, p.end) for p in pieces] == [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
+    for k, p in enumerate(pieces):
+        assert p.left_limit()[1] == pytest.approx(float(k), abs=1e-14)
+        assert run.arcs[0].piece(p.start) is p
+
+
+class Reached:
+    """Gives the number of events that it has seen."""
+
+    def law(self, history):
+        return lambda t, x: np.array([float(len(history.events))])
+
+
+class Watching(Reached):
+    """Has a clock of its own, which may need what was at the samples."""
+
+    def next_change(self, history):
+        return np.inf
 
 
 def test_a_clock_that_began_some_periods_ago_goes_on():
@@ -65,12 +97,69 @@ def test_a_clock_that_began_some_periods_ago_goes_on():
 
 
 def test_a_policy_may_be_sampled():
-    class Reached:
-        def law(self, history):
-            return lambda t, x: np.array([float(len(history.events))])
+    """Only one that has a clock sees samples as events."""
+    for policy, expected in ((Reached(), [0.0] * 4), (Watching(), [0.0, 1.0, 2.0, 3.0])):
+        sampled = hc.SampledPolicy(policy, 0.25)
+        run = hc.simulate(cart(), "free", [5.0, 0.0], (0.0, 1.0), sampled)
+        inputs = run.input([0.0, 0.25, 0.5, 0.75])[:, 0]
+        np.testing.assert_allclose(inputs, expected, atol=1e-14)
 
-    run = hc.simulate(cart(), "free", [5.0, 0.0], (0.0, 1.0), hc.SampledPolicy(Reached(), 0.25))
-    assert [arc.input(arc.start)[0] for arc in run.arcs] == pytest.approx([0.0, 1.0, 2.0, 3.0])
+
+def test_deviations_pass_held_inputs_as_they_are():
+    """Against differences of the flow under the same inputs, over a bounce."""
+    law = lambda t, x: [-2.0 - np.sin(9.0 * t)]  # noqa: E731
+    policy = hc.SampledPolicy(law, 0.05)
+    system = swinging()
+
+    def run(dx):
+        x0 = np.array([0.3, 0.1]) + dx
+        return hc.simulate(system, "free", x0, (0.0, 1.0), policy, rtol=1e-12, atol=1e-12)
+
+    nominal, h = run(np.zeros(2)), 1e-5
+    assert len(nominal.events) == 1
+    assert all(len(arc.changes) > 3 for arc in nominal.arcs)
+    lin = hc.linearize(system, nominal, rtol=1e-10, atol=1e-10)
+    columns = [(run(h * e).final_state - run(-h * e).final_state) / (2.0 * h) for e in np.eye(2)]
+    # central differences err by h^2 and by the tolerance over h
+    np.testing.assert_allclose(lin.state_transition, np.array(columns).T, atol=1e-6)
+    du = lambda t: np.array([np.cos(3.0 * t)])  # noqa: E731
+    moved = hc.simulate(
+        system,
+        "free",
+        nominal.arcs[0](0.0),
+        (0.0, 1.0),
+        DisturbedPolicy(policy, lambda t, x: h * du(t)),
+        rtol=1e-12,
+        atol=1e-12,
+    )
+    change = (moved.final_state - nominal.final_state) / h
+    np.testing.assert_allclose(lin(np.zeros(2), du), change, atol=1e-4)
+
+
+def swinging():
+    """The pushed point on a hard spring: its derivatives depend on state and input."""
+
+    def jacobian(t, x, u):
+        return FieldJacobian(
+            np.array([[0.0, 1.0], [-3.0 * x[0] ** 2 * (1.0 + u[0]), 0.0]]),
+            np.array([[0.0], [1.0 - x[0] ** 3]]),
+        )
+
+    row = GuardJacobian(np.zeros(()), np.array([1.0, 0.0]), np.zeros(1))
+    bounce = np.diag([1.0, -0.7])
+    free = hc.Mode(
+        "free",
+        hc.VectorSpace(2),
+        lambda t, x, u: np.array([x[1], u[0] - x[0] ** 3 * (1.0 + u[0])]),
+        1,
+        jacobian,
+    )
+    wall = hc.Guard("wall", lambda t, x, u: x[0], lambda t, x, u: row)
+    reset = hc.Reset(
+        lambda t, x, u: bounce @ x,
+        lambda t, x, u: ResetJacobian(np.zeros(2), bounce, np.zeros((2, 1))),
+    )
+    return hc.HybridSystem([free], [hc.Transition("free", wall, reset, "free")])
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0, np.nan, "often"])

@@ -43,8 +43,18 @@ def test_such_a_run_is_linearized_and_saved_like_any(tmp_path):
     assert hc.HybridTrajectory.load(tmp_path / "run.npz", system).end == run.end
 
 
+class Asking:
+    """No input, under a law that is another one every 0.1 s."""
+
+    def law(self, history):
+        return lambda t, x: []
+
+    def next_change(self, history):
+        return history.time + 0.1
+
+
 def test_changes_of_the_policy_do_not_count():
-    policy = hc.SampledPolicy(lambda t, x: [], 0.1)
+    policy = Asking()
     run = hc.simulate(ball(), "air", [1.0, 0.0], (0.0, 0.4), policy, terminal=lambda e: True)
     assert run.end == 0.4
     assert len(run.events) >= 3

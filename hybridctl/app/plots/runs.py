@@ -64,7 +64,7 @@ def states(
     system, mode = run.system, run.arcs[0].mode
     labels = [f"x{k}" for k in range(*sizes)] if system is None else system.state_labels(mode)
     wanted = labels if names is None else [member("names", name, labels) for name in names]
-    parts = _joined(run, ((arc, times, arc(times)) for arc, times in run.sampled(_period(run))))
+    parts = [(arc, times, arc(times)) for arc, times in run.sampled(_period(run))]
     panels = _panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
     return series(
@@ -247,22 +247,7 @@ def _sampled(run: HybridTrajectory, name: str) -> list[Part]:
     """Arcs with times (n,) and an output (n, ...); at events it has both limits."""
     _robot_system(run)
     sampled = run.sampled_outputs(_period(run))
-    return _joined(run, ((arc, times, found[name]) for arc, times, found in sampled))
-
-
-def _joined(run: HybridTrajectory, parts: Iterable[Part]) -> list[Part]:
-    """Arcs between which only the input changes as one, such as those of a sampled controller."""
-    rows: list[list[Part]] = []
-    for part in parts:
-        arc = part[0]
-        before = run.events[arc.index - 1] if arc.index else None
-        if before is None or before.guards or before.mode_before != before.mode_after:
-            rows.append([])
-        rows[-1].append(part)
-    return [
-        (row[0][0], np.concatenate([p[1] for p in row]), np.concatenate([p[2] for p in row]))
-        for row in rows
-    ]
+    return [(arc, times, found[name]) for arc, times, found in sampled]
 
 
 def _mode_of(arc: Arc, contact: int) -> str:

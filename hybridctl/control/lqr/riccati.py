@@ -117,7 +117,8 @@ class Riccati:
 
     def gain(self, k: int, t: float | Array, value: Array) -> Array:
         """K (..., nu, ndx) at a time or times t (m,) of arc k for V (..., ndx, ndx) there."""
-        b = self.lin.coefficients(self.lin.trajectory.arcs[k], t).input
+        arc = self.lin.trajectory.arcs[k].piece(float(np.mean(t)))
+        b = self.lin.coefficients(arc, t).input
         weights = [self.input_weight(k, one) for one in np.ravel(t).tolist()]
         weight = np.reshape(weights, (*np.shape(t), *weights[0].shape))
         return np.asarray(np.linalg.solve(weight, np.swapaxes(b, -1, -2) @ value))
@@ -214,7 +215,7 @@ class Riccati:
         """The propagations (m, ...) of arc k between times (m + 1,), with the gain applied."""
         lengths = np.diff(times)
         stages = np.asarray(times[:-1, None] + lengths[:, None] * _FORMULA.points)
-        arc = self.lin.trajectory.arcs[k]
+        arc = self.lin.trajectory.arcs[k].piece(float(0.5 * (times[0] + times[-1])))
         c, rows = self.lin.coefficients(arc, stages), stages.tolist()
         a, b = c.state, c.input
         r = np.array([[self.input_weight(k, t) for t in row] for row in rows])

@@ -358,8 +358,10 @@ def _spread(part: _Passed) -> Array:
 def _nodes(linearization: Linearization, k: int, weight: WeightAt, intervals: int) -> _Nodes:
     arc = linearization.trajectory.arcs[k]
     cuts = arc.start + (arc.end - arc.start) * np.linspace(0.0, 1.0, intervals + 1) ** _GRADING
+    cuts = np.union1d(cuts, arc.changes)
     lengths = np.diff(cuts)
     times = np.asarray(cuts[:-1, None] + lengths[:, None] * _FORMULA.points)
-    c = linearization.coefficients(arc, times)
+    found = [linearization.coefficients(arc.piece(row[0]), np.array(row)) for row in times.tolist()]
+    a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
     weights = np.array([[weight(k, t) for t in row] for row in times.tolist()])
-    return _Nodes(times, arc.end, lengths, c.state, c.input, weights)
+    return _Nodes(times, arc.end, lengths, a, b, weights)
