@@ -297,15 +297,18 @@ class ExplicitFormula:
         self._stages(h, range(tableau.stages, len(tableau.rows)), self._motion.rate)
         states = self.state + h * (tableau.dense @ self._rates)
         states[-1] = self._reached
-        before, after = self._guards, None
-        if self._motion.watched:
-            before = self._here.guards if before is None and self._here is not None else before
-            after = None if self._there is None else self._there.guards
+        before, after = self._guards, self._guards_of(self._there)
+        if before is None:
+            before = self._guards_of(self._here)
         step = self._motion.sampled(self.time, self._end, states, before, after)
         self.time, self.state, self._here = self._end, self._reached, self._there
         self._guards = None if step.guards is None else step.guards[-1]
         self._rates[0] = self._rates[tableau.stages]
         return step
+
+    def _guards_of(self, point: Point | None) -> Array | None:
+        """The guards of a point, where there is one and they are watched."""
+        return None if point is None or not self._motion.watched else point.guards
 
     def ended(self, step: Step, t: float) -> Step:
         """The step as it is."""

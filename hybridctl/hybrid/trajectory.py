@@ -91,8 +91,10 @@ class Arc:
         times = [self.start, *self.breaks[cuts].tolist(), self.end]
         parts = [np.split(getattr(self, name), cuts) for name in _ARC_ARRAYS]
         return tuple(
-            _frozen(Arc(self.index, self.mode, self.space, *span, *part))
-            for *span, part in zip(times[:-1], times[1:], zip(*parts, strict=True), strict=True)
+            _frozen(Arc(self.index, self.mode, self.space, start, end, *part))
+            for start, end, part in zip(
+                times[:-1], times[1:], zip(*parts, strict=True), strict=True
+            )
         )
 
     def piece(self, t: float) -> Arc:

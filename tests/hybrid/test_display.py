@@ -1,5 +1,7 @@
 """What a run, its events and its parts show of themselves, and states at many times."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hybridctl.robots import ball
@@ -57,10 +59,8 @@ def test_a_notebook_has_a_row_for_each_arc():
 
 def test_a_notebook_names_guards_of_events_and_systems():
     (event,) = RUN.events
-    law = hc.SampledPolicy(lambda t, x: [1.0], 0.06)
-    (change,) = hc.simulate(STEERED, "cart", [0.0, 0.0], (0.0, 0.1), law).events
     assert "slope closes" in event._repr_html_()
-    assert "none: the input changes" in change._repr_html_()
+    assert "none: the input changes" in replace(event, guards=())._repr_html_()
     walls = hc.HybridSystem(
         [hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: -x)],
         [hc.Transition("m", hc.Guard("wall", lambda t, x, u: x[0]), hc.Reset.identity(), "m")],
