@@ -157,12 +157,21 @@ def test_events_that_accumulate_are_no_reason_for_a_bridge():
         hc.simulate(bouncing, ("open",), [0.0, 0.1, 0.0, 0.0], (0.0, 2.0), min_dwell=1e-6)
 
 
+class Clock:
+    """No input, under another law every 5 ms."""
+
+    def law(self, history):
+        return lambda t, x: np.zeros(0)
+
+    def next_change(self, history):
+        return history.time + 5e-3
+
+
 def test_a_bridge_after_other_events_goes_on_from_the_last_of_them():
-    """A clock of 5 ms: what came before the jam is kept, and each arc begins where one ends."""
-    clock = hc.SampledPolicy(lambda t, x: np.zeros(0), 5e-3)
+    """A law of 5 ms each: what came before the jam is kept, and each arc begins where one ends."""
     system, x = rod()
     with pytest.warns(BridgeWarning, match="jam"):
-        run = hc.simulate(system, ("slip-",), x, SPAN, clock)
+        run = hc.simulate(system, ("slip-",), x, SPAN, Clock())
     first = next(event for event in run.events if event.bridged is not None)
     assert first.index > 2
     assert [arc.index for arc in run.arcs] == list(range(len(run.events) + 1))
