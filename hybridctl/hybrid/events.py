@@ -274,12 +274,17 @@ class GuardWatch:
             elif g[k + 1] < 0.0:
                 sure = (k + 1) % density == 0 or g[k + 1] < -piece.error
                 if sure or guard(times[k + 1]) < 0.0:
-                    return _root(piece, guard, (times[k], times[k + 1]), (g[k], g[k + 1]))
+                    ends, node = (times[k], times[k + 1]), k - k % density
+                    sampled = times[node], times[node + density]
+                    if not g[node + density] < 0.0:
+                        sampled = times[node], times[k + 1]
+                    return _root(piece, guard, ends, (g[k], g[k + 1]), sampled)
             elif dips[k]:
                 bottom = _lowest(piece, times[k], times[k + 1])
                 below = guard(bottom)
                 if below < 0.0:
-                    return _root(piece, guard, (times[k], bottom), (g[k], below))
+                    sampled = times[k - k % density], bottom
+                    return _root(piece, guard, (times[k], bottom), (g[k], below), sampled)
         return None
 
     def _leaves(
@@ -308,7 +313,8 @@ class GuardWatch:
                 top = max(left, _lowest(lambda t: -piece(t), left, right), key=piece)
             highest = max(piece(top), before)
             if highest > 0.0:
-                self._fell[i] = _root(piece, guard, (top, right), (highest, now))
+                sampled = left if before > 0.0 else top, right
+                self._fell[i] = _root(piece, guard, (top, right), (highest, now), sampled)
             elif before == 0.0:
                 self._fell[i] = left
             elif highest > before + HOP * tolerance:
@@ -358,11 +364,16 @@ def _lowest(value: Value, left: float, right: float) -> float:
 
 
 def _root(
-    piece: GuardPiece, guard: Value, ends: tuple[float, float], values: tuple[float, float]
+    piece: GuardPiece,
+    guard: Value,
+    ends: tuple[float, float],
+    values: tuple[float, float],
+    sampled: tuple[float, float],
 ) -> float:
     """Where a guard falls through zero between two times, by Newton from the root of its series.
 
-    values: at the two times.
+    values: of the series at the two times. sampled: times around them at which the guard itself was
+    seen to be positive, and negative: series know little of guards that jump.
     """
     (left, right), before = ends, math.inf
     t, slope = piece.root(*ends, *values)
@@ -373,13 +384,17 @@ def _root(
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
             break
         t, before = t + change, abs(change)
-    return _bracketed(guard, left, right)
+    return _bracketed(guard, *sampled)
 
 
 def _bracketed(value: Value, left: float, right: float) -> float:
-    """Where `value` falls through zero in [left, right], given that it does."""
+    """Where `value` falls through zero in [left, right], given that it does.
+
+    Just before, where it jumps.
+    """
     if value(left) <= 0.0:
         return left
     if value(right) >= 0.0:
         return right
-    return float(brentq(value, left, right, xtol=ROOT))
+    t = float(brentq(value, left, right, xtol=ROOT))
+    return t if value(t) >= 0.0 else max(left, t - ROOT - SPACINGS * math.ulp(t))

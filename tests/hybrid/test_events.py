@@ -92,6 +92,16 @@ def test_a_guard_that_jumps_is_resolved_no_further_than_events_are_told_apart():
     assert len(calls) < 3000  # 255 pieces with 8 samples: 128 of them are shorter than the window
 
 
+@pytest.mark.parametrize("edge", np.linspace(0.1, 0.9, 9))
+@pytest.mark.parametrize("low", [-1e-4, -1.0, -30.0])
+def test_an_arc_ends_just_before_its_guard_jumps(edge, low):
+    """The polynomial through samples of a jump is negative elsewhere than the guard."""
+    guards = {"jump": lambda t, x, u: 1.0 if x[0] < edge else low}
+    (event,) = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events
+    assert event.time == pytest.approx(edge, abs=ROUNDING)
+    assert event.state_before[0] < edge
+
+
 def test_a_guard_with_a_kink_fires_where_it_first_reaches_zero():
     guards = {"kink": lambda t, x, u: abs(x[0] - 0.7) - 1e-3}
     (event,) = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events
