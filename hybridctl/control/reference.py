@@ -187,8 +187,7 @@ def _fire(system: HybridSystem, seed: Seed, name: str, event: Event) -> Seed:
     edge = system.outgoing(seed.mode).edge((name,))
     if edge is None:
         raise SystemDefinitionError(f"mode {seed.mode!r} has no edge for guard {name!r} alone")
-    jump = edge.reset(event.time, seed.state, event.input_before)
-    mode = edge.target if jump.mode is None else jump.mode
+    mode, jump = edge.jump(event.time, seed.state, event.input_before)
     fired = (*seed.fired, name)
     there = system.outgoing(mode).guards.names
     waiting = tuple(other for other in event.guards if other not in fired and other in there)

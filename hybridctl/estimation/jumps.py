@@ -118,9 +118,9 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
         single = system.outgoing(key).edge((guard,))
         if single is None or not single.reset.differentiable:
             continue
-        jump = single.reset(t, x, u)
+        key, jump = single.jump(t, x, u)
         total = single.reset.calc_diff(JumpPoint(t, x, u, jump.report)).state @ total
-        x, key = jump.state, single.target if jump.mode is None else jump.mode
+        x = jump.state
     return np.asarray(total)
 
 

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, vector
-from hybridctl.errors import IntegrationError, NoContactSolutionError, SystemDefinitionError
+from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
+from hybridctl.hybrid.jump import consistent
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode, MappedPoint, WithoutGuards
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
@@ -32,7 +33,6 @@ from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Arc, Event
 
 GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
-_SELECTIONS = 8
 _FEW = 4  # events of a hypothesis between two values
 _STEPS = 100  # of the integrator past the guards of a mode
 
@@ -135,32 +135,11 @@ class Model:
         edge = system.outgoing(key).edge(tuple(guards))
         if edge is None:
             raise SystemDefinitionError(f"mode {key!r} has no edge for guards {tuple(guards)}")
-        jump = edge.reset(t, x, u)
-        after = edge.target if jump.mode is None else jump.mode
-        if after is None:
-            raise SystemDefinitionError(f"the reset of {tuple(guards)} names no mode to go to")
-        for _ in range(_SELECTIONS):
-            mode = system.mode(after)
-            selected = mode.select(t, jump.state, u) if mode.selects else after
-            if selected == after:
-                none = np.zeros_like(u)
-                return Event(
-                    0,
-                    t,
-                    key,
-                    after,
-                    tuple(guards),
-                    x,
-                    constrained(mode, jump.state),
-                    u,
-                    u,
-                    none,
-                    jump.impulses,
-                    jump.report,
-                )
-            after = selected
-        raise NoContactSolutionError(
-            f"no mode after {tuple(guards)} at t = {t:.9g} s is consistent"
+        after, jump = edge.jump(t, x, u)
+        mode = consistent(system, after, lambda mode: mode.calc(t, jump.state, u)).mode
+        state, rate = constrained(mode, jump.state), np.zeros_like(u)
+        return Event(
+            0, t, key, mode.key, tuple(guards), x, state, u, u, rate, jump.impulses, jump.report
         )
 
     def law(self, key: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:

@@ -22,7 +22,6 @@ from hybridctl.errors import (
 )
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.flow import Flow
-from hybridctl.hybrid.jump import landing
 from hybridctl.hybrid.mode import Bridge
 from hybridctl.hybrid.model import Jump, ModeKey
 from hybridctl.hybrid.run import ArcStart, FlownArc, Instead, Run, arc_of, cross
@@ -70,7 +69,7 @@ def bridge(
         arc = arc_of(index + len(arcs), point, _flight(run, point, way.length))
         arcs.append(arc)
         x, u, _ = arc.left_limit()
-        key, jump = landing(way.edge.target, way.edge.reset(arc.end, x, u))
+        key, jump = way.edge.jump(arc.end, x, u)
         over = Instead(key, jump, bridged=arc.end - arc.start)
         crossing, before = Crossing(arc.end, jump.guards or guards), (*past, *events)
         try:

@@ -2,31 +2,26 @@
 
 What follows from a sequence must not depend on the order. All n! orders are compared at once on the
 sets S of guards that have fired: each has the outcomes of S without j, followed by j, for every j
-in S. Where resets commute, that is one outcome for each of 2^n sets, and n 2^(n-1) resets.
+in S. Where resets commute, that is one outcome for each of 2^n sets, and n 2^(n-1) resets. Then
+modes select the one that goes on, until one selects itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import AmbiguousEventError, SystemDefinitionError
-from hybridctl.hybrid.mode import Jump, ModeKey
+from hybridctl.errors import AmbiguousEventError, NoContactSolutionError
+from hybridctl.hybrid.mode import Jump, ModeKey, ModeModel
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 
+_SELECTIONS = 8  # one after the other
 _MOST_RESETS = 32_768  # enough for 12 guards that commute: 12 * 2^11 of them
-
-
-def landing(target: ModeKey | None, jump: Jump) -> tuple[ModeKey, Jump]:
-    """The mode after a reset, which the edge names or else the reset itself, and its jump."""
-    key = target if jump.mode is None else jump.mode
-    if key is None:
-        raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
-    return key, jump
 
 
 def jump(
@@ -43,8 +38,48 @@ def jump(
     """
     edge = system.outgoing(source).edge(guards)
     if edge is not None:
-        return landing(edge.target, edge.reset(t, x, u))
+        return edge.jump(t, x, u)
     return _Orders(system, source, guards, t, u).compared(Jump(x))
+
+
+def consistent(
+    system: HybridSystem,
+    key: ModeKey,
+    at: Callable[[ModeModel], Point],
+    tolerance: float | None = None,
+) -> Point:
+    """The mode that flows on, at its point: selected from `key` on until one selects itself.
+
+    at(mode): the point, for the input may depend on the mode. tolerance: see `selected`.
+
+    Raises `NoContactSolutionError` where none is found, with those that were tried.
+    """
+    tried: list[ModeKey] = []
+    for _ in range(_SELECTIONS):
+        here = at(system.mode(key))
+        following = selected(here, tolerance)
+        if following == key:
+            return here
+        tried.append(key)
+        key = following
+    raise NoContactSolutionError(
+        f"no mode is consistent at t = {here.t:.9g} s under u = {here.u.tolist()}: tried {tried}, "
+        f"then {key!r}; x = {here.x.tolist()}"
+    )
+
+
+def selected(here: Point, tolerance: float | None = None) -> ModeKey:
+    """The mode that a point's mode selects to go on there.
+
+    tolerance: of a mode that flowed up to here. Where all its guards are above this, relative to
+    their scales, what goes on is the same solution, and no other is looked for.
+    """
+    mode = here.mode
+    if not mode.selects:
+        return mode.key
+    if tolerance is not None and (here.guards > tolerance * mode.guard_scales).all():
+        return mode.key
+    return mode.select_at(here)
 
 
 @dataclass(frozen=True)
@@ -113,8 +148,7 @@ class _Orders:
         if self._resets == _MOST_RESETS:
             raise self._undecided()
         self._resets += 1
-        reset = edge.reset(self._time, outcome.jump.state, self._input)
-        key, jump = landing(edge.target, reset)
+        key, jump = edge.jump(self._time, outcome.jump.state, self._input)
         if len(earlier) == len(jump.impulses):
             jump = replace(jump, impulses=earlier + jump.impulses)
         return _OrderOutcome(order, key, jump)

@@ -223,6 +223,17 @@ class Edge:
     reset: ResetModel
     target: ModeKey | None = None
 
+    def jump(self, t: float, x: Array, u: Array) -> tuple[ModeKey, Jump]:
+        """The mode after the reset, which the reset itself names or else the edge, and its jump.
+
+        Raises `SystemDefinitionError` where neither does.
+        """
+        jump = self.reset(t, x, u)
+        key = self.target if jump.mode is None else jump.mode
+        if key is None:
+            raise SystemDefinitionError("a reset without a target mode must return one in its Jump")
+        return key, jump
+
 
 @dataclass(frozen=True)
 class Transition:

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, number, vector
-from hybridctl.errors import InputError, NoContactSolutionError
+from hybridctl.errors import InputError
+from hybridctl.hybrid.jump import consistent
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
 
-_SELECTIONS = 8
 _AT_REST = 1e-8  # of a guard's scale: below it an input may take the mode away
 
 
@@ -92,7 +92,9 @@ class SimulatedPlant:
             raise InputError("a plant must be reset to a state before its first step")
         held = vector("u", u, self.system.mode(self._mode).nu)
         start, self._count = self._now, self._count + 1
-        self._mode = self._selected(start, self._state, held)
+        x = self._state
+        here = consistent(self.system, self._mode, lambda mode: mode.calc(start, x, held), _AT_REST)
+        self._mode = here.mode.key
         run = simulate(
             self.system,
             self._mode,
@@ -118,21 +120,6 @@ class SimulatedPlant:
     def _sample(self, x: Array, u: Array) -> Sample:
         found = dict(self.system.mode(self._mode).outputs(self._now, x, u))
         return Sample(self._now, x, {"mode": self._mode, **found})
-
-    def _selected(self, t: float, x: Array, u: Array) -> ModeKey:
-        """The mode that goes on under a new input."""
-        key = self._mode
-        for _ in range(_SELECTIONS):
-            guards, select = self.system.outgoing(key).guards, self.system.mode(key).select
-            if select is None or (guards.values(t, x, u) > _AT_REST * guards.sizes).all():
-                return key
-            following = select(t, x, u)
-            if following == key:
-                return key
-            key = following
-        raise NoContactSolutionError(
-            f"no mode is consistent with u = {u.tolist()} at t = {t:.9g} s from {self._mode!r}"
-        )
 
     def _keep(self, run: HybridTrajectory) -> None:
         """Append a run to what has happened, behind an event without guards if the mode changes."""

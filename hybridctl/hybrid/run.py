@@ -18,8 +18,8 @@ from hybridctl.errors import (
 )
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
+from hybridctl.hybrid.jump import consistent, selected
 from hybridctl.hybrid.jump import jump as jump_of
-from hybridctl.hybrid.jump import landing
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
@@ -31,7 +31,6 @@ from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, arc_from_steps, read_only
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings, predict
 
-_SELECTIONS = 8
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
 _CLOSER = 8.0  # times shorter is the step of the next look
 _RECENT = 16
@@ -214,23 +213,9 @@ def _held_on(
     if not isinstance(law, HeldInput):
         return None
     here = mode.calc(t, x, law.value)
-    if _selected(run, here, True) != mode.key:
+    if selected(here, run.guard_tolerance) != mode.key:
         return None
     return ArcStart(mode, law, t, x, law.value, next_change(run.policy, history), here)
-
-
-def _selected(run: Run, here: Point, flowed: bool) -> ModeKey:
-    """The mode that goes on from a point.
-
-    Where it flowed up to here and clearly allows the input, by all its guards, what goes on is the
-    same solution, and no other is looked for.
-    """
-    mode = here.mode
-    if not mode.selects:
-        return mode.key
-    if flowed and (here.guards > run.guard_tolerance * mode.guard_scales).all():
-        return mode.key
-    return mode.select_at(here)
 
 
 def _under_law(run: Run, point: ArcStart) -> FlownArc:
@@ -353,26 +338,21 @@ def cross(
             bridged,
         )
 
-    tried = []
-    for _ in range(_SELECTIONS):
-        mode = run.system.mode(key)
-        provisional = event(key, read_only(np.zeros(mode.nu)))
-        history = History(key, t, after, (*past, provisional))
+    asked: dict[ModeKey, tuple[History, InputLaw]] = {}
+
+    def at(mode: ModeModel) -> Point:
+        provisional = event(mode.key, read_only(np.zeros(mode.nu)))
+        history = History(mode.key, t, after, (*past, provisional))
         law = input_law(run.policy, history, mode.nu)
-        u_after = first_input(law, t, after, mode.nu)
-        here = mode.calc(t, after, u_after)
-        selected = _selected(run, here, not crossing.guards)
-        if selected == key:
-            if mode.held is not None:
-                mode.held.check(name, key, after)
-            change = next_change(run.policy, history)
-            return event(key, u_after), ArcStart(mode, law, t, after, u_after, change, here)
-        tried.append(key)
-        key = selected
-    raise NoContactSolutionError(
-        f"no post-event mode is consistent at t = {t:.9g} s: tried {tried}, then {key!r}; "
-        f"x+ = {after.tolist()}"
-    )
+        asked[mode.key] = history, law
+        return mode.calc(t, after, first_input(law, t, after, mode.nu))
+
+    here = consistent(run.system, key, at, None if crossing.guards else run.guard_tolerance)
+    mode, (history, law) = here.mode, asked[here.mode.key]
+    if mode.held is not None:
+        mode.held.check(name, mode.key, after)
+    start = ArcStart(mode, law, t, after, here.u, next_change(run.policy, history), here)
+    return event(mode.key, here.u), start
 
 
 def accumulating(
@@ -424,7 +404,7 @@ def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Instead | None:
     if edge is None or not _settles(run, arc, end):
         return None
     x, u, _ = arc.left_limit()
-    key, jump = landing(edge.target, edge.reset(arc.end, x, u))
+    key, jump = edge.jump(arc.end, x, u)
     speed = np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u))
     ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
     flow = speed * (end.time - end.since + ahead)

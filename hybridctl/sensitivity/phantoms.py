@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import AmbiguousEventError, InputError, NoContactSolutionError
+from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.hybrid.jump import consistent
 from hybridctl.hybrid.laws import DifferentiableLaw
-from hybridctl.hybrid.mode import Jump, ModeKey
+from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.gains import (
@@ -37,7 +39,6 @@ EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 
 _SAME = 1e-6
 _MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
-_SELECTIONS = 8
 _DRIFT = 4.0  # orders may differ by what the fields do in this many times the time between events
 
 
@@ -215,36 +216,33 @@ class Phantoms:
         edge = self._system.outgoing(before.mode.key).edge((name,))
         if edge is None:
             raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
-        jump = edge.reset(before.time, before.state, before.input)
-        key = edge.target if jump.mode is None else jump.mode
+        key, jump = edge.jump(before.time, before.state, before.input)
         law = None
-        if key is not None and self._waiting(fired | {j}, key):
+        if self._waiting(fired | {j}, key):
             law = partial(self._law_after, self._path(fired), before, name)
-        return self._selected(key, before.time, jump, law)
+        return self._selected(key, before.time, jump.state, law)
 
     def _selected(
         self,
         key: ModeKey,
         t: float,
-        jump: Jump,
+        state: Array,
         law: Callable[[ModeKey, Array], DifferentiableLaw] | None,
     ) -> Side:
-        """The mode that flows on from a jump: under a law, or if there is none after the event."""
-        state = jump.state
-        for _ in range(_SELECTIONS):
-            mode = self._system.mode(key)
-            now = None if law is None else law(key, state)
-            u = self.events[-1].input_after if now is None else now(t, state)
-            chosen = mode.select(t, state, u) if mode.selects else key
-            if chosen == key:
-                side = Side(mode, t, state, u, np.zeros_like(u))
-                if now is None:
-                    return side
-                return replace(side, input_rate=now.velocity(t, state, side.field))
-            key = chosen
-        raise NoContactSolutionError(
-            f"no phantom mode is consistent at t = {t:.9g} s, x = {state.tolist()}"
-        )
+        """The mode that flows on from a state: under a law, or if there is none after the event."""
+        laws = dict[ModeKey, DifferentiableLaw]()
+
+        def at(mode: ModeModel) -> Point:
+            if law is None:
+                return mode.calc(t, state, self.events[-1].input_after)
+            laws[mode.key] = law(mode.key, state)
+            return mode.calc(t, state, laws[mode.key](t, state))
+
+        here = consistent(self._system, key, at)
+        side = Side(here.mode, t, state, here.u, np.zeros_like(here.u))
+        if law is None:
+            return side
+        return replace(side, input_rate=laws[here.mode.key].velocity(t, state, side.field))
 
     def _path(self, fired: frozenset[int]) -> tuple[Event, ...]:
         """The events of single guards that lead to the side of `fired`."""
