@@ -8,7 +8,7 @@ from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.mechanics import Contact, Stairs, contact_system
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 
-JUMP = Margins(force=2.0, clearance=0.03, approach=0.1, friction=0.8, unload=50.0)
+JUMP = Margins(force=2.0, clearance=0.03, approach=0.1, friction=0.8, unload=50.0, lift=5.0)
 
 
 def at_rest(names, count):
@@ -19,9 +19,12 @@ def at_rest(names, count):
     ]
 
 
-def jump(legs, phases, *, way=0.25, torque=60.0):
+DITCH = Stairs([0.05, 0.2], [0.0, -1.0, 0.0])  # 0.05 m from where a foot at 0 stands
+
+
+def jump(legs, phases, *, way=0.25, torque=60.0, ground=jumper.GROUND):
     """From rest over a distance to rest."""
-    plant = jumper.system(legs)
+    plant = jumper.system(legs, ground=ground)
     joints = plant.robot.joint_names
     return Task(
         plant,
@@ -38,44 +41,18 @@ def jump(legs, phases, *, way=0.25, torque=60.0):
 
 
 def monoped_jump():
-    on, off = ("stick",), ("open",)
+    """Over a ditch of 0.15 m."""
+    on, off, near, far = ("stick",), ("open",), DITCH.tread(0), DITCH.tread(2)
     task = jump(
         jumper.MONOPED,
         [
-            Phase(on, ("foot opens",), (0.15, 0.6), 12, 5),
-            Phase(off, ("foot closes",), (0.1, 0.5), 6, 5),
-            Phase(on, (), (0.2, 0.8), 12, 5),
+            Phase(on, ("foot opens",), (0.15, 0.6), 12, 5, ground={"foot": near}),
+            Phase(off, ("foot closes",), (0.1, 0.5), 6, 5, ground={"foot": (near, far)}),
+            Phase(on, (), (0.2, 0.8), 12, 5, ground={"foot": far}),
         ],
+        ground=DITCH,
     )
     return task, risen(jumper.MONOPED, 0.0, 0.03, 0.03, 0.0)
-
-
-def quadruped_jump():
-    on, off = ("stick", "stick"), ("open", "open")
-    task = jump(
-        jumper.QUADRUPED,
-        [
-            Phase(on, ("hind opens", "fore opens"), (0.15, 0.6), 10, 5),
-            Phase(off, ("hind closes", "fore closes"), (0.1, 0.5), 6, 5),
-            Phase(on, (), (0.2, 0.8), 10, 5),
-        ],
-    )
-    return task, risen(jumper.QUADRUPED, 0.0, 0.03, 0.03, 0.0)
-
-
-def quadruped_bound():
-    on, off, hind, fore = ("stick", "stick"), ("open", "open"), ("stick", "open"), ("open", "stick")
-    task = jump(
-        jumper.QUADRUPED,
-        [
-            Phase(on, ("fore opens",), (0.1, 0.5), 10, 5),
-            Phase(hind, ("hind opens",), (0.05, 0.4), 4, 5),
-            Phase(off, ("fore closes",), (0.08, 0.4), 4, 5),
-            Phase(fore, ("hind closes",), (0.03, 0.4), 4, 5),
-            Phase(on, (), (0.2, 0.8), 10, 5),
-        ],
-    )
-    return task, risen(jumper.QUADRUPED, 0.0, 0.02, 0.03, 0.03, 0.02, 0.0)
 
 
 def sliding_block():

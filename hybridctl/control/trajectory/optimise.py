@@ -105,10 +105,10 @@ def optimise(
     optimum = solve(programme, guess, max_iterations, progress)
     found = planned(programme, optimum.variables)
     settings = {"event_window": event_window, "rtol": rtol, "atol": atol}
-    open_loop = found.closing(Feedforwards(found.curves), tolerance, settings)
+    open_loop = found.closing(found.open_loop, tolerance, settings)
     tracked = None
     if not open_loop.closes:
-        tracked = found.closing(found.tracking(), tolerance, settings)
+        tracked = found.closing(found.tracking, tolerance, settings)
     return OptimalTrajectory(
         found.motion,
         found.curves,

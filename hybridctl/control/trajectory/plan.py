@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.variation import coefficients
 
 _LATE = 0.05  # of the duration: how long an event is waited for past its planned time
+_PAST = 0.01  # of the duration: how far arcs go on past their events
 _SPLIT = 1e-3  # s: how far apart events may come that are one in a plan
 _KNOTS = 4  # of a gain in each interval of collocation
 _OFF = 0.1  # rad or m, and rad/s or m/s tenfold: what is worth the largest planned input
@@ -99,14 +100,14 @@ class PlanTracking:
 
         So is 1 rad/s or m/s. curves: the inputs. torque: the greatest absolute input, N m.
         """
-        system, late = plan.known_system, _LATE * (plan.end - plan.start)
+        system, past = plan.known_system, _PAST * (plan.end - plan.start)
         nu = plan.arcs[0].inputs.shape[2]
         largest = max(float(np.abs(arc.input(arc.times)).max(initial=0.0)) for arc in plan.arcs)
         off = np.repeat([_OFF, 10.0 * _OFF], plan.arcs[0].space.ndx // 2)
         weights = np.diag(off**-2.0), np.eye(nu) / (largest or 1.0) ** 2
         gains = tuple(_gains(system.mode(arc.mode), arc, *weights) for arc in plan.arcs)
         limits = input_limits(np.full(nu, torque), nu) if np.isfinite(torque) else None
-        arcs = continued(plan, curves, after=late)
+        arcs = continued(plan, curves, after=past)
         return PlanTracking(arcs, gains, limits)
 
     def law(self, history: History) -> InputLaw:
@@ -157,10 +158,12 @@ class Plan:
     curves: tuple[InputCurve, ...]
     planned: Array
 
-    def closing(self, policy: Policy, tolerance: float, options: dict[str, float]) -> Closing:
-        """How it is followed under a policy."""
+    def closing(
+        self, making: Callable[[], Policy], tolerance: float, options: dict[str, float]
+    ) -> Closing:
+        """How it is followed under the policy that `making` makes."""
         try:
-            run = self._run(policy, options)
+            run = self._run(making(), options)
         except (SimulationError, ValueError) as error:
             return Closing(None, np.inf, f"the simulation fails: {error}")
         passed = self._passed(run.guard_events)
@@ -183,6 +186,10 @@ class Plan:
             f"{tolerance:.3g}: more intervals or points of collocation are needed"
         )
         return Closing(run, off, problem)
+
+    def open_loop(self) -> Feedforwards:
+        """Its inputs alone."""
+        return Feedforwards(self.curves)
 
     def tracking(self) -> PlanTracking:
         """Feedback inside the torque of the task."""
