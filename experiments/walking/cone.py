@@ -44,6 +44,19 @@ class _RowFunctions(NamedTuple):
     landing: Any
 
 
+class Correction(NamedTuple):
+    """The torques nearest to wanted ones that a cone and limits of `torque` N m allow."""
+
+    cone: ConeModel
+    torque: float
+
+    def __call__(self, key: ModeKey, x: Array, wanted: Array) -> Array:
+        """Those at a state x of a mode; the wanted ones where none of the feet stands alone."""
+        if sorted(contact_modes(key)) != ["open", "stick"]:
+            return wanted
+        return nearest(wanted, *self.cone(key, x, wanted), self.torque)
+
+
 class ConeModel:
     """What torques do to forces and impulses on the feet: a u + b >= 0, in N and N s."""
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
-from hybridctl.experiments.walking.cone import ConeModel
+from hybridctl.experiments.walking.cone import ConeModel, Correction
 from hybridctl.experiments.walking.gait import Gait, task
-from hybridctl.experiments.walking.phases import LeastValueTracking, PhaseReset, ValueFunction
+from hybridctl.experiments.walking.phases import PhaseReset, ValueFunction
 
 from hybridctl.checks import Array
+from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
 from hybridctl.control.predictive.course import Horizon
 from hybridctl.control.predictive.mpc import HybridMpc
@@ -29,7 +30,6 @@ from hybridctl.control.trajectory.task import Margins
 from hybridctl.hybrid.policy import Policy
 
 NAMES = ("spreading", "reset", "value", "cone", "predictive", "phase", "clock")
-_SAMPLE = 0.02  # s, of the controllers that choose their phase
 ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
 _RISE = np.eye(14)[1]  # up
 
@@ -123,13 +123,15 @@ class Tracks:
         if name == "phase":
             return PhaseReset(self.reference, gains, limits)
         if name in ("value", "cone"):
+            values, period = (
+                ValueFunction.of(lqr, self.gait.period, self.extension),
+                self.gait.period,
+            )
             return LeastValueTracking(
                 self.reference,
                 gains,
-                ValueFunction.of(lqr, self.gait.period, self.extension),
-                limits,
-                period=self.gait.period,
-                sample=_SAMPLE,
-                cone=ConeModel(self.gait) if name == "cone" else None,
+                lambda k, t: values.at(k, t - k * period),
+                limits=limits,
+                correction=Correction(ConeModel(self.gait), torque) if name == "cone" else None,
             )
         return ReferenceSpreading(self.reference, gains, limits=limits)

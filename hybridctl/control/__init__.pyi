@@ -14,6 +14,7 @@ from .extension import extend_by_rule as extend_by_rule
 from .gains import GainCurve as GainCurve
 from .ilqr.cost import QuadraticCost as QuadraticCost
 from .interim import Interim as Interim
+from .least_value import LeastValueTracking as LeastValueTracking
 from .lqr.periodic import periodic_lqr as periodic_lqr
 from .online import Command as Command
 from .online import Controller as Controller

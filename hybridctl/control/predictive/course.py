@@ -33,16 +33,18 @@ class Horizon:
     intervals: of the present phase, and of each later one. phases: whole ones after the present.
     sample: the longest time between plans, s. delay: by which the input of a plan comes later than
     the state it is made from, s, at most the sample; the state is predicted over it. iterations: of
-    sequential quadratic programming at each sample. duration: the weight of durations that differ
-    from the motion's, 1/s^2. change: the most by which an iteration may change one, s. longest: how
-    long the rest of a phase may take, as a factor.
+    sequential quadratic programming, at most, at a sample; there is another one while the last has
+    moved a state by more than `settled`, in the root of what states cost per s. duration: the
+    weight of durations that differ from the motion's, 1/s^2. change: the most by which an iteration
+    may change one, s. longest: how long the rest of a phase may take, as a factor.
     """
 
     intervals: tuple[int, int] = (16, 8)
     phases: int = 1
     sample: float = 0.02
     delay: float = 0.0
-    iterations: int = 1
+    iterations: int = 4
+    settled: float = 0.5
     duration: float = 100.0
     change: float = 0.15
     longest: float = 1.35
@@ -52,7 +54,7 @@ class Horizon:
             count(f"intervals[{i}]", n, at_least=2)
         count("phases", self.phases, at_least=0)
         count("iterations", self.iterations)
-        for name in ("sample", "duration", "change"):
+        for name in ("sample", "settled", "duration", "change"):
             number(name, getattr(self, name), above=0.0)
         number("delay", self.delay, at_least=0.0, at_most=self.sample)
         number("longest", self.longest, at_least=1.0)

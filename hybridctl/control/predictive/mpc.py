@@ -1,7 +1,8 @@
 r"""A policy that plans on from the measured state at each sample, through the next events.
 
 The horizon is the rest of the present phase and whole ones after it; see `programme`. What is
-planned goes on from what was planned at the last sample, by one iteration. Where its programme has
+planned goes on from what was planned at the last sample, by one iteration, or by some while it
+still moves a lot. Where its programme has
 no solution, or the mode is none that the motion has, a fixed law acts instead.
 """
 
@@ -153,7 +154,7 @@ class HybridMpc:
         return plan, at
 
     def _planned(self, old: Plan, at: Moment) -> Plan:
-        """The plan after the iterations, from the moment after the delay on."""
+        """The plan after some iterations, from the moment after the delay on."""
         at = self._course.ahead(old, at, self.horizon.delay)
         plan = self._course.carried_on(old, at)
         first = plan.sections[0]
@@ -169,8 +170,16 @@ class HybridMpc:
                 self._fixed = True
                 fresh = self._course.sections(plan.events, float(first.fractions[0]))
                 return replace(plan, sections=fresh)
-            plan = replace(plan, sections=tuple(found))
+            old, plan = plan, replace(plan, sections=tuple(found))
+            if self._moved(old, plan) <= self.horizon.settled:
+                break
         return plan
+
+    def _moved(self, old: Plan, new: Plan) -> float:
+        """The most by which a state was moved, in the root of what it costs."""
+        pairs = zip(old.sections, new.sections, strict=True)
+        roots = np.sqrt(self._state)
+        return max(float(np.abs((b.states - a.states) * roots).max()) for a, b in pairs)
 
     def _programme(self, plan: Plan, surface: float) -> Programme:
         course, sections = self._course, plan.sections

@@ -1,0 +1,111 @@
+r"""Tracking at the phase of least value of the feedback, instead of that of the clock.
+
+.. math:: \tau^* = \arg\min_\tau (\alpha_k(\tau) - x)^T V_k(\tau) (\alpha_k(\tau) - x)
+
+on the extended arc k of as many events as the state has had, at samples. Being early or late then
+costs nothing, so that no input is spent on it. An event that should have happened is waited for no
+longer than a patience: the reference goes on with the next arc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.checks import Array, function, instance, number
+from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.laws import checked_limits, scheduled, tracking_law
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import locate
+from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.policy import History
+from hybridctl.hybrid.trajectory import Arc
+
+Value = Callable[[int, float], Array]
+Correction = Callable[[ModeKey, Array, Array], Array]
+_COMPARED = 96  # times of an arc
+_REFINED = 3  # steps of Gauss and Newton between them
+
+
+class LeastValueTracking:
+    """The reference at the phase of least value, chosen every `sample` seconds; see `least_value`.
+
+    gains: a `GainSchedule`, or one K (nu, ndx) per arc. value: V (ndx, ndx) of an arc and a time on
+    it, s, also where it is extended; on a vector space. limits: see `ReferenceSpreading`. patience:
+    how long an event that is due is waited for, s. correction: makes of a mode, a state and a
+    wanted input one that is allowed there; the difference is held until the next sample.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        gains: GainSchedule | Sequence[ArrayLike],
+        value: Value,
+        *,
+        limits: ArrayLike | None = None,
+        sample: float = 0.02,
+        patience: float = 0.02,
+        correction: Correction | None = None,
+    ) -> None:
+        self.reference = instance("reference", reference, Reference)
+        self.gains = scheduled(reference, gains)
+        self.limits = checked_limits(reference, limits)
+        function("value", value)
+        self._value, self._correction = value, correction
+        self._sample = number("sample", sample, above=0.0)
+        self._patience = number("patience", patience, at_least=0.0)
+        self._grids: dict[int, tuple[Array, Array, Array]] = {}
+
+    def law(self, history: History) -> InputLaw:
+        """Feedforward and feedback at the phase of least value."""
+        k = locate(self.reference, history.events).macro
+        time = self.phase(k, history.state)
+        planned = self.reference.events
+        if k < len(planned) and time > planned[k].time + self._patience:
+            k += 1
+        arc, gain, late = self.reference.arcs[k], self.gains.arcs[k], history.time - time
+        law = later(arc, gain, late, self.limits)
+        if self._correction is None:
+            return law
+        wanted = law(history.time, history.state)
+        allowed = self._correction(history.mode, history.state, wanted)
+        if allowed is wanted:
+            return law
+        inputs = arc.inputs.copy()
+        inputs[:, 0] += allowed - wanted  # of Chebyshev's polynomials the first is 1
+        return later(replace(arc, inputs=inputs), gain, late, self.limits)
+
+    def next_change(self, history: History) -> float:
+        """The time of the next sample, s."""
+        return history.time + self._sample
+
+    def phase(self, k: int, x: Array) -> float:
+        """The time of the reference, s, on its arc k, that is nearest to x in value."""
+        times, states, values = self._grid(k)
+        off = states - x
+        i = int(np.einsum("ni,nij,nj->n", off, values, off).argmin())
+        arc, time, near = self.reference.arcs[k], float(times[i]), values[i]
+        step = float(times[1] - times[0])
+        for _ in range(_REFINED):
+            along = near @ arc.state_rate(time)
+            time += float(along @ (x - arc(time)) / (along @ arc.state_rate(time)))
+            time = min(max(time, times[i] - step, arc.start), times[i] + step, arc.end)
+        return time
+
+    def _grid(self, k: int) -> tuple[Array, Array, Array]:
+        if k not in self._grids:
+            arc = self.reference.arcs[k]
+            times = np.linspace(arc.start, arc.end, _COMPARED)
+            values = np.array([self._value(k, time) for time in times.tolist()])
+            self._grids[k] = times, arc(times), values
+        return self._grids[k]
+
+
+def later(arc: Arc, gain: GainCurve, late: float, limits: Array | None) -> DifferentiableLaw:
+    """The tracking law of an arc that is followed `late` seconds later."""
+    moved = replace(arc, start=arc.start + late, end=arc.end + late, breaks=arc.breaks + late)
+    return tracking_law(moved, replace(gain, times=gain.times + late), limits)
