@@ -12,6 +12,7 @@ affine in u.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import casadi as ca
@@ -44,7 +45,8 @@ class _RowFunctions(NamedTuple):
     landing: Any
 
 
-class Correction(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Correction:
     """The torques nearest to wanted ones that a cone and limits of `torque` N m allow."""
 
     cone: ConeModel

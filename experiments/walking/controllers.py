@@ -123,10 +123,8 @@ class Tracks:
         if name == "phase":
             return PhaseReset(self.reference, gains, limits)
         if name in ("value", "cone"):
-            values, period = (
-                ValueFunction.of(lqr, self.gait.period, self.extension),
-                self.gait.period,
-            )
+            period = self.gait.period
+            values = ValueFunction.of(lqr, period, self.extension)
             return LeastValueTracking(
                 self.reference,
                 gains,

@@ -54,22 +54,21 @@ class PhaseModel:
         self.nx, self.nu = x.numel(), u.numel()
         self.inside_limits, self.end_limits = made.inside_limits, made.end_limits
         self.zero = [i for i, limit in enumerate(self.end_limits) if limit.lower == limit.upper]
-        inside = ca.vertcat(made.inside(x, u), made.gaps(x))
+        share = ca.SX.sym("share")
+        inside = ca.vertcat(made.inside(x, u), made.gaps(x, share))
         end = made.end(x, u, ca.SX.zeros(self.nu))
         jump = x if made.jump is None else made.jump(x)
-        self._field, self._inside, self._end, self._jump = (
-            self._mapped(name, x, u, value)
-            for name, value in (
-                ("field", made.field(x, u)),
-                ("inside", inside),
-                ("end", end),
-                ("jump", jump),
-            )
-        )
+        self._field = _mapped("field", x, u, made.field(x, u))
+        self._inside = _mapped("inside", x, u, inside, share)
+        self._end = _mapped("end", x, u, end)
+        self._jump = _mapped("jump", x, u, jump)
 
-    def inside(self, x: Array, u: Array) -> Rows:
-        """Values that have limits wherever in the phase, then gaps of open contacts, m."""
-        return Rows(*self._inside(x, u))
+    def inside(self, x: Array, u: Array, share: Array) -> Rows:
+        """Values that have limits wherever in the phase, then gaps of open contacts, m.
+
+        share (m,): of the phase, that is over.
+        """
+        return Rows(*self._inside(x, u, share[:, None]))
 
     def end(self, x: Array, u: Array) -> Rows:
         """Values that have limits where the phase ends."""
@@ -100,7 +99,10 @@ class PhaseModel:
         whole[:, :, -1] += total
         return Steps(x + h * total, whole[:, :, :nx], whole[:, :, nx:-1], whole[:, :, -1])
 
-    def _mapped(self, name: str, x: Any, u: Any, value: Any) -> MappedFunction:
-        r = value.numel()
-        results = [value, ca.jacobian(value, x), ca.jacobian(value, u)]
-        return MappedFunction(transposed(name, [x, u], results), [(r,), (r, self.nx), (r, self.nu)])
+
+def _mapped(name: str, x: Any, u: Any, value: Any, *others: Any) -> MappedFunction:
+    """Values (r,) with their derivatives by x and u, at many points."""
+    r, nx, nu = value.numel(), x.numel(), u.numel()
+    results = [value, ca.jacobian(value, x), ca.jacobian(value, u)]
+    function = transposed(name, [x, u, *others], results)
+    return MappedFunction(function, [(r,), (r, nx), (r, nu)])

@@ -220,7 +220,8 @@ class Programme:
         nodes, of = np.arange(n), np.arange(n)
         if p == 0:
             nodes, of = np.append(nodes, 1), np.append(of, 0)
-        found = model.inside(s.states[nodes], aim.inputs[nodes] + s.corrections[of])
+        u = aim.inputs[nodes] + s.corrections[of]
+        found = model.inside(s.states[nodes], u, s.fractions[nodes])
         lengths = (s.duration * s.shares)[of]
         limits = [(r.unit, r.lower, r.upper) for r in model.inside_limits]
         gaps = found.values.shape[1] - len(limits)
