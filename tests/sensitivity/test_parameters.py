@@ -3,9 +3,12 @@
 import casadi as ca
 import numpy as np
 import pytest
+from differences import central
+from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,
     inputs_as_parameters,
@@ -172,6 +175,32 @@ def test_feedback_in_phantom_modes_is_that_of_the_system_alone():
         wanted = alone.closed_loop(gains, phantom).derivative(dx)
         np.testing.assert_allclose(found, wanted, atol=1e-9)
         assert np.abs(found - alone.closed_loop(gains).derivative(dx)).max() > 1e-3
+
+
+def test_states_on_a_manifold_beside_parameters():
+    """Rates and derivatives of differences, for a free body's pose, by differences."""
+    robot = Robot.from_urdf(free_body("block", 1.0, (0.1, 0.2, 0.3)), root="floating")
+    system, key = (
+        contact_system(robot, [Contact("c", "block", Plane((0, 0, 0), (0, 0, 1)))]),
+        ("open",),
+    )
+    nothing = lambda *at: np.zeros((12, 2))  # noqa: E731
+    by = ParameterDerivatives(("a", "b"), nothing, lambda *at: np.zeros((1, 2)), nothing)
+    fall = np.concatenate([[0.0, 0.0, 1.0], np.eye(4)[3], np.zeros(6)])
+    run = hc.simulate(system, key, fall, (0.0, 1e-3))
+    space, rng = with_parameters(system, run, by)[1].arcs[0].space, np.random.default_rng(0)
+    start = np.append(fall, [2.0, 3.0])
+    x0, x1 = (space.integrate(start, rng.normal(size=14)) for _ in range(2))
+    dx = rng.normal(size=14)
+    rate = central(lambda h: space.integrate(x0, h[0] * dx), 1, 1e-6)[:, 0]
+    np.testing.assert_allclose(space.rate(x0, dx), rate, atol=1e-8)
+    first, second = space.difference_jacobians(x0, x1)
+    moved = [
+        central(lambda d: space.difference(space.integrate(x0, d), x1), 14, 1e-6),
+        central(lambda d: space.difference(x0, space.integrate(x1, d)), 14, 1e-6),
+    ]
+    np.testing.assert_allclose(first, moved[0], atol=1e-7)
+    np.testing.assert_allclose(second, moved[1], atol=1e-7)
 
 
 def test_the_view_flows_as_the_system_does():
