@@ -13,6 +13,11 @@ four of order h^5, so that e^(7/5) stands for it. That distance is of commutator
 A and Q commute at all times. What three points miss of the integral is judged by what the rule of
 one point misses more: a part e of it, of order h^2, stands for e^3, of order h^6.
 
+Collocation (`sensitivity.propagation`) does not replace it. A step of Radau IIA over 0.1 s, where
+something decays at 1e4 1/s, has the transition to 1e-2, at a thousandth of the cost where rates
+vary, but misses more than 90 % of the variance that noise keeps up in that direction; sixteen
+steps still miss 21 to 75 %. Where nothing decays so fast it is the cheaper one.
+
 This serves arcs of any simulation, noise that is a function of the state, and modes whose contacts
 slide: their friction is stiff, and one panel holds where the error of a compiled step with its
 noise (`ModeModel.transition`) is far too large. Elsewhere that step is taken: 9 instead of
