@@ -43,22 +43,18 @@ def least_and_most(kind: type, name: str) -> tuple[float, float]:
 
 
 class Settings:
-    """What a dataclass of settings derives from: they are checked when they are made."""
+    """What a dataclass of settings derives from: they are checked when they are made.
+
+    All numbers, also those in tuples, by the types of its fields; what a dataclass that it derives
+    from says of a field holds as well. Raises `InputError` for a number outside its bounds, one
+    that is not finite, what is no number, and a tuple of another length. Fields of other types are
+    not looked at.
+    """
 
     def __post_init__(self) -> None:
-        check_settings(self)
-
-
-def check_settings(settings: Any) -> None:
-    """Check all numbers of a dataclass, also those in tuples, by the types of its fields.
-
-    What a dataclass that it derives from says of a field holds as well. Raises `InputError` for a
-    number outside its bounds, one that is not finite, what is no number, and a tuple of another
-    length. Fields of other types are not looked at.
-    """
-    for kind in filter(is_dataclass, type(settings).__mro__):
-        for name, hint in get_type_hints(kind, include_extras=True).items():
-            _check(name, hint, getattr(settings, name))
+        for kind in filter(is_dataclass, type(self).__mro__):
+            for name, hint in get_type_hints(kind, include_extras=True).items():
+                _check(name, hint, getattr(self, name))
 
 
 def _check(name: str, kind: Any, value: Any, bounds: Bounds | None = None) -> None:

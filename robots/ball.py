@@ -15,13 +15,13 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import Positive, check_settings
+from hybridctl.settings import Positive, Settings
 
 CONTACT = "slope"
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Mass in kg, slope in rad (downwards along +x), gravity in m/s^2."""
 
     mass: Positive = 1.0
@@ -29,9 +29,6 @@ class Parameters:
     gravity: float = 9.81
     friction: float = 0.0
     restitution: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def urdf(parameters: Parameters | None = None) -> str:

@@ -34,7 +34,7 @@ from hybridctl.checks import Array, array, member, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import NotNegative, Positive, check_settings
+from hybridctl.settings import NotNegative, Positive, Settings
 from hybridctl.symbolic import Joint, Transition, hybrid_system
 from hybridctl.symbolic import Mode as SymbolicMode
 
@@ -51,7 +51,7 @@ _UNCOUPLED = 1e-9  # of the inertia
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """The numbers of the authors of [Bder]: kg, kg m^2, rad, m, 1/m, N/m, N s/m, m/s^2, m.
 
     spread: psi, of the limbs below the horizontal. curvature: c of the ground -c x^2; 0 is flat.
@@ -69,7 +69,7 @@ class Parameters:
     height: float = 1.0
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not self.spread < np.pi / 2.0:
             raise InputError(f"spread must be less than pi/2, got {self.spread}")
         if not self.height > self.landing_height:

@@ -15,13 +15,13 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import NotNegative, Positive, check_settings
+from hybridctl.settings import NotNegative, Positive, Settings
 
 CORNERS = ("left", "right")
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Sides in m, mass in kg, friction of both corners; a solid block."""
 
     width: Positive = 0.2
@@ -31,9 +31,6 @@ class Parameters:
     static_friction: float | None = None
     restitution: NotNegative = 0.0
     gravity: NotNegative = 9.81
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def pitch_inertia(self) -> float:

@@ -21,16 +21,17 @@ Legs keep their names; `exchange` is the symmetry up to which a step closes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.symmetry import Symmetry
+from hybridctl.settings import NotNegative, Positive, Settings
 from hybridctl.symbolic import Mode, Transition, hybrid_system
 
 LEGS = ("left", "right")
@@ -38,7 +39,7 @@ START = ("left", "before")
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Goswami's numbers: slope in rad, kg, kg, m, m, m/s^2; `GARCIA` are those of Garcia.
 
     leg, hip: masses m and m_H. lower: a, from the foot to the mass of a leg. upper: b. ahead: the
@@ -46,19 +47,13 @@ class Parameters:
     of it only after the legs have passed each other.
     """
 
-    slope: float = np.deg2rad(3.0)
-    leg: float = 5.0
-    hip: float = 10.0
-    lower: float = 0.5
-    upper: float = 0.5
-    gravity: float = 9.8
-    ahead: float = 0.25
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            number(field.name, getattr(self, field.name), at_least=0.0)
-        for name in ("hip", "upper", "gravity"):
-            number(name, getattr(self, name), above=0.0)
+    slope: NotNegative = np.pi / 60.0
+    leg: NotNegative = 5.0
+    hip: Positive = 10.0
+    lower: NotNegative = 0.5
+    upper: Positive = 0.5
+    gravity: Positive = 9.8
+    ahead: NotNegative = 0.25
 
     @property
     def length(self) -> float:

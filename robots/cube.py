@@ -18,7 +18,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import NotNegative, Positive, check_settings
+from hybridctl.settings import NotNegative, Positive, Settings
 
 SIDES = (("back", "front"), ("right", "left"), ("bottom", "top"))  # along x, y, z
 SIGNS = tuple(product((-1.0, 1.0), repeat=3))
@@ -26,7 +26,7 @@ CORNERS = tuple("-".join(names) for names in product(*SIDES))
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Half width in m, mass in kg, moment of inertia about each axis in kg m^2.
 
     Corners that hit more slowly than `restitution_threshold` (m/s) do not rebound. They are balls
@@ -45,7 +45,7 @@ class Parameters:
     table: float = 0.0
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         number("rounding", self.rounding, at_most=0.9 * self.half_width)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import NotNegative, Positive, UnitInterval, check_settings
+from hybridctl.settings import NotNegative, Positive, Settings, UnitInterval
 from hybridctl.symbolic import Mode, Transition, hybrid_system
 
 AIR = "air"
@@ -33,7 +33,7 @@ BOUNCE = "bounce"
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Restitution e, spring k in 1/s^2, damping c in 1/s; period in s and amplitude in m."""
 
     restitution: UnitInterval = 0.8
@@ -44,7 +44,7 @@ class Parameters:
     gravity: Positive = 9.81
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not self.hit < self.amplitude * self.frequency:
             raise InputError(
                 f"amplitude must exceed {self.hit / self.frequency:.4g} m for a paddle that "

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, array, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import Positive, UnitInterval, check_settings
+from hybridctl.settings import Positive, Settings, UnitInterval
 from hybridctl.symbolic import Joint, Mode, Transition, hybrid_system
 
 Touched = tuple[int, ...]
@@ -33,7 +33,7 @@ CATCH = "catch"
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """The velocity (2,) at the corner in m/s, restitution, distance of the hand in m.
 
     thrust: the acceleration (2,) for each tuple of walls touched, m/s^2. throw: M (4, 4).
@@ -50,7 +50,7 @@ class Parameters:
     throw: ArrayLike = ((0.0,) * 4,) * 4
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not (vector("velocity", self.velocity, 2) < 0.0).all():
             raise InputError(f"velocity must lead to both walls, got {self.velocity}")
         array("throw", self.throw, (4, 4))

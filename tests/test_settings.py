@@ -9,11 +9,11 @@ from hybridctl.robots.filter_models import BallSettings
 
 from hybridctl.app.report import build_configuration
 from hybridctl.errors import InputError
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings, least_and_most
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings, least_and_most
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     angle: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3
     size: NotNegative = 0.0
     any: float = -1.0
@@ -22,9 +22,6 @@ class Config:
     widths: tuple[Positive, ...] = (1e-2, 1e-3)
     pair: tuple[float, Positive] = (-1.0, 1.0)
     name: str = "a"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from hybridctl.checks import Array, member
 from hybridctl.control.feasibility import EventFeasibility, feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.errors import HybridctlError
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.settings import Bounds, Count, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
@@ -56,7 +56,7 @@ _STARTS_AND_TORQUES = Perturbations(
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings.
 
     variants: of references to look for; the first is tracked.
@@ -86,7 +86,7 @@ class Config:
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for variant in self.variants:
             member("variant", variant, VARIANTS)
         for name in self.references:

@@ -22,13 +22,14 @@ from hybridctl.experiments.tuning.door import CUT
 from hybridctl.robots import rrr_door
 
 from hybridctl.app.report import event_record
-from hybridctl.checks import Array, member, number
+from hybridctl.checks import Array, member
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.control.trajectory.spread import optimise_over_spread
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.settings import Positive, Settings
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 LET_GO = ("corner_1 opens", "corner_2 opens")
@@ -39,7 +40,7 @@ _BACK = 1.0  # s, from the release to the end
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Wanted(Settings):
     """What a reference is to keep.
 
     torque: N m. rate: of joints, rad/s. force, impulse, approach, unload: least values in every
@@ -50,23 +51,19 @@ class Wanted:
     door that leave it again, s. intervals: of collocation before the impact.
     """
 
-    torque: float = 20.0
-    rate: float = 4.0
+    torque: Positive = 20.0
+    rate: Positive = 4.0
     force: float = 1.0
     impulse: float = 0.1
     approach: float = 0.05
     unload: float = 5.0
     lift: float = 0.5
-    spread: float = 0.05
+    spread: Positive = 0.05
     widen: float = 1000.0
-    friction: float = 0.2
+    friction: Positive = 0.2
     angle: float = 0.33
-    hold: float = 0.6
+    hold: Positive = 0.6
     intervals: int = 20
-
-    def __post_init__(self) -> None:
-        for name in ("torque", "rate", "spread", "friction", "hold"):
-            number(name, getattr(self, name), above=0.0)
 
 
 @dataclass(frozen=True, eq=False)

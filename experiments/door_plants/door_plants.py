@@ -32,7 +32,7 @@ from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.search import Validation, tune
-from hybridctl.settings import Bounds, Count, Positive, check_settings
+from hybridctl.settings import Bounds, Count, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "controllers of the door on MuJoCo plants, with contact that takes time"
@@ -73,7 +73,7 @@ Six: TypeAlias = tuple[Positive, Positive, Positive, Positive, Positive, Positiv
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings.
 
     laws, plants: which are compared, by name. seed, training, checked, judged: of the ensembles
@@ -103,7 +103,7 @@ class Config:
     dask: str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for law in self.laws:
             member("law", law, LAWS)
         for plant in self.plants:

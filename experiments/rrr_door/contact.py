@@ -9,7 +9,7 @@ thesis every one of these simultaneous events splits in two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import (
@@ -35,10 +35,11 @@ from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contact_states import SLIPS
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.settings import Settings
 
 
 @dataclass(frozen=True)
-class Manoeuvre:
+class Manoeuvre(Settings):
     """What the foot does on the door: s in m along it, door angles in rad, times in s.
 
     Without a release it stops at `stop_time` at `stop_slide`, sticks, and moves the door to
@@ -60,8 +61,7 @@ class Manoeuvre:
     final_time: float = 2.2
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            number(field.name, getattr(self, field.name))
+        super().__post_init__()
         for name in ("stop_time", "release_time"):
             number(name, getattr(self, name), above=IMPACT_TIME)
             number("final_time", self.final_time, above=getattr(self, name))

@@ -24,6 +24,7 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
+from hybridctl.settings import NotNegative, Positive
 
 # Softer gains than the experiment's, whose feedback is continuous: torques are held for 10 ms.
 TRACKING = experiment.Config(
@@ -47,20 +48,17 @@ class DoorSettings(FilterSettings):
     duration: float = 2.0
     particles: int = 100
     begin: float = 0.0
-    angle_noise: float = 5e-4
-    torque_noise: float = 1e-2
-    reset_noise: float = 0.0
-    guard_noise: float = 0.0
+    angle_noise: Positive = 5e-4
+    torque_noise: NotNegative = 1e-2
+    reset_noise: NotNegative = 0.0
+    guard_noise: NotNegative = 0.0
     force: bool = False
     force_on: float = 3.0
     force_off: float = 1.0
-    force_noise: float = 0.2
+    force_noise: NotNegative = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("angle_noise", self.angle_noise, above=0.0)
-        for name in ("torque_noise", "reset_noise", "guard_noise", "force_noise"):
-            number(name, getattr(self, name), at_least=0.0)
         number("begin", self.begin, at_least=0.0, at_most=0.9 * IMPACT_TIME)
         if self.begin + self.duration > FINAL_TIME:
             raise InputError(

@@ -10,14 +10,14 @@ and two contact forces for four equations, the share of the corners is a choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.robots.rrr_door import Parameters, contacts, robot
 from scipy.interpolate import BPoly
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
 from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.laws import InputLaw
@@ -25,6 +25,7 @@ from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.settings import Positive, Settings, UnitInterval
 
 OPEN = ("open", "open")
 CLOSED = ("closed", "closed")
@@ -45,7 +46,7 @@ Plan: TypeAlias = Callable[[History], Feedforward]
 
 
 @dataclass(frozen=True)
-class Design:
+class Design(Settings):
     """The numbers of the reference; ends of a quintic are (position, velocity, acceleration).
 
     The ante-event ends are those of [RS] (5.26) and the extension ends those of (5.27), which
@@ -61,22 +62,12 @@ class Design:
     extension_x: tuple[float, float, float] = (0.353, -0.580, -0.700)
     extension_y: tuple[float, float, float] = (0.400, 0.830, 2.000)
     extension_angle: tuple[float, float, float] = (np.pi / 2.0, 0.0, 0.0)
-    extension: float = 0.2
+    extension: Positive = 0.2
     slide_acceleration: float = 0.0
     door_acceleration: float = 0.0
     final_slide: tuple[float, float, float] = (0.45, 0.0, 0.0)
     final_door: tuple[float, float, float] = (0.33, 0.35, 0.0)
-    corner_2_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(field.default, tuple):
-                vector(field.name, value, 3)
-            else:
-                number(field.name, value)
-        number("extension", self.extension, above=0.0)
-        number("corner_2_share", self.corner_2_share, at_least=0.0, at_most=1.0)
+    corner_2_share: UnitInterval = 0.5
 
 
 @dataclass(frozen=True)

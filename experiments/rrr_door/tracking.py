@@ -37,7 +37,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.settings import Positive, check_settings
+from hybridctl.settings import Positive, Settings
 from hybridctl.tables import mode_text
 
 SUMMARY = "an arm hits a door with both corners of its foot, tracked with reference spreading"
@@ -54,7 +54,7 @@ PUBLISHED_TRACKING = (  # Table 5.2
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of the experiment; the gains are (5.32)-(5.33), acting on reference minus state.
 
     scale: of the initial perturbation (5.31). phantom: feedforward between the touches.
@@ -85,7 +85,7 @@ class Config:
     manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         vector("perturbation", self.perturbation, 8)
         member("phantom", self.phantom, PHASES)
         member("phantom_feedback", self.phantom_feedback, FEEDBACKS)

@@ -36,7 +36,7 @@ from rich.console import Console
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import RunFolder, progress
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.workers import Crew, crew
 
 SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback across touchdowns"
@@ -48,7 +48,7 @@ _BRIEF_KINDS = ("push", "up", "down")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The gait, its feedback, and the trials.
 
     speed: m/s. clearance: of the swinging foot in mid-step, m. friction: of the ground. share: of
@@ -95,9 +95,6 @@ class Config:
     filtered_weight: Positive = 0.1
     workers: Annotated[int, Bounds(at_least=0)] = 1
     dask: str | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def full(config: Config) -> Config:

@@ -35,7 +35,7 @@ from hybridctl.control.online import Controller
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, check_settings
+from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "the five-link walker on MuJoCo contact, on states and on a filter's estimates"
@@ -55,7 +55,7 @@ _LOW, _LEANING = 0.75, 1.0  # of the height of the hip, and rad of the torso: a 
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings.
 
     time_constants: of the contacts, s. starts, scatter, seed: how many starts in mid-step, with
@@ -82,9 +82,6 @@ class Config:
     driven: Positive = 10.0
     workers: Annotated[int, Bounds(at_least=0)] = 1
     dask: str | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def full(config: Config) -> Config:

@@ -23,14 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, number, sequence
+from hybridctl.checks import Array, sequence
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Explanation
 from hybridctl.hybrid.trajectory import Arc
+from hybridctl.settings import NotNegative, Settings
 
 
 @dataclass(frozen=True)
-class Interim:
+class Interim(Settings):
     """When the interim mode holds, and what it compares.
 
     before: how long before the planned time of an impact it begins, s, if no touch is known
@@ -42,14 +43,13 @@ class Interim:
     Of no width, before, dwell and timeout being zero, it never holds.
     """
 
-    before: float = 0.0
-    dwell: float = 0.0
-    timeout: float = 0.0
+    before: NotNegative = 0.0
+    dwell: NotNegative = 0.0
+    timeout: NotNegative = 0.0
     velocities: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("before", "dwell", "timeout"):
-            number(name, getattr(self, name), at_least=0.0)
+        super().__post_init__()
         if self.velocities is not None:
             object.__setattr__(self, "velocities", tuple(sequence("velocities", self.velocities)))
 

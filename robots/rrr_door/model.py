@@ -11,14 +11,14 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import NotNegative, Positive, UnitInterval, check_settings
+from hybridctl.settings import NotNegative, Positive, Settings, UnitInterval
 
 JOINTS = ("arm_shoulder", "arm_elbow", "arm_wrist", "door_hinge")
 CORNERS = ("corner_1", "corner_2")
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Geometry in m, masses in kg, moments of inertia in kg m^2 about z; thesis symbols beside.
 
     The moment of inertia of each arm link is about its own centre of mass, that of the door
@@ -47,9 +47,6 @@ class Parameters:
     hinge_damping: NotNegative = 15.84  # c_d, N m s/rad
     restitution: UnitInterval = 0.0
     friction: NotNegative = 0.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def hinge(self) -> tuple[float, float]:

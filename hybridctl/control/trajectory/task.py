@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +19,7 @@ from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.surfaces import Surface
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.sensitivity.symmetry import Symmetry
+from hybridctl.settings import Bounds, NotNegative, Settings
 
 Expression = Any
 
@@ -51,7 +52,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Margins:
+class Margins(Settings):
     """How far a trajectory stays inside what its modes allow.
 
     force: least normal force, N; of a contact that opens where a phase ends, this times the share
@@ -66,20 +67,15 @@ class Margins:
     least speed of contacts that slide, m/s.
     """
 
-    force: float = 10.0
-    friction: float = 0.9
-    impulse: float = 0.1
-    release: float = 0.01
-    unload: float = 1.0
-    lift: float = 0.0
-    clearance: float = 0.0
-    approach: float = 0.05
-    sliding: float = 0.01
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            number(entry.name, getattr(self, entry.name), at_least=0.0)
-        number("friction", self.friction, above=0.0, at_most=1.0)
+    force: NotNegative = 10.0
+    friction: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.9
+    impulse: NotNegative = 0.1
+    release: NotNegative = 0.01
+    unload: NotNegative = 1.0
+    lift: NotNegative = 0.0
+    clearance: NotNegative = 0.0
+    approach: NotNegative = 0.05
+    sliding: NotNegative = 0.01
 
 
 @dataclass(frozen=True, eq=False)
