@@ -145,7 +145,7 @@ def _again(
 def _eigenvalue_derivatives(
     matrix: Array, changes: Array, wanted: NDArray[np.complex128]
 ) -> NDArray[np.complex128]:
-    """Of those eigenvalues that are nearest to the wanted ones, (k, np)."""
+    """The derivatives (k, np) of the eigenvalues that are nearest to the wanted ones."""
     values, left, right = eig(matrix, left=True)
     found = []
     for value in wanted:

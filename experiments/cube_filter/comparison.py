@@ -21,7 +21,7 @@ import numpy as np
 from hybridctl.experiments.cube_filter.score import (
     FILTERS,
     SLOW,
-    Case,
+    CubeCase,
     Score,
     comparisons,
     draw_shares,
@@ -78,7 +78,7 @@ class Fit:
     converged: bool
 
     def record(self) -> dict[str, Any]:
-        """As it stands in summary.json, beside the levels."""
+        """The fit as it stands in summary.json, beside the levels."""
         return {name: value for name, value in vars(self).items() if name != "settings"}
 
 
@@ -101,7 +101,7 @@ def at_levels(settings: CubeSettings, names: Sequence[str], values: Array) -> Cu
 class Tossed:
     """A filter that starts from the first poses of a toss, whatever the estimate it is given."""
 
-    case: Case
+    case: CubeCase
     settings: CubeSettings
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
@@ -113,7 +113,7 @@ class Tossed:
 
 
 def search(
-    case: Case,
+    case: CubeCase,
     settings: CubeSettings,
     tosses: Sequence[Record],
     free: Sequence[str],
@@ -144,7 +144,7 @@ def search(
     return Fit(best, found.log_likelihood / rows, found.evaluations, found.converged)
 
 
-def _tossed(case: Case, settings: CubeSettings, free: Sequence[str], values: Array) -> Tossed:
+def _tossed(case: CubeCase, settings: CubeSettings, free: Sequence[str], values: Array) -> Tossed:
     return Tossed(case, at_levels(settings, free, values))
 
 
@@ -221,7 +221,7 @@ class Config(Settings):
                 member(name, value, known)
 
 
-class Outcome(NamedTuple):
+class CaseOutcome(NamedTuple):
     """A case: its settings, how the search for them went, if there was one, and its tosses."""
 
     settings: CubeSettings
@@ -264,7 +264,7 @@ def run(config: Config, console: Console) -> Findings:
     """Score every case on the tosses that are held out."""
     if config.data is None:
         console.print(f"no recordings given (data=FILE; they are from {ORIGIN}): tosses simulated")
-    data, outcomes, trace = prepare(config), dict[Case, Outcome](), [TRACE]
+    data, outcomes, trace = prepare(config), dict[CubeCase, CaseOutcome](), [TRACE]
     rate = float(next(iter(data.held.values())).channels["pose"].rate)
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for case in cases(config):
@@ -279,7 +279,7 @@ def run(config: Config, console: Console) -> Findings:
             some = len(data.held) if case.name not in SLOW else config.judged_slow
             tick = begin(f"{named}: {some} tosses")
             found = judged(config, case, settings, data, some, workers.others, tick)
-            outcomes[case] = Outcome(settings, fit, found)
+            outcomes[case] = CaseOutcome(settings, fit, found)
     scores = {case: found.scores for case, found in outcomes.items()}
     summary = summarized(config, data, outcomes, rate)
     files = {f"rows/{case.file}.csv": rows_text(found) for case, found in scores.items()}
@@ -318,28 +318,28 @@ def evenly(numbers: Sequence[int], some: int) -> list[int]:
     return [numbers[k * len(numbers) // some] for k in range(some)]
 
 
-def cases(config: Config) -> list[Case]:
+def cases(config: Config) -> list[CubeCase]:
     """Camera by camera; the slow ones see the first, after the salted filter that lends levels."""
     order = sorted(config.filters, key=FILTERS.index)
     cameras = [Camera(every, blur) for blur in config.blur for every in config.every]
     fast = [
-        Case(name, bound, camera)
+        CubeCase(name, bound, camera)
         for camera in cameras
         for bound in config.hypotheses
         for name in order
         if name not in SLOW
     ]
-    return [*fast, *(Case(name, 1, cameras[0]) for name in order if name in SLOW)]
+    return [*fast, *(CubeCase(name, 1, cameras[0]) for name in order if name in SLOW)]
 
 
-def start(config: Config, case: Case, outcomes: Mapping[Case, Outcome]) -> CubeSettings:
+def start(config: Config, case: CubeCase, outcomes: Mapping[CubeCase, CaseOutcome]) -> CubeSettings:
     """The settings of a case before a search."""
     lender = outcomes.get(case._replace(name="salted")) if case.name in SLOW else None
     return case.camera.levels(config.settings) if lender is None else lender.settings
 
 
 def watch(
-    config: Config, case: Case, trace: list[str], console: Console, tick: Tick
+    config: Config, case: CubeCase, trace: list[str], console: Console, tick: Tick
 ) -> Callable[[float, CubeSettings], None]:
     """A function that keeps each evaluation of a search, and prints it where it is the best yet."""
     values: list[float] = []
@@ -358,7 +358,7 @@ def watch(
 
 def judged(
     config: Config,
-    case: Case,
+    case: CubeCase,
     settings: CubeSettings,
     data: Data,
     some: int,
@@ -378,7 +378,7 @@ def judged(
 
 
 def summarized(
-    config: Config, data: Data, outcomes: Mapping[Case, Outcome], rate: float
+    config: Config, data: Data, outcomes: Mapping[CubeCase, CaseOutcome], rate: float
 ) -> dict[str, Any]:
     """What is known of the cases."""
     scores = {case: found.scores for case, found in outcomes.items()}

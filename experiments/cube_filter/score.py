@@ -43,7 +43,7 @@ SLOW = ("unscented", "particle")  # judged on few tosses, at the levels of the s
 FILTERS = (*STRATEGIES, *SLOW)
 
 
-class Case(NamedTuple):
+class CubeCase(NamedTuple):
     """A filter, how many hypotheses it follows, and its camera."""
 
     name: str
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
     @property
     def file(self) -> str:
-        """As it stands in names of files."""
+        """The case in names of files."""
         every, blur = self.camera
         return f"{self.name}-{self.hypotheses}-every-{every}-blur-{1e3 * blur:g}mm"
 
@@ -102,7 +102,12 @@ def filtered(
 
 
 def score(
-    case: Case, settings: CubeSettings, number: int, toss: Record, tolerance: float, span: float
+    case: CubeCase,
+    settings: CubeSettings,
+    number: int,
+    toss: Record,
+    tolerance: float,
+    span: float,
 ) -> Score:
     """The filter on a levelled toss; tolerance: m, of contact; span: s after an impact."""
     seen, thinned = case.camera.seen(toss, number), case.camera.thinned(toss)
@@ -152,7 +157,7 @@ BURST = 0.05  # m: a claimed deviation as large as the cube says nothing any mor
 ROW = "toss,phase,nis,log_likelihood,x_mm,y_mm,z_mm,rx_mrad,ry_mrad,rz_mrad,claimed_mm"
 
 
-def record(case: Case, scores: Sequence[Score]) -> dict[str, Any]:
+def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
     """A filter as it stands in summary.json, over all rows of the tosses it could finish.
 
     touching: the share of rows at which the recorded cube is in contact, which is what
@@ -258,7 +263,7 @@ def _error(values: Array) -> float | None:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
-def comparisons(scores: Mapping[Case, Sequence[Score]]) -> list[dict[str, Any]]:
+def comparisons(scores: Mapping[CubeCase, Sequence[Score]]) -> list[dict[str, Any]]:
     """Log-likelihood per row of the salted filter, minus that of others with the same camera.
 
     Of those with as many hypotheses, and of itself with fewer. Toss by toss, over those that both
@@ -283,7 +288,7 @@ def _gains(own: Sequence[Score], others: Sequence[Score]) -> Array:
     return np.array([mine[k] - theirs[k] for k in mine if k in theirs])
 
 
-def _compared(one: Case, other: Case, gain: Array) -> dict[str, Any]:
+def _compared(one: CubeCase, other: CubeCase, gain: Array) -> dict[str, Any]:
     return {
         "of": one.label,
         "over": other.label,
@@ -375,7 +380,7 @@ def _predictions(f: Mapping[str, Any], rate: float) -> tuple[str, ...]:
 
 
 def _label(f: Mapping[str, Any], rate: float) -> tuple[str, str]:
-    label = Case(f["name"], f["hypotheses"]).label
+    label = CubeCase(f["name"], f["hypotheses"]).label
     return _camera(f, rate), label + ("*" if f["levels_of_salted"] else "")
 
 
@@ -384,7 +389,7 @@ DEGREES = 6
 SPAN = (1e-2, 1e3)  # of NIS
 
 
-def draw_shares(path: Path, scores: Mapping[Case, Sequence[Score]], rate: float) -> None:
+def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: float) -> None:
     """Shares of poses below a NIS with the first camera; the salted filter's gains with each."""
     figure = canvas(10.0, 5.2)
     left, right = figure.subplots(1, 2)
@@ -415,7 +420,7 @@ def draw_shares(path: Path, scores: Mapping[Case, Sequence[Score]], rate: float)
     save_figure(figure, path)
 
 
-def _draw_gains(axes: Axes, scores: Mapping[Case, Sequence[Score]], rate: float) -> None:
+def _draw_gains(axes: Axes, scores: Mapping[CubeCase, Sequence[Score]], rate: float) -> None:
     """Log-likelihood by which the salted filter is ahead, with two standard errors."""
     cameras = list(dict.fromkeys(case.camera for case in scores))
     rivals = [case for case in scores if case.name != "salted"]

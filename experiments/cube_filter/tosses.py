@@ -147,7 +147,7 @@ class Camera(NamedTuple):
     blur: float = 0.0
 
     def label(self, rate: float) -> str:
-        """As it stands in tables."""
+        """The camera in tables."""
         return f"{rate / self.every:.0f} Hz" + (f", {1e3 * self.blur:g} mm" if self.blur else "")
 
     def thinned(self, toss: Record) -> Record:

@@ -187,7 +187,7 @@ class Tuned:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean error."""
+        """The standard error of the mean error."""
         errors = self.statistics.errors
         return float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else float("nan")
 

@@ -199,7 +199,7 @@ class LawSearch:
         return found.best.parameters
 
     def best(self, law: str, pool: Sequence[Array], members: Sequence[int]) -> Array:
-        """Those of a pool with the least mean error of a law, of all within the limit of the peak.
+        """The best of a pool for a law: the least mean error of all within the limit of the peak.
 
         Without any it is those of the least peak.
         """

@@ -86,7 +86,7 @@ def _style(law: str) -> dict[str, Any]:
 
 
 def standard_error(values: Array) -> float:
-    """Of the mean."""
+    """The standard error of the mean."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 

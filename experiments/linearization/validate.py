@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.linearization.validate_cases import Case
+from hybridctl.experiments.linearization.validate_cases import ValidationCase
 from rich.console import Console
 from rich.table import Table
 
@@ -93,7 +93,7 @@ class ValidationResult:
     radii: how large the deviations of the state may be, in the directions of the differences.
     """
 
-    case: Case
+    case: ValidationCase
     remainders: Array
     derivative_errors: Array
     reset_errors: Array
@@ -158,7 +158,7 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     ]
 
 
-def study(config: Config, case: Case, tick: Callable[[float], None]) -> ValidationResult:
+def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -> ValidationResult:
     """Perturb one nominal trajectory in all directions."""
     rng = np.random.default_rng(config.seed)
     remainders, correct, reset, radii = [], [], [], []
@@ -184,7 +184,7 @@ def study(config: Config, case: Case, tick: Callable[[float], None]) -> Validati
     )
 
 
-def draw_direction(rng: np.random.Generator, case: Case, input_size: float) -> Direction:
+def draw_direction(rng: np.random.Generator, case: ValidationCase, input_size: float) -> Direction:
     """A random direction of unit length, with a sine of random phase for each input."""
     arc = case.nominal.arcs[0]
     state = rng.normal(size=arc.space.ndx)
@@ -200,7 +200,7 @@ def draw_direction(rng: np.random.Generator, case: Case, input_size: float) -> D
 class _DirectionRuns:
     """Simulations in one direction, by their epsilon."""
 
-    def __init__(self, config: Config, case: Case, direction: Direction) -> None:
+    def __init__(self, config: Config, case: ValidationCase, direction: Direction) -> None:
         self._config, self._case, self._direction = config, case, direction
         self._known: dict[float, HybridTrajectory] = {}
 

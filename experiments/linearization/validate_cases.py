@@ -29,7 +29,7 @@ FALL, SPEED, SPIN, TILT, DURATION = 0.3, 1.0, 1.5, 0.1, 0.75
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ValidationCase:
     """A nominal trajectory with the policy that made it, and its map under that policy."""
 
     system: HybridSystem
@@ -46,7 +46,7 @@ class Case:
         return with_jumps(self.map, "reset")
 
 
-Cases = dict[str, Callable[[], Case]]
+Cases = dict[str, Callable[[], ValidationCase]]
 
 
 def biped_cases(tolerance: float) -> Cases:
@@ -68,14 +68,14 @@ def door_cases(tolerance: float) -> Cases:
     }
 
 
-def impact(tolerance: float) -> Case:
+def impact(tolerance: float) -> ValidationCase:
     """The reference of the thesis: both corners hit at once, tracked with reference spreading."""
     config = rrr_door.Config()
     plant, reference, policy = _door(config, tolerance)
     return _case(plant, reference.nominal, policy, tolerance)
 
 
-def split_impact(tolerance: float) -> Case:
+def split_impact(tolerance: float) -> ValidationCase:
     """The run of the thesis from its perturbed start: the corners hit one after the other."""
     config = rrr_door.Config()
     plant, reference, policy = _door(config, tolerance)
@@ -84,7 +84,7 @@ def split_impact(tolerance: float) -> Case:
     return _case(plant, run, policy, tolerance)
 
 
-def friction(tolerance: float, *, release: bool) -> Case:
+def friction(tolerance: float, *, release: bool) -> ValidationCase:
     """A case with friction: both corners hit and slide at once, and stop or are let go at once.
 
     Corner 2 bears less than half of the force. With equal shares the force on corner 1 would grow
@@ -96,7 +96,7 @@ def friction(tolerance: float, *, release: bool) -> Case:
     return _case(plant, reference.nominal, policy, tolerance)
 
 
-def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Case:
+def landing(damping: biped.Damping, tilt: float, tolerance: float) -> ValidationCase:
     """The biped, with speed and spin, on soft ground; its feet touch at once without a tilt."""
     p = biped.Parameters(stiffness=STIFFNESS, damping=DAMPING)
     time = -FALL
@@ -119,9 +119,9 @@ def _door(
 
 def _case(
     plant: HybridSystem, run: HybridTrajectory, policy: Policy | None, tolerance: float
-) -> Case:
+) -> ValidationCase:
     """The map of a run under the feedback of its policy, also in phantom modes."""
     lin = linearize(
         plant, run, policy=policy, phantom_input="pushing", rtol=tolerance, atol=tolerance
     )
-    return Case(plant, policy, lin)
+    return ValidationCase(plant, policy, lin)

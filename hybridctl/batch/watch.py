@@ -176,7 +176,7 @@ class _Pairs:
         return np.asarray(vague & (self._values.min(axis=1) < 2.0 * size[:, 2:].sum(axis=1)))
 
     def _bends_one_way(self) -> Flags:
-        """Whose series surely are monotone, or concave."""
+        """The series that surely are monotone, or concave."""
         first, second = self._slopes, self._bends
         monotone = np.abs(first[:, 0]) >= np.abs(first[:, 1:]).sum(axis=1)
         return np.asarray(monotone | (second[:, 0] <= -np.abs(second[:, 1:]).sum(axis=1)))

@@ -165,7 +165,7 @@ class Judgement:
         return few and self.nis is not None and self.nis.inside
 
     def record(self) -> dict[str, Any]:
-        """As it stands in summary.json."""
+        """The judgement as it stands in summary.json."""
         errors = self.event_errors
         return {
             "name": self.name,
@@ -182,7 +182,7 @@ class Judgement:
         }
 
     def cells(self) -> dict[str, str]:
-        """As it stands in the table."""
+        """The judgement as a row of the table."""
         nis, r = self.nis, self.result.summary()
         cells = {
             "mean NIS": "-" if nis is None else f"{nis.mean:.3f}",

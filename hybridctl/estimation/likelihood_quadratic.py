@@ -218,7 +218,7 @@ def maximise(
     standard errors, how far from the best point a top may lie with which the search ends. Raises
     `SimulationError` where the sum is -inf at the start.
     """
-    search = _Search(log_likelihoods, max_evaluations, start, bounds, steps.copy())
+    search = _TopSearch(log_likelihoods, max_evaluations, start, bounds, steps.copy())
     if not np.isfinite(search.total(start)):
         raise SimulationError(f"not every record could be filtered at the start {start.tolist()}")
     top, converged, known = _unknown(start), False, 0
@@ -248,7 +248,7 @@ class _SpentError(Exception):
 
 
 @dataclass(eq=False)
-class _Search:
+class _TopSearch:
     """Points that were evaluated, the best of them, and steps (np,) of about a standard error."""
 
     function: Callable[[Array], Array]

@@ -9,7 +9,7 @@ import pytest
 from hybridctl.experiments.cube_filter import comparison as cube_filter
 from hybridctl.experiments.cube_filter.comparison import LEVELS, at_levels, search
 from hybridctl.experiments.cube_filter.score import (
-    Case,
+    CubeCase,
     Score,
     by_phase,
     comparisons,
@@ -157,7 +157,13 @@ def test_noise_of_measurements_is_found_in_free_flight():
     tosses, told = [simulated(k, short) for k in (1, 2)], []
     wrong = replace(short, angle_noise=5e-3 / 4)
     found = search(
-        Case("salted"), wrong, tosses, ("angle_noise",), 16, None, lambda *found: told.append(found)
+        CubeCase("salted"),
+        wrong,
+        tosses,
+        ("angle_noise",),
+        16,
+        None,
+        lambda *found: told.append(found),
     )
     assert found.settings.angle_noise == pytest.approx(5e-3, rel=0.33)
     there = replace(found.settings, angle_noise=wrong.angle_noise)
@@ -187,7 +193,7 @@ def test_guard_noise_reaches_all_strategies():
     for name in ("no_jump", "reset_jacobian", "salted"):
         sums = [
             score(
-                Case(name), replace(SETTINGS, guard_noise=g), 2, toss, TOUCHING, 0.05
+                CubeCase(name), replace(SETTINGS, guard_noise=g), 2, toss, TOUCHING, 0.05
             ).log_likelihood
             for g in (0.0, 1e-2)
         ]
@@ -209,9 +215,9 @@ def test_round_corners_are_sharp_ones_on_a_smaller_cube_above_a_higher_table():
 
 
 def test_a_filter_that_fails_is_counted_as_lost():
-    found = score(Case("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
+    found = score(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
     assert "needs 2 complete rows" in found.failure
-    assert record(Case("salted"), [found])["lost"] == 1
+    assert record(CubeCase("salted"), [found])["lost"] == 1
 
 
 def scored(toss, values, residual=None, names=()):
@@ -223,7 +229,7 @@ def scored(toss, values, residual=None, names=()):
 
 
 def test_filters_are_compared_toss_by_toss():
-    one, other = Case("salted"), Case("particle")
+    one, other = CubeCase("salted"), CubeCase("particle")
     scores = {
         one: [scored(0, [3.0, 3.0]), scored(1, [7.0]), scored(2, [1.0])],
         other: [scored(0, [1.0, 3.0]), scored(2, [1.0])],  # a slow one has fewer tosses

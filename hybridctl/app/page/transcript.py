@@ -26,7 +26,7 @@ class Transcript(Console):
         self.entries: list[Table | str] = []
 
     def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
-        """As `rich.console.Console.print`."""
+        """Print as `rich.console.Console.print` does, and keep what was printed."""
         for entry in objects:
             if isinstance(entry, Table):
                 self.entries.append(entry)

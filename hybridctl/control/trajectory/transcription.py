@@ -74,7 +74,7 @@ class PhaseVariables:
 
     @property
     def all(self) -> list[Expression]:
-        """As one column each."""
+        """The variables of all kinds, one column each."""
         return [ca.vec(part) for part in (self.knots, self.points, self.inputs, self.duration)]
 
 

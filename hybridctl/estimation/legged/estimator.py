@@ -123,7 +123,7 @@ class BaseSettings:
 
     @property
     def deviations(self) -> StartDeviations:
-        """Those at the start."""
+        """The standard deviations at the start."""
         return self.start or (WALKING if self.walking else StartDeviations())
 
     def contact(self, weight: float) -> Hysteresis:

@@ -288,7 +288,7 @@ class Touch:
         return result
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """By delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
+        """The derivatives: delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
