@@ -21,27 +21,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import (
     Comparison,
-    agreement,
-    compared_summary,
-    comparison_table,
-    draw_contacts,
+    KnownMotion,
+    KnownMotions,
 )
 from hybridctl.robots import block
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Findings, experiment
-from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import BASELINE, Pose, snapshots
 from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.settings import Bounds, Positive, Settings
 from hybridctl.tables import mode_text
@@ -88,14 +85,6 @@ class Config(Settings):
         return block.Parameters(friction=self.friction)
 
 
-class BlockRuns(NamedTuple):
-    """The three motions."""
-
-    landing: HybridTrajectory
-    sliding: HybridTrajectory
-    rocking: HybridTrajectory
-
-
 def quick(config: Config) -> Config:
     """Looser tolerances and less rocking."""
     return replace(config, rtol=1e-7, atol=1e-7, rocking_duration=1.0)
@@ -104,45 +93,48 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Simulate the three motions beside their closed forms."""
-    runs = simulate_all(config, console)
-    compared = {
-        "landing": compare_landing(config, runs.landing),
-        "sliding": compare_sliding(config, runs.sliding),
-        "rocking": compare_rocking(config, runs.rocking),
-    }
-    motions = runs._asdict()
-    return Findings(
-        compared_summary(motions, compared),
-        [event_table(runs.landing), comparison_table("Blocks against closed forms", compared)],
-        [agreement("every impulse, stop and release is the closed form's", compared, WITHIN)],
-        motions,
-        draw=lambda folder: draw_all(config, runs, folder),
+    blocks = KnownMotions(
+        motions(config),
+        "Blocks against closed forms",
+        "every impulse, stop and release is the closed form's",
+        WITHIN,
+        lambda runs: [
+            scene("The block that lands and is lifted", config.model, runs["landing"]),
+            scene("The rocking block", block.ROCKING, runs["rocking"]),
+        ],
+        lambda runs, folder: draw_snapshots(config, runs["landing"], folder),
+        lambda runs: [event_table(runs["landing"])],
     )
+    return blocks.findings(config.rtol, config.atol, console)
 
 
-def simulate_all(config: Config, console: Console) -> BlockRuns:
+def motions(config: Config) -> dict[str, KnownMotion]:
     """The block that lands and is lifted, the one that slides, the one that rocks."""
     model = config.model
     slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
-    on_ground = [0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0]
-    run = partial(simulate, rtol=config.rtol, atol=config.atol)
-    with console.status("simulating"):
-        return BlockRuns(
-            run(
-                block.system(model, actuated=True),
-                OPEN,
-                tilted(config),
-                (0.0, config.landing_duration),
-                lambda t, x: lift(config, t),
-            ),
-            run(block.system(model), SLIDING, on_ground, (0.0, slide_time)),
-            run(
-                block.system(block.ROCKING),
-                PIVOTING,
-                leaning(config),
-                (0.0, config.rocking_duration),
-            ),
-        )
+    on_ground = np.array([0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0])
+    return {
+        "landing": KnownMotion(
+            block.system(model, actuated=True),
+            OPEN,
+            tilted(config),
+            config.landing_duration,
+            partial(compare_landing, config),
+            lambda t, x: lift(config, t),
+            "The block that lands and is lifted",
+        ),
+        "sliding": KnownMotion(
+            block.system(model), SLIDING, on_ground, slide_time, partial(compare_sliding, config)
+        ),
+        "rocking": KnownMotion(
+            block.system(block.ROCKING),
+            PIVOTING,
+            leaning(config),
+            config.rocking_duration,
+            partial(compare_rocking, config),
+            title="The rocking block",
+        ),
+    }
 
 
 def corner(model: block.Parameters, pitch: float, side: float) -> Array:
@@ -243,19 +235,6 @@ def event_table(run: HybridTrajectory) -> Table:
     ]
     columns = ["event", "modes after it", "time, s", "left, N s", "right, N s"]
     return table("A block lands, slides, stops and is lifted", columns, rows)
-
-
-def draw_all(config: Config, runs: BlockRuns, folder: RunFolder) -> None:
-    """Snapshots of the landing, and the contacts of landing and rocking."""
-    draw_snapshots(config, runs.landing, folder)
-    scenes = []
-    for name, title, model, run in (
-        ("landing", "The block that lands and is lifted", config.model, runs.landing),
-        ("rocking", "The rocking block", block.ROCKING, runs.rocking),
-    ):
-        scenes.append(scene(title, model, run))
-        draw_contacts(folder / f"figures/{name}", title, run)
-    write_motion(folder, scenes)
 
 
 def scene(title: str, model: block.Parameters, run: HybridTrajectory) -> Scene:

@@ -10,27 +10,25 @@ the velocity down the slope, v_n that away from it and th its angle:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import (
     Comparison,
-    agreement,
-    compared_summary,
-    comparison_table,
-    draw_contacts,
+    KnownMotion,
+    KnownMotions,
+    Runs,
 )
 from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl.app.experiment import Findings, experiment
-from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, progress
+from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array, number
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
 from hybridctl.settings import Bounds, NotNegative, Positive, Settings
@@ -49,6 +47,7 @@ STYLES = (
     (GREEN, "-"),
 )
 WIDTHS = (1.4, 4.0, 2.8, 1.4, 1.4)
+DRAWN = ("stops", "bounces")  # those that change their mode most
 
 
 @dataclass(frozen=True)
@@ -118,19 +117,15 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Simulate every ball beside its closed form."""
-    with progress(console, 0.0, config.duration) as begin:
-        runs = {n: simulate_case(config, case, begin(n)) for n, case in cases(config).items()}
-    compared = {
-        name: compare(config, predict(config, case), runs[name])
-        for name, case in cases(config).items()
-    }
-    return Findings(
-        compared_summary(runs, compared),
-        [comparison_table("A ball on a slope", compared)],
-        [agreement("every impact, bounce and stop agrees with the closed form", compared, WITHIN)],
-        runs,
-        draw=lambda folder: draw_all(config, runs, folder),
+    balls = KnownMotions(
+        {name: motion(config, name, case) for name, case in cases(config).items()},
+        "A ball on a slope",
+        "every impact, bounce and stop is that of the closed form",
+        WITHIN,
+        lambda runs: [scene(config, runs)],
+        partial(draw_motion, config),
     )
+    return balls.findings(config.rtol, config.atol, console)
 
 
 def cases(config: Config) -> dict[str, BallCase]:
@@ -186,18 +181,16 @@ def parameters(config: Config, case: BallCase) -> ball.Parameters:
     )
 
 
-def simulate_case(config: Config, case: BallCase, tick: Any) -> HybridTrajectory:
+def motion(config: Config, name: str, case: BallCase) -> KnownMotion:
     """One ball, until it has come to rest on the slope and beyond."""
     down, away = axes(config)
-    return simulate(
+    return KnownMotion(
         ball.system(parameters(config, case)),
         ("open",),
         np.concatenate([config.height * away, config.speed * down]),
-        (0.0, config.duration),
-        rtol=config.rtol,
-        atol=config.atol,
-        on_zeno="rest",
-        progress=tick,
+        config.duration,
+        partial(compare, config, predict(config, case)),
+        title=f"The ball that {name}" if name in DRAWN else None,
     )
 
 
@@ -235,35 +228,21 @@ def landing(run: HybridTrajectory) -> Event:
     return next(event for event in run.events if closed_contacts(event.mode_after))
 
 
-def draw_all(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
-    """The motion of all balls, and the contact of those that change their mode most."""
-    draw_motion(config, runs, folder)
-    write_scene(config, runs, folder)
-    for name in ("stops", "bounces"):
-        draw_contacts(folder / f"figures/{name}", f"The ball that {name}", runs[name])
-
-
-def write_scene(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
-    """Write the motion of all balls, for the page."""
+def scene(config: Config, runs: Runs) -> Scene:
+    """The motion of all balls."""
     turns = np.linspace(0.0, 2.0 * np.pi, 17)
     circle = 0.02 * np.column_stack([np.cos(turns), np.sin(turns)])
     movers = [
-        Mover(
-            name,
-            run,
-            lambda x: [x[:2] + circle],
-            color,
-            ball.system(parameters(config, cases(config)[name])),
-        )
+        Mover(name, run, lambda x: [x[:2] + circle], color, run.system)
         for (name, run), (color, _) in zip(runs.items(), STYLES, strict=True)
     ]
     down = axes(config)[0]
     ends = [float(x @ down) for run in runs.values() for x in (run(0.0)[:2], run.final_state[:2])]
     slope = np.outer([min(ends) - 0.1, max(ends) + 0.1], down)
-    write_motion(folder, [Scene("Balls on the slope", movers, [slope], ("x", "z"))])
+    return Scene("Balls on the slope", movers, [slope], ("x", "z"))
 
 
-def draw_motion(config: Config, runs: Mapping[str, HybridTrajectory], folder: RunFolder) -> None:
+def draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
     """Position and velocity along the slope (left) and away from it (right)."""
     down, away = axes(config)
     panels = [
@@ -279,9 +258,7 @@ def draw_motion(config: Config, runs: Mapping[str, HybridTrajectory], folder: Ru
     series(folder / "figures/motion.png", panels, title="Balls on a slope")
 
 
-def _lines(
-    runs: Mapping[str, HybridTrajectory], part: slice, axis: Array, *, named: bool = False
-) -> list[Line]:
+def _lines(runs: Runs, part: slice, axis: Array, *, named: bool = False) -> list[Line]:
     """A part of the state of every run along an axis; what later lines would hide is wider."""
     lines = []
     both = zip(runs.items(), STYLES, WIDTHS, strict=True)
