@@ -406,7 +406,7 @@ def filter_log(
 @click.option("--held-out-segments", help="Of the held-out logs, or of LOG without any.")
 @click.option("--until", type=float, help="How much of each log, in s.")
 @click.option("--profile", "profiles", default="", help="Parameters whose profile is wanted.")
-@click.option("--max-evaluations", type=int, default=60, show_default=True)
+@click.option("--max-evaluations", type=int, default=100, show_default=True)
 @_WORKERS
 @_DASK
 @_OUT

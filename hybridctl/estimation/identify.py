@@ -40,7 +40,7 @@ MakeModel = Callable[[Array], FilterModel]
 LEVEL = 0.95  # of the range of a profile
 FEWEST = 10  # records, from which on the sandwich says something
 _GROUPS = 8  # of records, each with models of its own, that an executor gets
-_STEP = 0.02  # of the distance of the bounds: first guess of a standard error
+_STEP = 0.125  # of the distance of the bounds: the first steps of a search
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ def identify(
     start: ArrayLike,
     *,
     held_out: Sequence[Record] = (),
-    max_evaluations: int = 60,
+    max_evaluations: int = 100,
     tolerance: float = 0.05,
 ) -> Identification:
     """The parameters under which the records of a problem are most likely.
@@ -222,8 +222,9 @@ def identify(
         )
     number("tolerance", tolerance, above=0.0)
     count("max_evaluations", max_evaluations)
+    problem.evaluate(first)  # raises what its model raises
     found = maximise(
-        lambda values: problem.evaluate(values).log_likelihoods,
+        partial(_log_likelihoods, problem),
         first,
         problem.bounds,
         _STEP * (high - low),
@@ -235,6 +236,14 @@ def identify(
         judged = _of(problem, held_out).evaluate(best.values)
     parameters, correlation = _parameters(problem, found), found.top.correlation
     return Identification(parameters, best, correlation, found.evaluations, found.converged, judged)
+
+
+def _log_likelihoods(problem: Problem, values: Array) -> Array:
+    """Those of the records (n,), -inf at values that the model does not take."""
+    try:
+        return problem.evaluate(values).log_likelihoods
+    except InputError:
+        return np.full(len(problem.records), -np.inf)
 
 
 def _parameters(problem: Problem, found: Maximum) -> tuple[Parameter, ...]:
@@ -306,7 +315,7 @@ def _with_others(problem: Problem, values: Array, k: int, most: int, tolerance: 
         return np.insert(others, k, values[k])
 
     found = maximise(
-        lambda others: problem.evaluate(whole(others)).log_likelihoods,
+        lambda others: _log_likelihoods(problem, whole(others)),
         np.delete(values, k),
         bounds,
         _STEP * np.ptp(bounds, axis=1),

@@ -27,7 +27,7 @@ from hybridctl.estimation.likelihood_quadratic import maximise
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 
-_STEP = 0.5  # of a logarithm: first guess of its standard error
+_STEP = 1.0  # of a logarithm: the first steps of a search
 
 
 class FilterRuns(Protocol):

@@ -17,7 +17,9 @@ other records. A part of the records has a top of its own from the same values.
 A record may be one that no parameters explain. Its likelihood, relative to the largest that it has
 at any point, is cut at -`depth`, smoothly: :math:`-d \tanh((L_{r,\max} - L_r) / d)`.
 
-`maximise` looks for the points itself: steps of about one standard error of each parameter, at
+`maximise` looks for the points itself. First it tries long steps of each parameter, longer ones
+where they gain and shorter ones where none does, so that it does not end between the steps of a
+likelihood far from its hill. Then it takes steps of about one standard error of each parameter, at
 which L falls by a half, on both sides and for each pair, from the best point to the top of their
 quadratic and on until that gains nothing. The third order of L moves such a top, and the fourth
 changes its error: for the logarithm of the level of n plain noises by :math:`1 / 6n` (its error is
@@ -41,6 +43,7 @@ _FALLS = 0.25, 1.0  # of the log-likelihood, that a step may cause; 0.5 is one s
 _SETTLED = 0.1  # of the log-likelihood, that may be left where the sum is rough
 _FLAT = 1e-6  # fall of a log-likelihood that does not depend on the parameter
 _TRIALS = 6  # of the length of a step
+_SHORTEST = 0.25  # of the first steps: where long ones end
 _FACTOR = 8.0  # by which it changes at most in a trial
 _REACHES = 64.0, 8.0, 1.0  # steps from the best point, within which a top is believed, in turn
 _NEAR = 1.01  # steps, from within which earlier points serve again
@@ -214,8 +217,8 @@ def maximise(
     """The parameters (np,) of the largest sum of log-likelihoods (n,), see this module.
 
     log_likelihoods: of n records at parameters, -inf where one could not be filtered. start (np,):
-    within the bounds (np, 2). steps (np,): first guess of the standard errors. tolerance: in
-    standard errors, how far from the best point a top may lie with which the search ends. Raises
+    within the bounds (np, 2). steps (np,): long ones, to begin with. tolerance: in standard errors,
+    how far from the best point a top may lie with which the search ends. Raises
     `SimulationError` where the sum is -inf at the start.
     """
     search = _TopSearch(log_likelihoods, max_evaluations, start, bounds, steps.copy())
@@ -223,6 +226,7 @@ def maximise(
         raise SimulationError(f"not every record could be filtered at the start {start.tolist()}")
     top, converged, known = _unknown(start), False, 0
     try:
+        search.look_around()
         while not converged and known < len(search.known):
             known = len(search.known)
             top, gain = search.round()
@@ -268,6 +272,15 @@ class _TopSearch:
             if self.known[key].sum() > self.known[tuple(self.best.tolist())].sum() + _FLAT:
                 self.best = point
         return float(self.known[key].sum())
+
+    def look_around(self) -> None:
+        """Go to the best point that long steps lead to, twice as long where they gain, or half."""
+        shortest = _SHORTEST * self.steps
+        while (self.steps > shortest).any():
+            before = self.best
+            for i, sign in product(range(len(before)), _ENDS):
+                self.total(self._at(self.best, [i], sign))
+            self.steps *= 0.5 if self.best is before else 2.0
 
     def round(self) -> tuple[Top, float]:
         """The top of a quadratic around the best point, and what it gains by the quadratic."""

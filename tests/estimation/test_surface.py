@@ -187,3 +187,15 @@ def test_a_search_that_is_spent_has_the_best_of_what_it_saw():
     assert not found.converged
     assert (found.evaluations, len(seen)) == (5, 5)
     assert found.log_likelihoods.sum() == max(seen)
+
+
+def test_a_high_step_far_from_the_hill_does_not_end_the_search():
+    """Such as where a gate begins to reject: 15 high, three errors of the start away from it."""
+
+    def stepped(p):
+        return np.array([-0.5 * ((p[0] - 0.7) / 0.0016) ** 2 + 15.0 * (p[0] < 0.657)])
+
+    box = np.array([[0.3, 0.95]])
+    found = maximise(stepped, np.array([0.652]), box, np.array([0.08]))
+    assert found.top.values[0] == pytest.approx(0.7, abs=1e-6)
+    assert found.top.standard_errors[0] == pytest.approx(0.0016, rel=1e-6)

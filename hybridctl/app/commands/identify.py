@@ -54,7 +54,7 @@ class IdentifyRequest:
     until: float | None = None
     profiles: tuple[str, ...] = ()
     assignments: tuple[str, ...] = ()
-    max_evaluations: int = 60
+    max_evaluations: int = 100
     workers: int = 1
     dask: str | None = None
 
