@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
@@ -102,6 +104,20 @@ class ParticleSet:
         )
 
 
+class ParticleState(NamedTuple):
+    """All that a particle filter keeps: `predict` and `update` make the next one of it.
+
+    filter: what other filters keep, with the moments of the particles. counted: the events that
+    half of the weight has had. draws: how often numbers were drawn, each time by a generator of its
+    own.
+    """
+
+    filter: FilterState
+    particles: ParticleSet
+    counted: tuple[BriefEvent, ...] = ()
+    draws: int = 0
+
+
 class ParticleFilter:
     """A particle filter on any hybrid system; `run` on a record gives what other filters give.
 
@@ -160,6 +176,57 @@ class ParticleFilter:
         if self.smoothing >= 1.0:
             raise InputError(f"smoothing must be below 1, got {smoothing}")
 
+    def start(self, initial: Estimate) -> ParticleState:
+        """The state in which a run from an estimate begins, see `SaltedKalmanFilter.start`."""
+        estimate = admitted(self.model, initial)
+        return self._begun(self.rules.start(estimate), estimate, 0)
+
+    def predict(
+        self, state: ParticleState, time: float, input: Array | None = None
+    ) -> ParticleState:
+        """The state at a later time. input: held (nu,), or None: zero."""
+        inputs = (*state.filter.inputs, InputPiece(time, input))
+        after = self._predicted(state.particles, time, input, self._random(state.draws))
+        shown = (Hypothesis(self._summary(after)),)
+        kept = state.filter._replace(
+            time=time, hypotheses=shown, channel=None, several=None, inputs=inputs
+        )
+        return state._replace(filter=kept, particles=after, draws=state.draws + 1)
+
+    def update(
+        self, state: ParticleState, channel: str, value: Array, input: Array | None = None
+    ) -> ParticleState:
+        """The state after a value (m,) of a channel, measured at the time of the state."""
+        before = state.filter.estimate
+        now, innovation = self._weighed(state.particles, before, channel, value, input)
+        after, several = self._summary(now), self._mixture(now)
+        if now.effective < self.resample * self.particles:
+            now = self._resampled(now, self._random(state.draws))
+        typical, counted = now.typical_events, state.counted
+        n, new = len(typical), typical[len(counted) :]
+        made = Hypothesis(
+            after,
+            predicted=before,
+            events=tuple(_in_full(event) for event in new),
+            innovation=innovation,
+            undone=counted[n].time if n < len(counted) else None,
+        )
+        kept = state.filter._replace(
+            hypotheses=(made,), channel=channel, several=several, reopened=False
+        )
+        if channel not in self.signals:
+            kept = monitored(self.rules, kept, channel, value, input)
+        if kept.reopened:
+            return self._begun(kept._replace(several=None), kept.estimate, state.draws + 1)
+        return ParticleState(kept, now, (*counted[:n], *new), state.draws + 1)
+
+    def step(self, state: ParticleState, record: Record, sample: ChannelRow) -> ParticleState:
+        """The state after a sample of a record, over changes of the input: one step of `run`."""
+        times = record.input_changes(state.particles.time, sample.time).tolist()
+        for t in (*times, sample.time):
+            state = self.predict(state, t, record.input(state.particles.time))
+        return self.update(state, sample.channel, sample.value, record.input(sample.time))
+
     def run(
         self,
         record: Record,
@@ -171,57 +238,21 @@ class ParticleFilter:
 
         The same seed gives the same result.
         """
-        estimate = admitted(self.model, initial)
-        rng = np.random.default_rng(self.seed)
-        now, counted = self._drawn(estimate, rng), list[BriefEvent]()
+        state = self.start(initial)
 
-        def advance(state: FilterState, record: Record, sample: ChannelRow) -> FilterState:
-            nonlocal now, counted
-            inputs = state.inputs
-            for t in (*record.input_changes(now.time, sample.time).tolist(), sample.time):
-                u = record.input(now.time)
-                inputs = (*inputs, InputPiece(t, u))
-                now = self._predicted(now, t, u, rng)
-            before = self._summary(now)
-            now, innovation = self._weighed(record, now, before, sample)
-            after, several = self._summary(now), self._mixture(now)
-            if now.effective < self.resample * self.particles:
-                now = self._resampled(now, rng)
-            typical = now.typical_events
-            n = len(typical)
-            undone = counted[n].time if n < len(counted) else None
-            new = typical[len(counted) :]
-            counted = [*counted[:n], *new]
-            made = Hypothesis(
-                after,
-                predicted=before,
-                events=tuple(_in_full(event) for event in new),
-                innovation=innovation,
-                undone=undone,
-            )
-            state = state._replace(
-                time=sample.time,
-                hypotheses=(made,),
-                channel=sample.channel,
-                inputs=inputs,
-                several=several,
-            )
-            if sample.channel in self.signals:
-                return state._replace(reopened=False)
-            found = monitored(
-                self.rules,
-                state._replace(reopened=False),
-                sample.channel,
-                sample.value,
-                record.input(sample.time),
-            )
-            if found.reopened:
-                now, counted = self._drawn(found.estimate, rng), []
-                return found._replace(several=None)
-            return found
+        def advance(_: FilterState, record: Record, sample: ChannelRow) -> FilterState:
+            nonlocal state
+            state = self.step(state, record, sample)
+            return state.filter
 
         channels = [*self.measurements, *self.signals]
-        return over_record(record, self.rules.start(estimate), channels, advance, progress)
+        return over_record(record, state.filter, channels, advance, progress)
+
+    def _random(self, draws: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, draws))
+
+    def _begun(self, state: FilterState, e: Estimate, draws: int) -> ParticleState:
+        return ParticleState(state, self._drawn(e, self._random(draws)), (), draws + 1)
 
     def _drawn(self, e: Estimate, rng: np.random.Generator) -> ParticleSet:
         n, mode = self.particles, self.model.system.mode(e.mode)
@@ -270,19 +301,23 @@ class ParticleFilter:
         return predict(self.model, certain, end, law).estimate.covariance
 
     def _weighed(
-        self, record: Record, now: ParticleSet, predicted: Estimate, sample: ChannelRow
+        self,
+        now: ParticleSet,
+        predicted: Estimate,
+        channel: str,
+        given: ArrayLike,
+        u: Array | None,
     ) -> tuple[ParticleSet, Innovation | None]:
         """The particles with new weights, those of before where the value is rejected."""
-        value = np.atleast_1d(np.asarray(sample.value, dtype=np.float64))
-        if sample.channel in self.signals:
-            mistaken = self._contradicts(self.signals[sample.channel], now, float(value[0]))
+        value = np.atleast_1d(np.asarray(given, dtype=np.float64))
+        if channel in self.signals:
+            mistaken = self._contradicts(self.signals[channel], now, float(value[0]))
             return _reweighted(now, np.log(_MISTAKEN) * mistaken)[0], None
-        measurement = explicit(self.measurements[sample.channel])
-        given = present(measurement, value)
-        if given is None:
+        measurement = explicit(self.measurements[channel])
+        there = present(measurement, value)
+        if there is None:
             return now, None
-        u = record.input(sample.time)
-        rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
+        rows = np.ones(measurement.dimension, dtype=bool) if there is True else there
         residuals = self._residuals(now, measurement, value, u)[:, rows]
         noise = measurement.covariance[np.ix_(rows, rows)]
         weights = now.weights
