@@ -55,6 +55,19 @@ def monoped_jump():
     return task, risen(jumper.MONOPED, 0.0, 0.03, 0.03, 0.0)
 
 
+def quadruped_jump():
+    on, off = ("stick", "stick"), ("open", "open")
+    task = jump(
+        jumper.QUADRUPED,
+        [
+            Phase(on, ("hind opens", "fore opens"), (0.15, 0.6), 8, 5),
+            Phase(off, ("hind closes", "fore closes"), (0.1, 0.5), 4, 5),
+            Phase(on, (), (0.2, 0.8), 8, 5),
+        ],
+    )
+    return task, risen(jumper.QUADRUPED, 0.0, 0.03, 0.03, 0.0)
+
+
 def sliding_block():
     """Both corners slide 0.3 m from 1 m/s, braked by a motor, and rest."""
     slide, rest = ("slip+", "slip+"), ("stick", "stick")
