@@ -68,6 +68,21 @@ def quadruped_jump():
     return task, risen(jumper.QUADRUPED, 0.0, 0.03, 0.03, 0.0)
 
 
+def quadruped_bound():
+    on, off, hind, fore = ("stick", "stick"), ("open", "open"), ("stick", "open"), ("open", "stick")
+    task = jump(
+        jumper.QUADRUPED,
+        [
+            Phase(on, ("fore opens",), (0.1, 0.5), 8, 5),
+            Phase(hind, ("hind opens",), (0.05, 0.4), 3, 5),
+            Phase(off, ("fore closes",), (0.08, 0.4), 3, 5),
+            Phase(fore, ("hind closes",), (0.03, 0.4), 3, 5),
+            Phase(on, (), (0.2, 0.8), 8, 5),
+        ],
+    )
+    return task, risen(jumper.QUADRUPED, 0.0, 0.02, 0.03, 0.03, 0.02, 0.0)
+
+
 def sliding_block():
     """Both corners slide 0.3 m from 1 m/s, braked by a motor, and rest."""
     slide, rest = ("slip+", "slip+"), ("stick", "stick")

@@ -9,7 +9,7 @@ from control import planned
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.errors import RedundantConditionWarning
 
-TASKS = ("monoped_jump", "quadruped_jump", "sliding_block", "stairs")
+TASKS = ("monoped_jump", "quadruped_jump", "quadruped_bound", "sliding_block", "stairs")
 TOLERANCE = 5e-2  # of 1 + |x|: what coarse collocation leaves of velocities where feet let go
 
 
