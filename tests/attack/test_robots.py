@@ -112,21 +112,16 @@ QUICK = {
     ("go1", 0.6, 0.0, "limp"),
     ("anymal", 0.05, 0.0, "held"),
 }
-# Limp on the corners of flat soles, which stick and slip by turns within 1e-4 s: minutes of steps.
-CHATTER = {
-    *product(["talos"], [0.05, 0.1], [0.15], ["limp"]),
-    ("talos", 0.1, 0.0, "limp"),
-    *product(["icub"], [0.05, 0.1, 0.6], [0.15], ["limp"]),
-    ("icub", 0.6, 0.0, "limp"),
-}
-# Forces of redundant corners leave their cones there, by 0.3 % to 6 %, for less than 1e-6 s.
+# Forces of redundant corners, within rounding of having none inside all cones, are beside them by
+# 0.7 % to 8 % for an instant: 1e-7 s and 1e-11 s in the two that were looked at.
 BEYOND = {
-    ("talos", 0.05, 0.0, "limp"),
+    ("talos", 0.05, 0.15, "limp"),
+    ("talos", 0.1, 0.0, "limp"),
     ("talos", 0.3, 0.0, "held"),
-    *product(["icub"], [0.3], [0.0, 0.15], ["limp"]),
+    *product(["icub"], [0.05, 0.1, 0.3], [0.15], ["limp"]),
 }
 EVERY = product(FALLING, (0.05, 0.1, 0.3, 0.6), (0.0, 0.15), ("limp", "held"))
-FALLS = [fall for fall in EVERY if fall not in CHATTER | BEYOND]
+FALLS = [fall for fall in EVERY if fall not in BEYOND]
 MADE = {"limp": public.limp, "held": public.robot}
 
 
