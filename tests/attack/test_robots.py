@@ -118,7 +118,7 @@ BEYOND = {
     ("talos", 0.05, 0.15, "limp"),
     ("talos", 0.1, 0.0, "limp"),
     ("talos", 0.3, 0.0, "held"),
-    *product(["icub"], [0.05, 0.1, 0.3], [0.15], ["limp"]),
+    *product(["icub"], [0.05, 0.1], [0.15], ["limp"]),
 }
 EVERY = product(FALLING, (0.05, 0.1, 0.3, 0.6), (0.0, 0.15), ("limp", "held"))
 FALLS = [fall for fall in EVERY if fall not in BEYOND]
