@@ -191,7 +191,9 @@ class Judgement:
             "log-likelihood": f"{self.result.log_likelihood:.1f}",
             "rejected, reopened": f"{r['rejected']}, {r['reopened']} of "
             f"{len(self.result.innovations)}",
-            "events, unsure, undone": f"{r['events']}, {r['unsure']}, {r['undone']}",
+            "events": f"{r['events']}",
+            "events of uncertain rate": f"{r['unsure']}",
+            "events taken back": f"{r['undone']}",
         }
         if self.nees is not None and self.agreement is not None:
             errors = self.event_errors or ()
