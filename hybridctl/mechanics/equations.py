@@ -175,10 +175,13 @@ def _weighed(now: Solution) -> Solution:
 def shared(now: Solution, friction: Friction) -> Solution:
     """A solution whose redundant contacts share loads as this module says, inside their cones.
 
-    Contacts whose constraints contradict each other cannot all hold, with no forces.
+    Contacts whose constraints contradict each other cannot all hold, with no forces. States of a
+    step that goes too far have no finite forces to share.
     """
     now = _weighed(now)
     if not now.kkt.redundant or _inside_cones(now, friction):
+        return now
+    if not np.isfinite(now.multipliers).all():
         return now
     if contradict(now):
         return now

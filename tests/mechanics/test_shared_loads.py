@@ -92,6 +92,20 @@ def test_the_field_where_loads_are_shared_is_that_of_the_forces(face, spin):
     assert apart > 0.1 or spin == 0.0
 
 
+@pytest.mark.parametrize("sliding", [0, 2, 4])
+def test_a_state_whose_forces_overflow_has_no_finite_field(sliding):
+    """So that a step that goes there is made smaller, and the run does not end."""
+    robot = incline(0.0, 0.0)[0]
+    dynamics = touching(FACES["four"], 1.2, robot=robot)
+    mode = contact_system(robot, dynamics.contacts).mode(
+        ("stick",) * (4 - sliding) + ("slip",) * sliding
+    )
+    fast = np.array([1.0, 1.0, 0.0, 0.0, 0.0, 1e200])
+    with np.errstate(all="ignore"):
+        field = mode.field(0.0, np.concatenate((standing(dynamics), fast)), np.zeros(0))
+    assert not np.isfinite(field).all()
+
+
 def walker(points=FOOT, stabilization=0.0):
     """A foot with six points, and a leg with a motor."""
     robot = Robot.from_urdf(PAIR, root="floating", stiffness={"hip": 0.2})
