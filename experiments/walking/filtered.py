@@ -38,12 +38,14 @@ class Sensing:
 
     level: of the noise, in units of 1 mrad of encoders, 2 mrad of inclination and 10 mrad/s of its
     rate. strategy: what the filter takes a touchdown for. driven: spectral density of what it takes
-    to disturb velocities, rad^2/s^3.
+    to disturb velocities, rad^2/s^3. ground: standard deviation of the height at which feet meet
+    the ground, m.
     """
 
     level: float
     strategy: Strategy
     driven: float = 1e-3
+    ground: float = 0.0
 
     def measured(self, x: Array, random: np.random.Generator) -> dict[str, Array]:
         """What the sensors say, by channel."""
@@ -59,6 +61,7 @@ class Sensing:
             np.diag([0.0] * 7 + [self.driven] * 7),
             self._channels(),
             strategy=self.strategy,
+            guard_noise=self.ground**2,
             patience=None,
             rtol=TOLERANCE,
             atol=TOLERANCE,

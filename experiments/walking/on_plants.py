@@ -62,9 +62,9 @@ class Config(Settings):
     standard deviations in rad and m, rad/s and m/s. steps: to walk. speed: of the gait, m/s.
     friction: of the ground. share: of it that the gait may use; with less, feet come down faster,
     which disturbs the filter for longer. torque: the greatest, N m. weights: of torques in 1/(N
-    m)^2, where states are known and where they are estimated. level, driven: see
-    `filtered.Sensing`; impacts that last are a disturbance to a filter that takes them for
-    instants.
+    m)^2, where states are known and where they are estimated. level, driven,
+    ground: see `filtered.Sensing`; impacts that last are a disturbance to a filter that takes them
+    for instants, and feet sink in.
     workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
@@ -80,6 +80,7 @@ class Config(Settings):
     weights: tuple[Positive, Positive] = (0.01, 0.1)
     level: Positive = 0.3
     driven: Positive = 10.0
+    ground: NotNegative = 1e-3
     workers: Annotated[int, Bounds(at_least=0)] = 1
     dask: str | None = None
 
@@ -132,7 +133,8 @@ class Bench:
         torque, tracks = self.config.torque, self.tracks[known]
         if known == "state":
             return on_states(tracks, self.feedback[known, jumps], torque)
-        sensing = Sensing(self.config.level, _STRATEGY[jumps], self.config.driven)
+        config = self.config
+        sensing = Sensing(config.level, _STRATEGY[jumps], config.driven, config.ground)
         salted = self.feedback[known, "saltation"]
         feedback = EstimateFeedback(tracks, salted, torque, sensing, seed, start)
         return lambda sample: feedback(sample.time, sample.state)
