@@ -16,7 +16,8 @@ FORCE = 1e-7  # of the force unit F of the contact
 LENGTH = 1e-6  # m: guards see gaps below -1e-8; where bounces end, what is left decays at 20 / s
 SPEED = 1e-6  # m/s, beside the speeds of order 1 of these systems
 # A state of rest is taken up to 1e-5 s before bounces end, which leaves accelerations of 10 to
-# 100 m/s^2 that many m/s, however slow the last bounces are, and impulses that hold it.
+# 100 m/s^2 that many m/s, however slow the last bounces are, and impulses that hold it; those of
+# light limbs that fold are larger, and leave as much more.
 REST = 1e-3
 MOST_BOUNCES = 2000
 AT_ONCE = 1e-9  # relative
@@ -54,15 +55,27 @@ class Faults:
         return {name: v for name, v in values.items() if v > limit.get(name, FORCE)}
 
 
-def faults(machine: Machine, system: hc.HybridSystem, run: hc.HybridTrajectory) -> Faults:
-    """Judge states and forces at some times of each arc, and the impacts."""
+def faults(
+    machine: Machine, system: hc.HybridSystem, run: hc.HybridTrajectory, instant: float = 0.0
+) -> Faults:
+    """Judge states and forces at some times of each arc, and the impacts.
+
+    instant: what lasts for less, in s, does not count: arcs, and forces that obey that long before
+    or after.
+    """
     judge, found = machine.judge(), Faults()
     for arc in run.arcs:
         mode = system.mode(arc.mode)
-        for t in np.linspace(arc.start, arc.end, PER_ARC) if arc.end > arc.start else []:
-            x, u = arc(float(t)), arc.input(float(t))
-            outputs, acceleration = mode.outputs(t, x, u), mode.field(t, x, u)[judge.nv :]
-            _judge_state(machine, judge, arc.mode, x, u, outputs, acceleration, found)
+        for t in np.linspace(arc.start, arc.end, PER_ARC) if arc.end - arc.start > instant else []:
+            near = []
+            for s in {t, max(t - instant, arc.start), min(t + instant, arc.end)}:
+                x, u = arc(float(s)), arc.input(float(s))
+                outputs, acceleration = mode.outputs(s, x, u), mode.field(s, x, u)[judge.nv :]
+                near.append(Faults())
+                _judge_state(machine, judge, arc.mode, x, u, outputs, acceleration, near[-1])
+            best = min(near, key=lambda fault: max(fault.pull, fault.cone, fault.oppose))
+            for field in fields(best):
+                found.note(field.name, getattr(best, field.name))
     for event in run.events:
         _judge_impact(machine, judge, event, found)
     return found
@@ -131,10 +144,10 @@ def _judge_impact(machine: Machine, judge: Judge, event, found: Faults) -> None:
     forces = row_forces([judge.rows(q, before)[i] for i in at], normal[at], friction[at])
     residual = violation(law, forces).worst
     if rests:
-        found.note("rest", residual * law.velocity_unit)
+        drive = max(1.0, _drive(machine, judge, event, at))
         closed = [i for i in at if event.mode_before[i] != "open"]
         missed = jacobian @ (after - _bounced_out(judge, q, before, at, closed))
-        found.note("rest", np.abs(missed).max() / max(1.0, _drive(machine, judge, event, at)))
+        found.note("rest", max(residual * law.velocity_unit, np.abs(missed).max()) / drive)
     else:
         found.note("impact", residual)
     change, momentum = judge.mass_matrix(q) @ (after - before), jacobian.T @ forces
