@@ -12,15 +12,16 @@ DOCS = Path(__file__).parent.parent / "docs"
 sys.path.insert(0, str(DOCS))
 follow = importlib.import_module("follow")
 WITH_BLOCKS = [path for path in sorted(DOCS.rglob("*.md")) if follow.blocks(path)]
-pytestmark = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda path: path.stem)
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     follow.follow(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb")))
 def test_notebooks_execute(name, tmp_path):
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
