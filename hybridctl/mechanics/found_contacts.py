@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from itertools import count, product
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,7 +18,8 @@ from hybridctl.mechanics.shapes import Shape, shapes_of
 from hybridctl.mechanics.surfaces import Plane, Surface
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
-_FOOT = re.compile("foot|feet|toe|sole|ankle", re.IGNORECASE)
+_FOOT = ("sole", "toe", "foot", "feet", "ankle")
+_NEAR = 0.01  # m
 
 
 class FoundContacts(tuple[Contact, ...]):
@@ -37,11 +38,12 @@ def contacts_from(
 ) -> FoundContacts:
     """Contacts of the feet of a robot with a surface of the world, guessed from its URDF.
 
-    Feet are the links at the ends of its chains whose names say so (foot, toe, sole, ankle); of a
-    robot without such names all links at ends that have collision spheres or boxes. A sphere makes
-    a round contact, a box one at each of its four lowest corners, with the joints at zero; a foot
-    with neither makes a point at its origin. Print the result to see what was taken, and leave
-    out or replace what does not fit.
+    Feet are the last bodies of its chains that have a link whose name says so (sole, toe, foot,
+    ankle); of a robot without such names all links at ends that have collision spheres or boxes.
+    A sphere makes a round contact, a box one at each of its four lowest corners, with the joints
+    at zero. Shapes are those of the links so named, else those of their body that reach to the
+    link's origin, to 1 cm; a foot with neither makes a point at that origin. Print the result to
+    see what was taken, and leave out or replace what does not fit.
 
     friction, restitution: of all of them. Raises `InputError` for a robot that was not built from
     a URDF, and where nothing is found.
@@ -50,43 +52,68 @@ def contacts_from(
     if source is None:
         raise InputError("robot must be built from a URDF, which says how its links collide")
     text = file_or_text("urdf", source)
-    ends = [name for name in _ends(text) if name in robot.link_names]
-    ends = [name for name in ends if robot.frame(name).joint != 0]
     shapes = shapes_of(text, purpose="collision", kinds=("sphere", "box"))
-    feet = [name for name in ends if _FOOT.search(name)]
-    found: list[Contact] = []
-    for link in feet or ends:
-        own = [shape for shape in shapes if shape.link == link]
-        places = [place for shape in own for place in _places(robot, shape)]
-        if not places and feet:
-            places = [((0.0, 0.0, 0.0), 0.0)]
-        for i, (offset, radius) in enumerate(places, 1):
-            name = link if len(places) == 1 else f"{link} {i}"
-            found.append(
-                Contact(
-                    name,
-                    link,
-                    surface,
-                    offset=offset,
-                    radius=radius,
-                    friction=friction,
-                    restitution=restitution,
-                )
-            )
+    bodies, ends = _ends(robot, text)
+    feet = [foot for foot in map(_foot, bodies) if foot]
+    places: list[tuple[str, str, tuple[float, ...], float]] = []
+    for links in feet or [ends]:
+        own = [shape for shape in shapes if shape.link in links]
+        if feet and not own:
+            own = [shape for shape in shapes if _reaches(robot, shape, links[0])]
+        foot = links[0] if feet else ""
+        points = [(foot or s.link, s.link, *place) for s in own for place in _places(robot, s)]
+        places += points or ([(foot, foot, (0.0, 0.0, 0.0), 0.0)] if feet else [])
+    counts = Counter(name for name, *_ in places)
+    numbers = {name: count(1) for name, several in counts.items() if several > 1}
+    found = [
+        Contact(
+            f"{name} {next(numbers[name])}" if name in numbers else name,
+            link,
+            surface,
+            offset=offset,
+            radius=radius,
+            friction=friction,
+            restitution=restitution,
+        )
+        for name, link, offset, radius in places
+    ]
     if not found:
         raise InputError(
-            "robot must have links at the ends of its chains that are called foot, toe, sole or "
-            f"ankle, or that have collision spheres or boxes, but these are {ends}: name its "
-            "contacts by hand"
+            "robot must have links at the ends of its chains that are called sole, toe, foot or "
+            "ankle, or that have collision spheres or boxes, but these are "
+            f"{ends}: name its contacts by hand"
         )
     return FoundContacts(found)
 
 
-def _ends(urdf: str) -> list[str]:
-    """The links that carry no other, in the order of the file."""
+def _ends(robot: Robot, urdf: str) -> tuple[list[list[str]], list[str]]:
+    """Of each moving body that carries no other its links, and all links that carry no other."""
     root = ElementTree.fromstring(urdf)
-    parents = {parent.get("link") for parent in root.findall("joint/parent")}
-    return [link.attrib["name"] for link in root.findall("link") if link.get("name") not in parents]
+    names = [link.attrib["name"] for link in root.findall("link")]
+    body = {name: robot.frame(name).joint for name in names if name in robot.link_names}
+    carried = [(j.find("parent"), j.find("child")) for j in root.findall("joint")]
+    pairs = [(p.get("link"), c.get("link")) for p, c in carried if p is not None and c is not None]
+    carriers = {body[p] for p, c in pairs if p in body and c in body and body[p] != body[c]}
+    last = dict.fromkeys(joint for joint in body.values() if joint and joint not in carriers)
+    bodies = [[name for name in body if body[name] == joint] for joint in last]
+    return bodies, [name for name in body if body[name] and name not in {p for p, _ in pairs}]
+
+
+def _foot(links: list[str]) -> list[str]:
+    """The links of a body whose names say foot, by what they say, most of all a sole."""
+    return [name for word in _FOOT for name in links if word in name.lower()]
+
+
+def _reaches(robot: Robot, shape: Shape, link: str) -> bool:
+    """Whether a shape of the link's body holds the origin of the link, to 1 cm."""
+    foot, frame = robot.frame(link), robot.frame(shape.link)
+    if foot.joint != frame.joint:
+        return False
+    at = frame.rotation.T @ (foot.position - frame.position) - shape.pose[:3, 3]
+    if shape.kind == "sphere":
+        return bool(np.linalg.norm(at) <= shape.size[0] + _NEAR)
+    half = 0.5 * vector("size", shape.size, 3)
+    return bool(np.all(np.abs(shape.pose[:3, :3].T @ at) <= half + _NEAR))
 
 
 def _places(robot: Robot, shape: Shape) -> Iterator[tuple[tuple[float, ...], float]]:

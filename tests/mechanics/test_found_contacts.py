@@ -82,3 +82,36 @@ def test_public_quadrupeds_have_four_feet(name, radius):
     contacts = found(urdf)
     assert len(contacts) == 4
     assert {contact.radius for contact in contacts} == {radius}
+
+
+def test_a_sensor_on_a_foot_is_no_foot_of_its_own():
+    urdf = legged("left_foot", SPHERE).replace(
+        "</robot>",
+        f"""<link name="left_foot_imu">{BODY}</link><joint name="bolt" type="fixed">
+<parent link="left_foot"/><child link="left_foot_imu"/></joint></robot>""",
+    )
+    (contact,) = found(urdf)
+    assert contact.frame == "left_foot"
+
+
+@pytest.mark.parametrize(
+    ("name", "feet"),
+    [
+        ("icub_reduced", ["l_sole", "r_sole"]),
+        ("talos_reduced", ["left_sole_link", "right_sole_link"]),
+    ],
+)
+def test_a_foot_with_several_frames_is_one(name, feet):
+    urdf = next(f for f in files("example-robot-data") if f.name == f"{name}.urdf").locate()
+    assert [contact.frame for contact in found(urdf)] == feet
+
+
+def test_a_sole_without_shapes_takes_the_box_that_it_lies_in():
+    """Talos with boxes: 0.21 by 0.13 m, which end 3 mm below the origin of the sole."""
+    name = "talos_reduced_box.urdf"
+    urdf = next(f for f in files("example-robot-data") if f.name == name).locate()
+    contacts = found(urdf)
+    assert [c.frame for c in contacts] == ["leg_left_6_link"] * 4 + ["leg_right_6_link"] * 4
+    corners = np.array([c.offset for c in contacts[:4]])
+    np.testing.assert_allclose(np.ptp(corners, axis=0), (0.21, 0.13, 0.0), atol=1e-15)
+    np.testing.assert_allclose(corners[:, 2], -0.11, atol=1e-15)
