@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array, instance
-from hybridctl.control.reference import Reference, sequences
+from hybridctl.control.reference import Reference, firings_at
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.tables import mode_text
@@ -114,13 +114,13 @@ def _margins(
 
 def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasibility:
     event = reference.events[index]
-    seeds = sequences(system, event, proper=False)
-    complete = [seed for seed in seeds if not seed.waiting]
-    ended = [seed for seed in complete if seed.mode == event.mode_after]
+    firings = firings_at(system, event)
+    complete = [one for one in firings if not one.waiting]
+    ended = [one.jump.state for one in complete if one.mode == event.mode_after]
     space = system.mode(event.mode_after).space
-    differences = [np.abs(space.difference(event.state_after, s.state)).max() for s in ended]
+    differences = [np.abs(space.difference(event.state_after, x)).max() for x in ended]
     phantoms = [p for (k, _), p in reference.phantoms.items() if k == index]
-    acting = [_acting(event.impulses), *(_acting(seed.impulses) for seed in seeds)]
+    acting = [_acting(event.impulses), *(_acting(one.jump.impulses) for one in firings)]
     return EventFeasibility(
         index,
         _guard_rates(system, event),

@@ -8,7 +8,7 @@ visit modes that the nominal one never enters; a phantom arc is the reference th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -17,8 +17,9 @@ import numpy as np
 
 from hybridctl.checks import Array, counted, function, instance, member, number, sequence, vector
 from hybridctl.control.impacts import Impact, impact_of
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.errors import InputError
 from hybridctl.hybrid.flow import METHODS, Integrator
+from hybridctl.hybrid.jump import Firing, firings
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.step import Step
@@ -135,15 +136,16 @@ def extend(
             stretches(trajectory), (0.0, *early), (*late, 0.0), strict=True
         )
     )
-    phantoms = {}
+    phantoms, impacts = {}, []
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
-        for seed in _phantom_seeds(system, event):
-            flow = partial(_integrate, system, integrator, seed.mode, u, event.time, seed.state)
+        found = firings_at(system, event)
+        impacts.append(_impact(system, event, found))
+        for fired, one in intermediate(found).items():
+            flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = joined(0, [flow(-early[k]), flow(late[k])])
-            key = (k, frozenset(seed.fired))
-            phantoms[key] = PhantomArc(k, seed.mode, seed.fired, seed.impulses, arc)
-    return Reference(trajectory, arcs, phantoms, tuple(_impact(system, e) for e in events))
+            phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
+    return Reference(trajectory, arcs, phantoms, tuple(impacts))
 
 
 def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
@@ -155,58 +157,26 @@ def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[fl
     return (number(name, value, at_least=0.0),) * count
 
 
-@dataclass(frozen=True)
-class Seed:
-    """A state reached at a nominal event by the resets of some of its guards, in this order.
-
-    `waiting` are the guards of the event that the reached mode still has. Without any the event
-    is over, though not all of its guards need have fired: one may have done what another does.
-    """
-
-    mode: ModeKey
-    fired: tuple[str, ...]
-    state: Array
-    impulses: Array
-    waiting: tuple[str, ...]
+def firings_at(system: HybridSystem, event: Event) -> list[Firing]:
+    """All ways in which guards of a nominal event fire one after the other, one or more of them."""
+    at = event.time, event.state_before, event.input_before
+    found = firings(system, event.mode_before, event.guards, *at)
+    return [one for one in found if one.order]
 
 
-def sequences(system: HybridSystem, event: Event, *, proper: bool) -> list[Seed]:
-    """All sequences of single resets at a nominal event, [RS] (4.13)-(4.14).
-
-    With `proper`, only those that leave guards waiting.
-    """
-    reached = [Seed(event.mode_before, (), event.state_before, np.zeros(0), event.guards)]
-    found = []
-    while reached:
-        reached = [_fire(system, seed, name, event) for seed in reached for name in seed.waiting]
-        found += [seed for seed in reached if seed.waiting or not proper]
-    return found
+def intermediate(firings: Iterable[Firing]) -> dict[frozenset[str], Firing]:
+    """The first way to each set of fired guards that leaves others waiting."""
+    first: dict[frozenset[str], Firing] = {}
+    for one in firings:
+        if one.waiting:
+            first.setdefault(frozenset(one.order), one)
+    return first
 
 
-def _fire(system: HybridSystem, seed: Seed, name: str, event: Event) -> Seed:
-    edge = system.outgoing(seed.mode).edge((name,))
-    if edge is None:
-        raise SystemDefinitionError(f"mode {seed.mode!r} has no edge for guard {name!r} alone")
-    mode, jump = edge.jump(event.time, seed.state, event.input_before)
-    fired = (*seed.fired, name)
-    there = system.outgoing(mode).guards.names
-    waiting = tuple(other for other in event.guards if other not in fired and other in there)
-    return Seed(mode, fired, jump.state, jump.impulses, waiting)
-
-
-def _phantom_seeds(system: HybridSystem, event: Event) -> list[Seed]:
-    """One sequence to each set of fired guards; others agree if resets are associative."""
-    first: dict[frozenset[str], Seed] = {}
-    for seed in sequences(system, event, proper=True):
-        first.setdefault(frozenset(seed.fired), seed)
-    return list(first.values())
-
-
-def _impact(system: HybridSystem, event: Event) -> Impact | None:
+def _impact(system: HybridSystem, event: Event, firings: Sequence[Firing]) -> Impact | None:
     """What an event may do to velocities, over all orders of its guards."""
-    seeds = sequences(system, event, proper=False)
-    first = [seed.state for seed in seeds if len(seed.fired) == 1]
-    return impact_of(system, event, [seed.impulses for seed in seeds], first)
+    first = [one.jump.state for one in firings if len(one.order) == 1]
+    return impact_of(system, event, [one.jump.impulses for one in firings], first)
 
 
 def held(arc: Arc) -> Feedforward:

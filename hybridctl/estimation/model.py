@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, vector
-from hybridctl.errors import IntegrationError, SystemDefinitionError
+from hybridctl.errors import IntegrationError
 from hybridctl.estimation.estimate import constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
-from hybridctl.hybrid.jump import consistent
+from hybridctl.hybrid.jump import consistent, jump
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode, MappedPoint, WithoutGuards
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
@@ -132,14 +132,11 @@ class Model:
         What the mode after it holds is put right, where a state beyond the guard is off it.
         """
         u, system = law(t, x), self.system
-        edge = system.outgoing(key).edge(tuple(guards))
-        if edge is None:
-            raise SystemDefinitionError(f"mode {key!r} has no edge for guards {tuple(guards)}")
-        after, jump = edge.jump(t, x, u)
-        mode = consistent(system, after, lambda mode: mode.calc(t, jump.state, u)).mode
-        state, rate = constrained(mode, jump.state), np.zeros_like(u)
+        after, made = jump(system, key, tuple(guards), t, x, u)
+        mode = consistent(system, after, lambda mode: mode.calc(t, made.state, u)).mode
+        state, rate = constrained(mode, made.state), np.zeros_like(u)
         return Event(
-            0, t, key, mode.key, tuple(guards), x, state, u, u, rate, jump.impulses, jump.report
+            0, t, key, mode.key, tuple(guards), x, state, u, u, rate, made.impulses, made.report
         )
 
     def law(self, key: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:

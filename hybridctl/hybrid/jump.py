@@ -1,9 +1,7 @@
 """What happens where guards fire: the reset of their joint edge, or those of all in sequence.
 
-What follows from a sequence must not depend on the order. All n! orders are compared at once on the
-sets S of guards that have fired: each has the outcomes of S without j, followed by j, for every j
-in S. Where resets commute, that is one outcome for each of 2^n sets, and n 2^(n-1) resets. Then
-modes select the one that goes on, until one selects itself.
+What follows from a sequence must not depend on the order, so that all are compared. Then modes
+select the one that goes on, until one selects itself.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import AmbiguousEventError, NoContactSolutionError
+from hybridctl.errors import AmbiguousEventError, NoContactSolutionError, SystemDefinitionError
 from hybridctl.hybrid.mode import Jump, ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
@@ -39,7 +37,12 @@ def jump(
     edge = system.outgoing(source).edge(guards)
     if edge is not None:
         return edge.jump(t, x, u)
-    return _Orders(system, source, guards, t, u).compared(Jump(x))
+    ends = (one for one in firings(system, source, guards, t, x, u) if not one.waiting)
+    first = next(ends)
+    for other in ends:
+        if not first.agrees(other):
+            raise _ambiguous(source, guards, t, first, other)
+    return first.mode, replace(first.jump, impulses=first.impulses)
 
 
 def consistent(
@@ -83,14 +86,22 @@ def selected(here: Point, tolerance: float | None = None) -> ModeKey:
 
 
 @dataclass(frozen=True)
-class _OrderOutcome:
-    """Where an order of some of the guards leads."""
+class Firing:
+    """Guards that fire one after the other at one instant, in this order, and where they lead.
+
+    jump: that of the last. impulses: what all of them add up to. waiting: the other guards that the
+    mode reached so far has. Without any the event is over, though not all need have fired: one may
+    do what another does.
+    """
 
     order: tuple[str, ...]
     mode: ModeKey
     jump: Jump
+    impulses: Array
+    waiting: tuple[str, ...]
 
-    def is_same(self, other: _OrderOutcome) -> bool:
+    def agrees(self, other: Firing) -> bool:
+        """Whether another order leads to the same mode and state."""
         state, others = self.jump.state, other.jump.state
         return (
             self.mode == other.mode
@@ -99,80 +110,65 @@ class _OrderOutcome:
         )
 
 
-class _Orders:
-    """The orders of simultaneous guards at one instant, under one input."""
+def firings(
+    system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
+) -> Iterator[Firing]:
+    """All ways in which guards of mode `source` fire one after the other, from none of them on.
 
-    def __init__(
-        self, system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, u: Array
-    ) -> None:
-        self._system, self._source, self._guards = system, source, guards
-        self._time, self._input, self._resets = t, u, 0
+    The first that is complete has the order of the guards. Where orders of the same guards agree,
+    one of them goes on: n guards that commute take n 2^(n-1) resets. [RS] (4.13)-(4.14).
 
-    def compared(self, start: Jump) -> tuple[ModeKey, Jump]:
-        """Mode and jump after all guards, once all orders have been seen to agree."""
-        level = {frozenset[str](): [_OrderOutcome((), self._source, start)]}
-        for _ in self._guards:
-            following: dict[frozenset[str], list[_OrderOutcome]] = {}
-            for fired, outcomes in level.items():
-                for outcome in outcomes:
-                    for after in self._next(outcome):
-                        self._add(following.setdefault(fired | {after.order[-1]}, []), after)
-            level = following
-        first = level[frozenset(self._guards)][0]
-        return first.mode, first.jump
+    Raises `AmbiguousEventError` where 32,768 resets are not enough, and `SystemDefinitionError`
+    where a mode has no edge for a guard alone.
+    """
 
-    def _next(self, outcome: _OrderOutcome) -> Iterator[_OrderOutcome]:
-        return (self._fire(outcome, g) for g in self._guards if g not in outcome.order)
+    def left(key: ModeKey, order: tuple[str, ...]) -> tuple[str, ...]:
+        names = system.outgoing(key).guards.names
+        return tuple(name for name in guards if name in names and name not in order)
 
-    def _add(self, known: list[_OrderOutcome], new: _OrderOutcome) -> None:
-        """Keep an outcome of the same guards that differs, unless it ends differently too."""
-        if any(new.is_same(other) for other in known):
+    known: dict[frozenset[str], list[Firing]] = {}
+    ahead: list[tuple[Firing, str]] = []
+    new, resets = Firing((), source, Jump(x), np.zeros(0), left(source, ())), 0
+    while True:
+        yield new
+        same = known.setdefault(frozenset(new.order), [])
+        if not any(new.agrees(other) for other in same):
+            same.append(new)
+            ahead += [(new, name) for name in reversed(new.waiting)]
+        if not ahead:
             return
-        if known:
-            first, second = self._completed(known[0]), self._completed(new)
-            if not first.is_same(second):
-                raise self._ambiguous(first, second)
-        known.append(new)
-
-    def _completed(self, outcome: _OrderOutcome) -> _OrderOutcome:
-        for name in self._guards:
-            if name not in outcome.order:
-                outcome = self._fire(outcome, name)
-        return outcome
-
-    def _fire(self, outcome: _OrderOutcome, name: str) -> _OrderOutcome:
-        order, earlier = (*outcome.order, name), outcome.jump.impulses
-        edge = self._system.outgoing(outcome.mode).edge((name,))
+        (here, name), resets = ahead.pop(), resets + 1
+        if resets > _MOST_RESETS:
+            raise AmbiguousEventError(
+                f"{len(guards)} guards of mode {source!r} fired together at t = {t:.9g} s, and "
+                f"{_MOST_RESETS} resets do not tell whether their order matters: give them a "
+                "transition of their own"
+            )
+        edge = system.outgoing(here.mode).edge((name,))
         if edge is None:
-            return replace(outcome, order=order)
-        if self._resets == _MOST_RESETS:
-            raise self._undecided()
-        self._resets += 1
-        key, jump = edge.jump(self._time, outcome.jump.state, self._input)
-        if len(earlier) == len(jump.impulses):
-            jump = replace(jump, impulses=earlier + jump.impulses)
-        return _OrderOutcome(order, key, jump)
-
-    def _ambiguous(self, first: _OrderOutcome, second: _OrderOutcome) -> AmbiguousEventError:
-        return AmbiguousEventError(
-            f"guards {self._guards} of mode {self._source!r} fired together at t = "
-            f"{self._time:.9g} s, and their order matters: {first.order} leads to "
-            f"{first.mode!r}, {second.order} to {second.mode!r}, and the states differ by up to "
-            f"{_apart(first, second)}; give this event a transition of its own",
-            orders=(first.order, second.order),
-            modes=(first.mode, second.mode),
-            states=(first.jump.state, second.jump.state),
-        )
-
-    def _undecided(self) -> AmbiguousEventError:
-        return AmbiguousEventError(
-            f"{len(self._guards)} guards of mode {self._source!r} fired together at t = "
-            f"{self._time:.9g} s, and {_MOST_RESETS} resets do not tell whether their order "
-            "matters: give them a transition of their own"
-        )
+            raise SystemDefinitionError(f"mode {here.mode!r} has no edge for guard {name!r} alone")
+        key, jump = edge.jump(t, here.jump.state, u)
+        together, order = jump.impulses, (*here.order, name)
+        if len(here.impulses) == len(together):
+            together = here.impulses + together
+        new = Firing(order, key, jump, together, left(key, order))
 
 
-def _apart(first: _OrderOutcome, second: _OrderOutcome) -> str:
+def _ambiguous(
+    source: ModeKey, guards: tuple[str, ...], t: float, first: Firing, second: Firing
+) -> AmbiguousEventError:
+    return AmbiguousEventError(
+        f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s, and their order "
+        f"matters: {first.order} leads to {first.mode!r}, {second.order} to {second.mode!r}, and "
+        f"the states differ by up to {_apart(first, second)}; give this event a transition of its "
+        "own",
+        orders=(first.order, second.order),
+        modes=(first.mode, second.mode),
+        states=(first.jump.state, second.jump.state),
+    )
+
+
+def _apart(first: Firing, second: Firing) -> str:
     """The largest difference of two states, in words where their sizes differ."""
     state, others = first.jump.state, second.jump.state
     if state.shape != others.shape:

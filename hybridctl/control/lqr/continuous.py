@@ -34,7 +34,7 @@ from hybridctl.control.lqr.events import (
 )
 from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
 from hybridctl.control.lqr.weights import Weights, weight_at
-from hybridctl.control.reference import sequences
+from hybridctl.control.reference import firings_at, intermediate
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
@@ -233,11 +233,10 @@ def _phantom_gains(riccati: Riccati, k: int) -> dict[frozenset[int], GainOf]:
     system, event = riccati.lin.system, riccati.lin.trajectory.events[k]
     weight = riccati.input_weight(k, event.time)
     found: dict[frozenset[int], GainOf] = {}
-    for seed in sequences(system, event, proper=True):
-        fired = frozenset(event.guards.index(name) for name in seed.fired)
-        mode = system.mode(seed.mode)
-        b = coefficients(mode, event.time, seed.state, event.input_before).input
-        found.setdefault(fired, _linear(np.linalg.solve(weight, b.T)))
+    for names, one in intermediate(firings_at(system, event)).items():
+        fired, mode = frozenset(event.guards.index(name) for name in names), system.mode(one.mode)
+        b = coefficients(mode, event.time, one.jump.state, event.input_before).input
+        found[fired] = _linear(np.linalg.solve(weight, b.T))
     return found
 
 
