@@ -47,7 +47,7 @@ def admitted(model: Model, estimate: Estimate) -> Estimate:
     mode = model.system.mode(found.mode)
     if mode.held is not None:
         mode.held.check("mean", found.mode, found.mean)
-    if mode.flow is None and found.since == -math.inf:
+    if found.since == -math.inf:
         _check_guards(model, mode, found.time, found.mean)
     return found
 

@@ -31,11 +31,11 @@ class ContactSignal:
 
     At `on` or more the contact is closed: a mode that still has the guard `closes` is left through
     it, after g = 0 was measured with the guard's own noise s, which takes the mean to s / (p + s)
-    of its value of g, p the variance of that. A guard that does not fall there is not crossed. In
-    a mode with a closed flow it is not measured, because no state reaches it.
-    At `off` or less it is open: a mode that has the guard `opens` is left through that. Between
-    the two nothing follows, so a signal that chatters there does not. What could not be followed
-    leaves the estimate as it was, with a note. closes, opens: None where nothing follows.
+    of its value of g, p the variance of that. A guard that does not fall there is not crossed. At
+    `off` or less it is open: a mode that has the guard `opens` is left through that. Between the
+    two nothing follows, so a signal that chatters there does not. What could not be followed leaves
+    the estimate as it was, with a note. closes, opens: None where nothing follows; they may also
+    name edges of no guard, of events that the signal alone tells of.
     """
 
     channel: str
@@ -54,18 +54,22 @@ class ContactSignal:
         """The estimate in the mode that the signal asks for, at the same time."""
         if value.shape != (1,):
             raise InputError(f"a row of {self.channel!r} must have one value, got {value.shape}")
-        names = model.system.outgoing(estimate.mode).guards.names
-        if value[0] >= self.on and self.closes in names:
-            if model.system.mode(estimate.mode).flow is not None:
-                return fired(model, estimate, estimate, self.closes, law)
-            e = _measured(model, estimate, self.closes, law)
+        ways = model.system.outgoing(estimate.mode)
+        closes, opens = (
+            guard if guard is not None and ways.edge((guard,)) is not None else None
+            for guard in (self.closes, self.opens)
+        )
+        if value[0] >= self.on and closes is not None:
+            if closes not in ways.guards.names:
+                return fired(model, estimate, estimate, closes, law)
+            e = _measured(model, estimate, closes, law)
             _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
-            if rates[names.index(self.closes)] < 0.0:
-                return fired(model, estimate, e, self.closes, law)
-            note = f"{self.channel!r} is on, but {self.closes!r} recedes"
+            if rates[ways.guards.names.index(closes)] < 0.0:
+                return fired(model, estimate, e, closes, law)
+            note = f"{self.channel!r} is on, but {closes!r} recedes"
             return StatePrediction(estimate, notes=(note,))
-        if value[0] <= self.off and self.opens in names:
-            return fired(model, estimate, estimate, self.opens, law)
+        if value[0] <= self.off and opens is not None:
+            return fired(model, estimate, estimate, opens, law)
         return StatePrediction(estimate)
 
 

@@ -414,7 +414,7 @@ def _may_part(model: Model, e: Estimate, event: Event, law: InputLaw) -> bool:
 def _within_reach(model: Model, e: Estimate, law: InputLaw) -> list[tuple[str, float]]:
     """Guards that may have fired before the mean has reached them, and how probable that is."""
     names = model.system.outgoing(e.mode).guards.names
-    if not names or model.system.mode(e.mode).flow is not None:
+    if not names:
         return []
     g, variances = _margins(model, e, law)
     near = (g * g < _FARTHEST * variances) & (g > 0.0)

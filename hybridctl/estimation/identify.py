@@ -60,7 +60,7 @@ class LikelihoodPoint:
 
     @property
     def log_likelihood(self) -> float:
-        """Their sum."""
+        """The sum of the log-likelihoods of all records."""
         return float(self.log_likelihoods.sum())
 
     def as_dict(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def identify(
 
 
 def _log_likelihoods(problem: Problem, values: Array) -> Array:
-    """Those of the records (n,), -inf at values that the model does not take."""
+    """The log-likelihoods of the records (n,), -inf at values that the model does not take."""
     try:
         return problem.evaluate(values).log_likelihoods
     except InputError:

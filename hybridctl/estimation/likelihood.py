@@ -83,7 +83,7 @@ class FilterEvaluation:
 
     @property
     def log_likelihood(self) -> float:
-        """Their sum."""
+        """The sum of the log-likelihoods of all records."""
         return float(self.log_likelihoods.sum())
 
 

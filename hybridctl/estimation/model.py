@@ -146,23 +146,13 @@ class Model:
         nu = self.system.mode(key).nu
         return no_input(nu) if given is None else HeldInput(vector("input", given, nu))
 
-    def diffusion(self, mode: ModeModel) -> Diffusion | None:
-        """The noise of a mode that takes whole steps, where it is constant."""
-        if mode.key not in self._diffusions:
-            self._diffusions[mode.key] = self._diffusion(mode)
-        return self._diffusions[mode.key]
-
-    @cached_property
-    def _diffusions(self) -> dict[ModeKey, Diffusion | None]:
-        return {}
-
-    def _diffusion(self, mode: ModeModel) -> Diffusion | None:
+    def diffusion(self, mode: ModeModel, t: float, x: Array, u: Array) -> Diffusion | None:
+        """The noise of a mode that takes whole steps, where it is constant under a held input."""
         if not mode.compiled:
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
-        found = None if self.process_noise.yields(mode) else self.process_noise.constant(mode)
-        return None if found is None else Diffusion(*found)
+        return None if self.process_noise.yields(mode) else self.process_noise.held(mode, t, x, u)
 
     @cached_property
     def impatient(self) -> Model:

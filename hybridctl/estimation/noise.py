@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, function, number, semidefinite
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.mode import Diffusion, ModeKey, ModeModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.variation import coefficients
@@ -45,7 +45,8 @@ class Noise:
 
     through_input: it is in the space of the input (nu, nu), otherwise in the tangent space (ndx,
     ndx). compliance: by how much of noise through the input what a mode holds gives way, see this
-    module. Constant ones are checked at once; what a function returns is checked for its shape.
+    module. of_input: a function sees the mode and the input alone. Constant ones are checked at
+    once; what a function returns is checked for its shape.
     Raises `InputError` for a matrix that is not symmetric and positive semidefinite, and
     `UnknownNameError` for a mode that has none.
     """
@@ -54,7 +55,9 @@ class Noise:
     through_input: bool = False
     name: str = "noise"
     compliance: float = 1.0
+    of_input: bool = field(default=False, kw_only=True)
     _fixed: dict[ModeKey, Array] = field(default_factory=dict, init=False, repr=False)
+    _held: dict[ModeKey, Diffusion] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         number("compliance", self.compliance, at_least=0.0)
@@ -65,21 +68,22 @@ class Noise:
             label = self.name if mode is None else f"{self.name}[{mode!r}]"
             self._fixed[mode] = semidefinite(label, matrix)
 
-    def constant(self, mode: ModeModel) -> tuple[Array, Array] | None:
-        """What is constant in a mode: Q (ndx, ndx), and W (nu, nu) through the input; or None."""
-        if callable(self.value):
-            return None
-        ndx, nu = mode.space.ndx, mode.nu
-        w = self._checked(mode, self._of(mode.key))
-        return (np.zeros((ndx, ndx)), w) if self.through_input else (w, np.zeros((nu, nu)))
+    def held(self, mode: ModeModel, t: float, x: Array, u: Array) -> Diffusion | None:
+        """The noise at a point, where it stays the same while the input is held; or None."""
+        known = self._held.get(mode.key)
+        if known is not None or (callable(self.value) and not self.of_input):
+            return known
+        w, ndx, nu = self._at(mode, t, x, u), mode.space.ndx, mode.nu
+        found = Diffusion(np.zeros((ndx, ndx)), w)
+        if not self.through_input:
+            found = Diffusion(w, np.zeros((nu, nu)))
+        if not callable(self.value):
+            self._held[mode.key] = found
+        return found
 
     def matrix(self, mode: ModeModel, t: float, x: Array, u: Array, input_map: Array) -> Array:
         """Covariance or density (ndx, ndx) at a point; input_map (ndx, nu) is D_u f there."""
-        if callable(self.value):
-            w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
-        else:
-            w = self._of(mode.key)
-        w = self._checked(mode, w)
+        w = self._at(mode, t, x, u)
         if not self.through_input:
             return w
         if self.yields(mode):
@@ -91,7 +95,11 @@ class Noise:
         """Whether it moves what a mode holds."""
         return self.through_input and self.compliance > 0.0 and mode.held is not None
 
-    def _checked(self, mode: ModeModel, w: Array) -> Array:
+    def _at(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
+        if callable(self.value):
+            w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
+        else:
+            w = self._of(mode.key)
         size = mode.nu if self.through_input else mode.space.ndx
         if w.shape != (size, size):
             what = "inputs" if self.through_input else "dimensions of the tangent space"

@@ -69,12 +69,9 @@ def predict(
     the time is halved, if asked for; in a quarter of it the mode is kept, at most up to its guards,
     with a covariance that says what is not known, and `notes` says so. Where even that takes too
     long the state is held for that time. Events that accumulate where the system knows no rest
-    end in a state that is held, if they take no more speed away than the flow makes. A mode with
-    a flow in closed form takes that, with the input that it begins with.
+    end in a state that is held, if they take no more speed away than the flow makes.
     """
     mode = model.system.mode(estimate.mode)
-    if mode.flow is not None:
-        return _flowed(model, mode, estimate, end, law)
     if estimate.time < end:
         found = _in_one_step(model, mode, estimate, end, law)
         if found is not None:
@@ -86,24 +83,6 @@ def predict(
     return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
 
 
-def _flowed(
-    model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw
-) -> StatePrediction:
-    """The estimate at time `end` by the closed form of its mode."""
-    u = law(e.time, e.mean)
-    assert mode.flow is not None
-    noise, density = model.process_noise, None
-    if noise is not None:
-        through = np.zeros((0, 0))
-        if noise.through_input:
-            through = coefficients(mode, e.time, e.mean, u).input
-        density = noise.matrix(mode, e.time, e.mean, u, through)
-    flow = mode.flow(e.time, e.mean, u, end - e.time, density)
-    p = flow.matrix @ e.covariance @ flow.matrix.T + flow.noise
-    after = Estimate(e.mode, end, flow.state, 0.5 * (p + p.T), e.since)
-    return StatePrediction(after, transition=flow.matrix)
-
-
 def _in_one_step(
     model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw
 ) -> StatePrediction | None:
@@ -111,7 +90,7 @@ def _in_one_step(
     if not isinstance(law, HeldInput):
         return None
     h, u = end - e.time, law.value
-    noise = model.diffusion(mode)
+    noise = model.diffusion(mode, e.time, e.mean, u)
     if noise is not None and not mode.paced:
         moved = mode.transition(e.time, e.mean, u, h, model.rtol, model.atol, noise)
         if moved is None or not moved.error < 1.0:

@@ -50,12 +50,11 @@ def reconcile(
 ) -> StatePrediction:
     """The estimate at the same time, inside its mode or on the way into it; see this module.
 
-    pending: guards of its mode that it is taken to be before, whatever their values. No state
-    reaches the guards of a mode with a closed flow.
+    pending: guards of its mode that it is taken to be before, whatever their values.
     """
-    if model.system.mode(estimate.mode).flow is not None:
-        return StatePrediction(estimate)
     now = StatePrediction(estimate)
+    if not model.system.mode(estimate.mode).guard_names:
+        return now
     for k in range(_ROUNDS):
         e = now.estimate
         u = law(e.time, e.mean)
@@ -175,7 +174,7 @@ def risen(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> lis
     """
     names = model.system.outgoing(e.mode).guards.names
     rows = [names.index(name) for name in fired if name in names]
-    if not rows or model.system.mode(e.mode).flow is not None:
+    if not rows:
         return []
     u = law(e.time, e.mean)
     _, rates = model.guard_rates(e.mode, e.time, e.mean, u)

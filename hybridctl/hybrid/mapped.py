@@ -18,7 +18,6 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import (
     Diffusion,
     FieldJacobian,
-    Flowed,
     Held,
     Jump,
     JumpPoint,
@@ -174,7 +173,6 @@ class MappedMode(ModeModel):
         self.compiled = inner.compiled and change.keeps_steps
         self.held = change.held(None if inner.held is None else self._held(inner.held))
         self.project = None if inner.project is None else self._projected
-        self.flow = self._flowed if inner.flow is not None and change.keeps_steps else None
 
     @cached_property
     def guard_scales(self) -> Array:
@@ -255,10 +253,6 @@ class MappedMode(ModeModel):
         if found is None or found.bounds is None:
             return found
         return found._replace(bounds=c.of_guards(found.bounds))
-
-    def _flowed(self, t: float, x: Array, u: Array, h: float, density: Array | None) -> Flowed:
-        assert self.inner.flow is not None
-        return self.inner.flow(self.change.time(t), x, self.change.input(u, x), h, density)
 
     def _projected(self, x: Array) -> Array:
         assert self.inner.project is not None
@@ -355,11 +349,11 @@ class OtherGuards(Change):
         return self.given.names
 
     def guard_scales(self, inner: Array) -> Array:
-        """Their scales."""
+        """The scales of the guards given."""
         return self.given.sizes
 
     def guards(self, point: MappedPoint) -> Array:
-        """Their values."""
+        """The values of the guards given."""
         return self.given.values(point.t, point.x, point.u)
 
     def guard(self, i: int, point: MappedPoint) -> float:
@@ -367,7 +361,7 @@ class OtherGuards(Change):
         return self.given.value(i, point.t, point.x, point.u)
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
-        """Their derivatives."""
+        """The derivatives of the guards given."""
         if self.given.jacobian is None:
             return ModeModel.guard_jacobian_at(point.mode, point)
         return self.given.jacobian(point.t, point.x, point.u)

@@ -22,7 +22,6 @@ from hybridctl.hybrid.guards import check_function
 from hybridctl.hybrid.mapped import MappedMode, OtherGuards
 from hybridctl.hybrid.model import Diffusion as Diffusion
 from hybridctl.hybrid.model import FieldJacobian as FieldJacobian
-from hybridctl.hybrid.model import Flowed as Flowed
 from hybridctl.hybrid.model import Held as Held
 from hybridctl.hybrid.model import Jump as Jump
 from hybridctl.hybrid.model import JumpPoint as JumpPoint
@@ -70,7 +69,6 @@ class Mode(ModeModel):
         pace: Function[Pace] | None = None,
         project: Callable[[Array], Array] | None = None,
         held: Held | None = None,
-        flow: Callable[[float, Array, Array, float, Array | None], Flowed] | None = None,
     ) -> None:
         self.nu = count("nu", nu, at_least=0)
         if not isinstance(space, Space):
@@ -80,9 +78,9 @@ class Mode(ModeModel):
         what = f"mode {key!r}"
         check_function("field", what, field)
         optional = {"jacobian": jacobian, "outputs": outputs, "select": select, "pace": pace}
-        for name, value in {**optional, "project": project, "flow": flow}.items():
+        for name, value in {**optional, "project": project}.items():
             check_function(name, what, value, optional=True)
-        self.key, self.space, self.held, self.project, self.flow = key, space, held, project, flow
+        self.key, self.space, self.held, self.project = key, space, held, project
         self._field, self._jacobian, self._outputs = field, jacobian, outputs
         self._select, self._pace, self._guards = select, pace, NO_GUARDS
         self.differentiable = jacobian is not None
@@ -293,6 +291,7 @@ class Outgoing:
 
     Guards may be those that the mode has of itself (`ModeModel.guard_set`). `edge` returns None
     where this set has no edge of its own; the single edges are then applied one after the other.
+    It may know names that are no guards: of events that no state reaches, but a contact signal.
     `rest` gives the edge to take where events of these guards
     accumulate: the state they tend to, and the mode that flows on from there. `bridge` gives the
     way on from (t, x, u) where the events there cannot be resolved, if there is one.

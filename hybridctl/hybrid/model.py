@@ -111,14 +111,6 @@ class StepTransition(NamedTuple):
     bounds: Array | None = None
 
 
-class Flowed(NamedTuple):
-    """The end of a flow: state (nx,), its derivative (ndx, ndx), noise on the way (ndx, ndx)."""
-
-    state: Array
-    matrix: Array
-    noise: Array
-
-
 @dataclass(frozen=True, eq=False)
 class Held:
     """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
@@ -211,9 +203,7 @@ class ModeModel(ABC):
 
     `guard_scales` (n,) are the sizes that tolerances of the guards are relative to, in the unit of
     each. `held` are the constraints that every state of the mode obeys, and `project` takes a state
-    near them to one that does; None where there are none. `flow(t, x, u, h, density)` is the flow
-    over h s in closed form, under a held input and noise of this density (ndx, ndx) at x, None for
-    none; of a mode whose guards no state reaches: they are fired by contact signals.
+    near them to one that does; None where there are none.
 
     What it is not made for, a mode says: whether it and its guards have derivatives
     (`differentiable`, `guards_differentiable`), whether another mode may flow on from a state
@@ -227,7 +217,6 @@ class ModeModel(ABC):
     guard_names: tuple[str, ...] = ()
     held: Held | None = None
     project: Callable[[Array], Array] | None = None
-    flow: Callable[[float, Array, Array, float, Array | None], Flowed] | None = None
     differentiable: bool = True
     guards_differentiable: bool = True
     selects: bool = False

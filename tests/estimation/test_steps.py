@@ -31,7 +31,7 @@ def test_a_compiled_step_gathers_the_noise_of_a_force_in_closed_form():
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
     start = Estimate(("open",), 0.0, np.array([0.0, 1.0, 0.5, 0.3]), np.diag([1.0, 2.0, 3.0, 4.0]))
     found = predict(kf.model, start, H, HeldInput(np.zeros(2)))
-    assert kf.model.diffusion(system.mode(("open",))) is not None
+    assert kf.model.diffusion(system.mode(("open",)), 0.0, start.mean, np.zeros(2)) is not None
     phi = np.kron([[1.0, H], [0.0, 1.0]], np.eye(2))
     right = phi @ start.covariance @ phi.T + pushed(H, p.mass, w)
     np.testing.assert_allclose(found.transition, phi, atol=1e-14)
@@ -47,7 +47,7 @@ def test_compiled_and_by_panels_a_step_is_the_same(density):
         noise = Noise(density)
     x, u, p = np.array([0.0, 0.5, 0.3, 1.0, 0.2, -2.0]), np.array([0.3, 0.1, -0.2]), np.eye(6)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
-    moved = mode.transition(0.0, x, u, H, 1e-10, 1e-10, kf.model.diffusion(mode))
+    moved = mode.transition(0.0, x, u, H, 1e-10, 1e-10, kf.model.diffusion(mode, 0.0, x, u))
     taken = mode.step(0.0, x, HeldInput(u), H, 1e-10, 1e-10)
     flow = step_transition(mode, 0.0, H, taken.states, u, noise, p, 1e-10)
     np.testing.assert_allclose(moved.state, taken.states[-1], atol=1e-14)

@@ -153,8 +153,10 @@ def plainly(system, key, x, u):
 
 
 def without_a_guard(system, key, x, u):
-    first = system.mode(key).guard_names[0]
-    reduced = Model(system, None).without(key, [first])
+    names = system.mode(key).guard_names
+    if not names:
+        pytest.skip("it has no guards")
+    reduced = Model(system, None).without(key, names[:1])
     return Wrapped(reduced, x, u, kept=slice(1, None))
 
 
@@ -322,11 +324,14 @@ def test_whole_steps_are_those_of_the_inner_mode_or_none(kind, wrap):
         assert found is None
         assert moved is None
         return
+    np.testing.assert_array_equal(moved.matrix, inner.transition(T, x, u, *more).matrix)
+    if expected is None:  # of a flow in closed form
+        assert found is None
+        return
     np.testing.assert_array_equal(found.states, expected.states)
     np.testing.assert_array_equal(found.inputs, np.tile(w.u, (8, 1)))
     np.testing.assert_array_equal(found.guards, expected.guards[:, w.kept])
     np.testing.assert_array_equal(found.bounds, expected.bounds[w.kept])
-    np.testing.assert_array_equal(moved.matrix, inner.transition(T, x, u, *more).matrix)
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__)

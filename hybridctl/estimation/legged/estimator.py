@@ -174,7 +174,7 @@ class BaseEstimator:
         ]
         self.filter = SaltedKalmanFilter(
             self.system,
-            Noise(self.base.density, name="process_noise"),
+            Noise(self.base.density, name="process_noise", of_input=True),
             measurements,
             EventNoise(self._touchdown_noise),
             signals=signals,

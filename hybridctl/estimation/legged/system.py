@@ -3,7 +3,7 @@ r"""The hybrid system of a base and its feet: a mode for each set of feet in con
 Modes are tuples with "stick" or "open" for each foot. Touchdown starts the state of a foot where
 the joint angles of that moment put it, :math:`d = p + R s, R_f = R C`, so that its deviation is
 that of the base there and the noise of the angles; lift-off drops it. Only the evidence of a
-contact fires these events (`ContactSignal`): guards have no value that the state could change.
+contact fires these events (`ContactSignal`): no state reaches them, so modes have no guards.
 
 The input is (rate, specific force, gap, angles): of the inertial sensor, in rad/s and m/s^2; s
 without a sample before its next change; and the angles of `LegKinematics` in rad.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ from hybridctl.estimation.legged.space import (
     BaseSpace,
     Strapdown,
 )
-from hybridctl.hybrid.guards import GuardJacobian, GuardSet
-from hybridctl.hybrid.mode import Edge, Mode, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.mode import Edge, ModeKey, Outgoing, Reset, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import NotNegative, Positive, Settings
 
@@ -75,7 +74,6 @@ class BaseNoise(Settings):
         )
 
 
-T = TypeVar("T")
 OPEN, STICK = "open", "stick"
 GAP, OTHERS = 6, 7  # of the input: which, and how many there are besides the angles
 
@@ -92,8 +90,9 @@ class FootPlace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A mode's states, feet in contact, and variances (ndx,) per s of deviations."""
+    """A mode, its states, feet in contact, and variances (ndx,) per s of deviations."""
 
+    mode: Strapdown
     space: BaseSpace
     places: tuple[FootPlace, ...]
     variances: Array
@@ -131,7 +130,7 @@ class LeggedBase:
         return self.layout(key).places
 
     def standing(self, key: ModeKey) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the feet in contact in a mode."""
         return tuple(place.foot for place in self.places(key))
 
     def layout(self, key: ModeKey) -> Layout:
@@ -163,7 +162,8 @@ class LeggedBase:
             variances[place.dx] = self.noise.foot**2
             if place.turn_dx is not None:
                 variances[place.turn_dx] = self.noise.foot_turn**2
-        return Layout(space, places, variances)
+        mode = Strapdown(key, space, self.gravity, self.nu)
+        return Layout(mode, space, places, variances)
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
@@ -210,40 +210,28 @@ def with_foot(key: Sequence[str], index: int, state: str) -> tuple[str, ...]:
     return (*key[:index], state, *key[index + 1 :])
 
 
-def _mode(base: LeggedBase, key: ModeKey) -> Mode:
-    space = base.space(key)
-    flow = Strapdown(space, base.gravity, base.nu)
-    return Mode(key, space, flow.field, base.nu, flow.jacobian, flow=flow.flow)
+def _mode(base: LeggedBase, key: ModeKey) -> Strapdown:
+    return base.layout(key).mode
 
 
 def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
-    """The ways out of a mode, one for each foot, by guards that are one everywhere."""
-    standing, n = base.standing(key), len(base.feet)
-    names = tuple(lifts(f) if f in standing else touches(f) for f in base.feet)
-    still = GuardJacobian(np.zeros(n), np.zeros((n, base.space(key).ndx)), np.zeros((n, base.nu)))
-    guards = GuardSet(names, partial(_same, np.ones(n)), partial(_same, still))
-    return Outgoing(guards, partial(_edge, base, key, names))
+    """The ways out of a mode, one for each foot."""
+    return Outgoing(_mode(base, key).guard_set, partial(_edge, base, key))
 
 
-def _same(value: T, t: float, x: Array, u: Array) -> T:
-    return value
-
-
-def _edge(
-    base: LeggedBase, key: ModeKey, names: tuple[str, ...], fired: tuple[str, ...]
-) -> Edge | None:
-    if len(fired) != 1 or fired[0] not in names:
-        return None
+def _edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
     assert isinstance(key, tuple)
-    index = names.index(fired[0])
-    foot = base.feet[index]
-    if foot in base.standing(key):
-        after = with_foot(key, index, OPEN)
-        lift = Lift(base, key, after)
-        return Edge(Reset(lift.map, lift.jacobian), after)
-    after = with_foot(key, index, STICK)
-    touch = Touch(base, key, after, foot)
-    return Edge(Reset(touch.map, touch.jacobian), after)
+    standing = base.standing(key)
+    for index, foot in enumerate(base.feet):
+        if foot in standing and fired == (lifts(foot),):
+            after = with_foot(key, index, OPEN)
+            lift = Lift(base, key, after)
+            return Edge(Reset(lift.map, lift.jacobian), after)
+        if foot not in standing and fired == (touches(foot),):
+            after = with_foot(key, index, STICK)
+            touch = Touch(base, key, after, foot)
+            return Edge(Reset(touch.map, touch.jacobian), after)
+    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -223,7 +223,7 @@ class Beside:
         return np.append(self.own(t, y, u), others[self.others])
 
     def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """Their derivatives."""
+        """The derivatives of the values."""
         n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.others
         d = self.guard.mode.guard_jacobian(t, y[:n], u)
         state = np.zeros((len(others), len(y)))

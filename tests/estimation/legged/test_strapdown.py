@@ -9,6 +9,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import predict
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.system import MappedSystem
 
@@ -24,9 +25,9 @@ def test_it_is_what_the_integrator_finds(key):
     x, u = state(base, key, rng)
     root = rng.normal(size=(base.space(key).ndx,) * 2)
     estimate = Estimate(key, 0.2, x, 1e-2 * root @ root.T)
-    noise = Noise(base.density)
+    noise = Noise(base.density, of_input=True)
     plain = MappedSystem(system, lambda k: Change())
-    law = lambda t, x: u  # noqa: E731
+    law = HeldInput(u)
     closed = predict(Model(system, noise), estimate, 0.2 + H, law)
     found = predict(Model(plain, noise, rtol=1e-12, atol=1e-12), estimate, 0.2 + H, law)
     scale = np.abs(found.estimate.covariance).max()
@@ -44,14 +45,13 @@ def test_its_transition_is_its_derivative(h):
     key = ("stick", "stick")
     x, u = state(base, key, np.random.default_rng(1))
     mode = system.mode(key)
-    end = mode.flow(0.0, x, u, h, None)
+    end = mode.transition(0.0, x, u, h, 1e-9, 1e-9)
 
     def moved(e):
-        after = mode.flow(0.0, mode.space.integrate(x, e), u, h, None).state
+        after = mode.transition(0.0, mode.space.integrate(x, e), u, h, 1e-9, 1e-9).state
         return mode.space.difference(end.state, after)
 
     assert_derivative(moved, end.matrix)
-    assert not end.noise.any()
 
 
 def test_the_field_has_exact_derivatives():
@@ -68,10 +68,11 @@ def test_noise_of_half_a_step_and_the_other_half_is_that_of_the_whole():
     base, system = machine()
     key = ("stick", "open")
     x, u = state(base, key, np.random.default_rng(3))
-    mode, q = system.mode(key), base.density(key, 0.0, x, u)
-    whole = mode.flow(0.0, x, u, H, q)
-    half = mode.flow(0.0, x, u, 0.5 * H, q)
-    other = mode.flow(0.0, half.state, u, 0.5 * H, q)
+    mode = system.mode(key)
+    q = Noise(base.density, of_input=True).held(mode, 0.0, x, u)
+    whole = mode.transition(0.0, x, u, H, 1e-9, 1e-9, q)
+    half = mode.transition(0.0, x, u, 0.5 * H, 1e-9, 1e-9, q)
+    other = mode.transition(0.0, half.state, u, 0.5 * H, 1e-9, 1e-9, q)
     noise = other.matrix @ half.noise @ other.matrix.T + other.noise
     np.testing.assert_allclose(noise, whole.noise, rtol=0.0, atol=1e-13 * np.abs(noise).max())
     np.testing.assert_allclose(other.matrix @ half.matrix, whole.matrix, atol=1e-13)
