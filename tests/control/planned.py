@@ -2,7 +2,8 @@
 
 import casadi as ca
 import numpy as np
-from hybridctl.robots import block, five_link, jumper
+from control import jumper
+from hybridctl.robots import block, five_link
 
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.mechanics import Contact, Stairs, contact_system

@@ -160,7 +160,7 @@ def test_noise_of_a_guard_that_no_mode_has_is_refused():
 
 def test_guard_noise_on_one_guard_of_several_is_its_own_sample():
     """Two guards at once in the plane; an offset w shifts when its guard fires."""
-    from hybridctl.robots import constant_pieces
+    from sensitivity import constant_pieces
 
     def delta(signs):
         return constant_pieces.FIGURE_3["piecewise"][signs]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from control.plate import CLOSED, MASS, plate
 from hybridctl.experiments.rrr_door.reference import OPEN
-from hybridctl.robots import biped, block, constant_pieces
+from hybridctl.robots import biped, block
 from hybridctl.robots.bodies import free_body
+from sensitivity import constant_pieces
 from sensitivity.struck_door import struck_door
 
 import hybridctl as hc

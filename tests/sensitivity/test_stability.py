@@ -5,7 +5,8 @@ from itertools import product
 import casadi as ca
 import numpy as np
 import pytest
-from hybridctl.robots import biped, puck
+from hybridctl.robots import biped
+from sensitivity import puck
 
 import hybridctl as hc
 from hybridctl import symbolic
