@@ -278,7 +278,7 @@ def record(name: str, row: dict[str, Statistics]) -> dict[str, Any]:
 
 
 def difference(one: Statistics, other: Statistics) -> dict[str, float]:
-    """By how much the second exceeds the first, member by member."""
+    """The mean excess of the second over the first, member by member."""
     more = other.errors - one.errors
     return {"mean": float(more.mean()), "standard_error": standard_error(more)}
 

@@ -54,7 +54,7 @@ class Interim(Settings):
             object.__setattr__(self, "velocities", tuple(sequence("velocities", self.velocities)))
 
 
-class Moment(NamedTuple):
+class InterimMoment(NamedTuple):
     """Where a time lies in the window of an impact, and until when what follows from that holds.
 
     event: its number in the reference, None outside of all windows. under_way: whether it has been
@@ -66,13 +66,15 @@ class Moment(NamedTuple):
     until: float
 
 
-def settling(interim: Interim, event: int, done: float, time: float) -> Moment | None:
+def settling(interim: Interim, event: int, done: float, time: float) -> InterimMoment | None:
     """The window of an event that was complete at `done`, None where it is over."""
     end = done + interim.dwell
-    return Moment(event, True, end) if done <= time < end else None
+    return InterimMoment(event, True, end) if done <= time < end else None
 
 
-def expecting(interim: Interim, event: int, due: float, touched: float, time: float) -> Moment:
+def expecting(
+    interim: Interim, event: int, due: float, touched: float, time: float
+) -> InterimMoment:
     """The window of the next event, due at a time and first touched at another, s.
 
     Without a touch that is infinite.
@@ -81,11 +83,11 @@ def expecting(interim: Interim, event: int, due: float, touched: float, time: fl
     opens = min(due - interim.before, touched)
     end = (max(due, touched) if known else due) + interim.timeout
     if (known and not interim.timeout) or not time < end or not opens < end:
-        return Moment(None, False, math.inf)
+        return InterimMoment(None, False, math.inf)
     if time < opens:
-        return Moment(None, False, opens)
+        return InterimMoment(None, False, opens)
     under_way = time >= min(due, touched)
-    return Moment(event, under_way, end if under_way else min(due, end))
+    return InterimMoment(event, under_way, end if under_way else min(due, end))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.interim import Interim, InterimLaw, Moment, expecting, settling
+from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
@@ -167,7 +167,7 @@ class ReferenceSpreading:
         changes = () if position.fired else self.reference.changes[position.macro]
         return piece(followed(self.reference, position), changes, time)
 
-    def _where(self, history: History) -> tuple[Position, Moment]:
+    def _where(self, history: History) -> tuple[Position, InterimMoment]:
         """The position, and where the time lies in the window of an impact."""
         reference, interim, time = self.reference, self.interim, history.time
         position, touched, done = START, math.inf, -math.inf
@@ -184,7 +184,7 @@ class ReferenceSpreading:
             if moment is not None:
                 return position, moment
         if k == len(reference.events) or self._explanations[k] is None:
-            return position, Moment(None, False, math.inf)
+            return position, InterimMoment(None, False, math.inf)
         return position, expecting(interim, k, due(reference, position), touched, time)
 
     def _between(self, event: int, under_way: bool, time: float) -> InputLaw:

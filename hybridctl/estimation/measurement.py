@@ -138,7 +138,7 @@ def coordinates(
 ) -> Measurement:
     """Some coordinates of a state in a vector space, such as joint encoders or a position."""
     chosen = sequence("indices", indices)
-    entries = _Entries(name, [count("indices", i, at_least=0) for i in chosen])
+    entries = _StateEntries(name, [count("indices", i, at_least=0) for i in chosen])
     r = np.atleast_2d(covariance)
     return Measurement(name, entries.value, entries.jacobian, r, gate=gate, together=True)
 
@@ -177,7 +177,7 @@ def encoders(
     h.flags.writeable = False
     r = np.atleast_2d(covariance)
     return Measurement(
-        name, _Entries(name, columns, True).value, partial(_constant, h), r, gate=gate
+        name, _StateEntries(name, columns, True).value, partial(_constant, h), r, gate=gate
     )
 
 
@@ -212,7 +212,7 @@ def _product(name: str, matrix: Array, mode: ModeModel, t: float, x: Array, u: A
 
 
 @dataclass(frozen=True, eq=False)
-class _Entries:
+class _StateEntries:
     """Some coordinates of a state in a vector space, or of any state where that is allowed."""
 
     name: str

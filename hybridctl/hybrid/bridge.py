@@ -33,7 +33,7 @@ BRIDGED = (NoContactSolutionError, SeveralModesError, StepSizeError, ZenoError)
 _AGAIN = 10_000  # bridges in a row, after which the run ends in the error
 
 
-class Passage(NamedTuple):
+class BridgedArcs(NamedTuple):
     """What a run gets by a bridge: arcs, the first one until it, events, and how it goes on."""
 
     arcs: list[Arc]
@@ -48,7 +48,7 @@ def bridge(
     index: int,
     past: tuple[Event, ...],
     error: SimulationError,
-) -> Passage | None:
+) -> BridgedArcs | None:
     """The way past the end of arc `index`, where an error would end the run; None without one.
 
     Where the events at its end cannot be resolved either, the next one begins there.
@@ -74,7 +74,7 @@ def bridge(
         crossing, before = Crossing(arc.end, jump.guards or guards), (*past, *events)
         try:
             event, point = cross(run, arc, crossing, before, over)
-            return Passage(arcs, [*events, event], point)
+            return BridgedArcs(arcs, [*events, event], point)
         except BRIDGED:
             way = _way(run, key, arc.end, jump.state, u)
             if way is None or again == _AGAIN - 1:

@@ -27,7 +27,7 @@ from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.equations import (
     AccelerationDerivatives,
     ContactAcceleration,
-    Rows,
+    ContactRows,
     Solution,
     balanced,
     closed_rows,
@@ -227,7 +227,7 @@ class ContactDynamics:
         """Terms at (q, v) and zero input, in arrays that last."""
         return TermValues(*(a.copy() for a in self.terms.values(q, v, np.zeros(self.robot.nu))))
 
-    def rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Rows:
+    def rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> ContactRows:
         """Terms of the closed contacts of a phase."""
         return closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
 
@@ -235,11 +235,11 @@ class ContactDynamics:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
         return self._solved(phase, self.rows(phase, q, v, u))
 
-    def problem(self, phase: ContactPhase, rows: Rows) -> CoulombProblem:
+    def problem(self, phase: ContactPhase, rows: ContactRows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
         return problem(phase, rows, phase.friction)
 
-    def _solved(self, phase: ContactPhase, rows: Rows) -> Solution:
+    def _solved(self, phase: ContactPhase, rows: ContactRows) -> Solution:
         """The solution in the directions of sliding velocities, or, where there is none, of others.
 
         Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
@@ -266,7 +266,7 @@ class ContactDynamics:
         return solve(still, rows, directions | begun, tuple(begun) if sure else ())
 
     def _beginning(
-        self, phase: ContactPhase, rows: Rows, directions: dict[int, Array], slow: list[int]
+        self, phase: ContactPhase, rows: ContactRows, directions: dict[int, Array], slow: list[int]
     ) -> Solution | None:
         """The solution in which slow contacts begin to slide with others that did just before.
 

@@ -39,7 +39,7 @@ from hybridctl.mechanics.phase import ContactPhase, Friction
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
 
-class Rows(NamedTuple):
+class ContactRows(NamedTuple):
     """Terms of the closed contacts of a phase, which has r rows.
 
     target (r,): the accelerations J a that keep contacts closed and sticking.
@@ -64,7 +64,7 @@ class Solution:
     """
 
     phase: ContactPhase
-    rows: Rows
+    rows: ContactRows
     directions: dict[int, Array]
     mix: Array
     kkt: KKT
@@ -127,7 +127,7 @@ class AccelerationDerivatives:
     rates_z: Array
 
 
-def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> Rows:
+def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
     r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
     rates, target = values.rates[phase.all_rows], -values.drift[phase.all_rows]
     if stabilization:
@@ -135,11 +135,14 @@ def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -
         target -= 2.0 * stabilization * rates
         target[: len(gaps)] -= stabilization**2 * gaps
     jacobian = values.jacobian[phase.all_rows]
-    return Rows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
+    return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
 def solve(
-    phase: ContactPhase, rows: Rows, directions: dict[int, Array], steered: tuple[int, ...] = ()
+    phase: ContactPhase,
+    rows: ContactRows,
+    directions: dict[int, Array],
+    steered: tuple[int, ...] = (),
 ) -> Solution:
     """The equations of a phase for given directions of contacts that slide in surfaces.
 
@@ -217,7 +220,7 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     )
 
 
-def problem(phase: ContactPhase, rows: Rows, friction: Friction) -> CoulombProblem:
+def problem(phase: ContactPhase, rows: ContactRows, friction: Friction) -> CoulombProblem:
     """Coulomb's law for the accelerations of the closed contacts."""
     kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
     free = kkt.by_mass(rows.drive)

@@ -87,7 +87,7 @@ def contacts_from(
 
 
 def _ends(robot: Robot, urdf: str) -> tuple[list[list[str]], list[str]]:
-    """Of each moving body that carries no other its links, and all links that carry no other."""
+    """The links of each moving body that carries no other, and all links that carry no other."""
     root = ElementTree.fromstring(urdf)
     names = [link.attrib["name"] for link in root.findall("link")]
     body = {name: robot.frame(name).joint for name in names if name in robot.link_names}

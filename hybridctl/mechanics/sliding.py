@@ -11,7 +11,7 @@ from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.equations import (
-    Rows,
+    ContactRows,
     Solution,
     balanced,
     linearised,
@@ -30,7 +30,9 @@ from hybridctl.mechanics.tolerances import (
 )
 
 
-def sliding_directions(phase: ContactPhase, rows: Rows) -> tuple[dict[int, Array], list[int]]:
+def sliding_directions(
+    phase: ContactPhase, rows: ContactRows
+) -> tuple[dict[int, Array], list[int]]:
     """Unit sliding velocities of contacts that slide in a surface, by closed contact.
 
     Besides, which of them stand still: what is found for those is a guess.
@@ -46,7 +48,7 @@ def sliding_directions(phase: ContactPhase, rows: Rows) -> tuple[dict[int, Array
     return found, starting
 
 
-def begun_before(phase: ContactPhase, rows: Rows) -> list[int]:
+def begun_before(phase: ContactPhase, rows: ContactRows) -> list[int]:
     """Contacts that slide in a surface, but have hardly begun, or have almost stopped."""
     speeds = {s.contact: float(np.linalg.norm(rows.rates[s.rows])) for s in phase.spatial}
     return [k for k, speed in speeds.items() if STANDSTILL < speed <= BEGUN]

@@ -171,7 +171,7 @@ class _Beyond:
         return found if together else None
 
     def _gap(self, start: float, end: float) -> Array | float:
-        """By how much the prediction leaps on the way: pieces of nearby events meet up to lag^2."""
+        """The leap of the prediction on the way: pieces of nearby events meet up to lag^2."""
         if not self.lin.nearby:
             return 0.0
         sizes = np.linspace(start, end, _SCAN)

@@ -12,7 +12,7 @@ import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Impact
-from hybridctl.control.interim import Interim, InterimLaw, Moment, expecting, settling
+from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import History
 
@@ -113,14 +113,18 @@ def test_events_that_change_no_velocity_have_no_impact():
 @pytest.mark.parametrize(
     ("touched", "time", "expected"),
     [
-        (INF, 0.90, Moment(None, False, 0.97)),
-        (INF, 0.97, Moment(4, False, 1.0)),
-        (INF, 1.00, Moment(4, True, 1.02)),
-        (INF, 1.02, Moment(None, False, INF)),
-        (0.95, 0.96, Moment(4, True, 1.02)),  # a touch before the window opens it
-        (0.98, 1.01, Moment(4, True, 1.02)),
-        (1.01, 1.025, Moment(4, True, 1.03)),  # missing touches are waited for from the first on
-        (1.01, 1.03, Moment(None, False, INF)),
+        (INF, 0.90, InterimMoment(None, False, 0.97)),
+        (INF, 0.97, InterimMoment(4, False, 1.0)),
+        (INF, 1.00, InterimMoment(4, True, 1.02)),
+        (INF, 1.02, InterimMoment(None, False, INF)),
+        (0.95, 0.96, InterimMoment(4, True, 1.02)),  # a touch before the window opens it
+        (0.98, 1.01, InterimMoment(4, True, 1.02)),
+        (
+            1.01,
+            1.025,
+            InterimMoment(4, True, 1.03),
+        ),  # missing touches are waited for from the first on
+        (1.01, 1.03, InterimMoment(None, False, INF)),
     ],
 )
 def test_the_window_of_an_event_that_is_due(touched, time, expected):
@@ -131,10 +135,10 @@ def test_the_window_of_an_event_that_is_due(touched, time, expected):
 
 def test_the_window_goes_on_after_the_last_touch():
     interim = Interim(dwell=0.01)
-    assert settling(interim, 2, 1.0, 1.005) == Moment(2, True, 1.01)
+    assert settling(interim, 2, 1.0, 1.005) == InterimMoment(2, True, 1.01)
     assert settling(interim, 2, 1.0, 1.01) is None
     assert settling(interim, 2, 1.0, 0.5) is None  # after a clock that jumped back
-    nothing = Moment(None, False, INF)
+    nothing = InterimMoment(None, False, INF)
     assert expecting(interim, 3, 1.0, INF, 0.5) == nothing
     assert expecting(interim, 3, 1.0, 0.9, 0.95) == nothing
     assert settling(Interim(), 2, 1.0, 1.0) is None

@@ -16,7 +16,7 @@ from hybridctl.control.laws import input_limits, tracking_law
 from hybridctl.control.reference import continued
 from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.task import Task
-from hybridctl.control.trajectory.transcription import Programme, point_places
+from hybridctl.control.trajectory.transcription import Transcription, point_places
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.model import ModeModel
@@ -258,7 +258,7 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
     return GainCurve(times[:-1], np.array(gains[::-1]))
 
 
-def planned(programme: Programme, values: Array) -> Plan:
+def planned(programme: Transcription, values: Array) -> Plan:
     """The plan in the variables (n,) of a programme."""
     task, system = programme.task, _expecting(programme.task)
     nodes, curves = _unpacked(programme, values)
@@ -275,7 +275,9 @@ def _expecting(task: Task) -> ContactSystem:
     return ContactSystem(task.system.dynamics.expecting(modes))
 
 
-def _unpacked(programme: Programme, values: Array) -> tuple[list[Array], tuple[InputCurve, ...]]:
+def _unpacked(
+    programme: Transcription, values: Array
+) -> tuple[list[Array], tuple[InputCurve, ...]]:
     """States (N, d + 2, nx) at the nodes of each interval of each phase, and its inputs.
 
     The nodes are its start, its points of collocation, and its end.

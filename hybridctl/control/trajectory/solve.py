@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import Limit
-from hybridctl.control.trajectory.transcription import Block, Guess, Programme
+from hybridctl.control.trajectory.transcription import Block, Guess, Transcription
 from hybridctl.errors import InfeasibleReferenceError, SimulationError
 
 _OPTIONS: dict[str, Any] = {
@@ -85,7 +85,7 @@ class _Told(ca.Callback):
         self.construct("told", {})
 
     def get_n_in(self) -> int:
-        """As many as outputs of the solver."""
+        """The number of arguments: that of outputs of the solver."""
         return int(ca.nlpsol_n_out())
 
     def get_n_out(self) -> int:
@@ -93,7 +93,7 @@ class _Told(ca.Callback):
         return 1
 
     def get_sparsity_in(self, i: int) -> Any:
-        """Of output i of the solver, such as "g" and its multipliers "lam_g"."""
+        """The sparsity of output i of the solver, such as "g" and its multipliers "lam_g"."""
         return ca.Sparsity.dense(self._sizes.get(ca.nlpsol_out(i).removeprefix("lam_"), 0), 1)
 
     def eval(self, arg: Sequence[ca.DM]) -> list[ca.DM]:
@@ -107,7 +107,7 @@ class _Told(ca.Callback):
 
 
 def solve(
-    programme: Programme, guess: Guess, max_iterations: int, tell: Tell | None = None
+    programme: Transcription, guess: Guess, max_iterations: int, tell: Tell | None = None
 ) -> Optimum:
     """A local optimum near a guess. tell: called after each iteration.
 
@@ -139,7 +139,7 @@ def solve(
 
 
 def violations(
-    programme: Programme, guess: Guess, max_iterations: int, tell: Tell | None = None
+    programme: Transcription, guess: Guess, max_iterations: int, tell: Tell | None = None
 ) -> list[Violation]:
     """What is missed where all but the discretisation may be, by the least sum of |amounts|.
 

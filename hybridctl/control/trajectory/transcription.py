@@ -79,7 +79,7 @@ class PhaseVariables:
 
 
 @dataclass(frozen=True, eq=False)
-class Programme:
+class Transcription:
     """The variables of all phases, the common margin, the cost, and the blocks of constraints.
 
     margin: of the orders of touch (1, 1), see `Task.widen`. mapped: what all these see of functions
@@ -170,7 +170,7 @@ def input_basis(fractions: Array, degree: int) -> Array:
     return np.asarray(chebvander(2.0 * fractions - 1.0, degree).T)
 
 
-def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) -> Programme:
+def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) -> Transcription:
     """The programme of a task. implied: guards, by phase, that vanish with others there."""
     variables = tuple(_variables(task, k) for k in range(len(task.phases)))
     functions = [phase_functions(task, k, implied) for k in range(len(task.phases))]
@@ -200,7 +200,7 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
     if task.final_cost is not None:
         cost += task.final_cost(first, ends[-1], total)
     fields = tuple(f.field for f in functions)
-    return Programme(task, variables, margin, cost, tuple(blocks), tuple(mapped), fields)
+    return Transcription(task, variables, margin, cost, tuple(blocks), tuple(mapped), fields)
 
 
 def _variables(task: Task, k: int) -> PhaseVariables:
