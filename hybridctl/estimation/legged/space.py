@@ -214,6 +214,7 @@ class Strapdown(ModeModel):
     No state ends it: feet touch and lift by contact signals.
     """
 
+    space: BaseSpace
     compiled = True
 
     def __init__(self, key: ModeKey, space: BaseSpace, gravity: Array, nu: int) -> None:
