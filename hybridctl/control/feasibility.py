@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.control.reference import Reference, firings_at
+from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.tables import mode_text
@@ -68,8 +69,12 @@ def feasibility(
     period: float = 1e-3,
     guard_tolerance: float = 1e-8,
 ) -> Feasibility:
-    """Check a reference; guards are sampled every `period` seconds along the nominal arcs."""
+    """Check a reference; guards are sampled every `period` seconds along the nominal arcs.
+
+    Raises `InputError` for a reference that was made of a run of another system.
+    """
     nominal = instance("reference", reference, Reference).nominal
+    check_system(system, nominal)
     margins = tuple(m for arc in nominal.arcs for m in _margins(system, nominal, arc, period))
     events = tuple(_event(system, reference, k) for k in range(len(reference.events)))
     failures = [

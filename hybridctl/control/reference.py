@@ -22,6 +22,7 @@ from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.jump import Firing, firings
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps, joined
@@ -110,10 +111,12 @@ def extend(
     event is complete, [RS] (4.16)) or "withdrawing" (that of the arc after it, [RS] (4.15)).
 
     The first arc is not extended to before the start, nor the last to after the end. Raises
-    `InputError` for bad arguments, `IntegrationError` if a field cannot be continued.
+    `InputError` for bad arguments and for the run of another system, `IntegrationError` if a field
+    cannot be continued.
     """
     instance("system", system, HybridSystem)
     events = instance("trajectory", trajectory, HybridTrajectory).guard_events
+    check_system(system, trajectory)
     early, late = per_event("before", before, len(events)), per_event("after", after, len(events))
     member("phantom", phantom, PHASES)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)

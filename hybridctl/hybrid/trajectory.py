@@ -21,8 +21,8 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic, saved_arrays
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
-from hybridctl.hybrid.loaded import check_run
 from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.run_check import check_run
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem

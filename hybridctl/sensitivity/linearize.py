@@ -22,6 +22,7 @@ from hybridctl.checks import Array, array, counted, function, instance, number, 
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
+from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.sensitivity.feedback import Feedback
@@ -405,17 +406,11 @@ def linearize(
     entry of the variational flow, step by step, see `collocation`.
 
     Raises what `jump_derivative` raises, `SystemDefinitionError` where a law has no derivative, and
-    `InputError` where the policy is not the one of the trajectory.
+    `InputError` where the system or the policy is not the one of the trajectory.
     """
     instance("system", system, HybridSystem)
     instance("trajectory", trajectory, HybridTrajectory)
-    for arc in trajectory.arcs:
-        has, nu = arc.inputs.shape[2], system.mode(arc.mode).nu
-        if has != nu:
-            raise InputError(
-                f"system must be the one of the trajectory, run.system, whose mode {arc.mode!r} "
-                f"has {has} inputs, got one with {nu}"
-            )
+    check_system(system, trajectory)
     rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
     feedback = None if policy is None else Feedback(system, trajectory, policy)
     jumps: list[JumpGains | PiecewiseLinearJump] = []

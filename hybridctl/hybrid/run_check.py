@@ -1,4 +1,4 @@
-"""Whether arcs and events that a file has given are a run of a system."""
+"""Whether a file holds a run, and whether a run is one of a system."""
 
 from __future__ import annotations
 
@@ -9,11 +9,86 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import FileFormatError
+from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.hybrid.jump import jump
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import SAME_STATE
 
 if TYPE_CHECKING:
-    from hybridctl.hybrid.trajectory import Arc, Event
+    from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+
+_SAME_FIELD = (
+    1e-4  # of the rate: more than a run leaves whose tolerances are 1e-5, whatever its method
+)
+_STEEPEST = 49.0  # of a Chebyshev polynomial of degree 7: what its coefficient makes of the slope
+
+
+def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
+    """Raise `InputError` for a trajectory that is a run of another system.
+
+    Looked at are sizes of modes, the field in the middle of the longest step of each arc, and at
+    events guards and resets, but for those of accumulations and bridges.
+    """
+    try:
+        for arc in trajectory.arcs:
+            _check_flow(system, arc)
+        for event in trajectory.guard_events:
+            if event.accumulation is None and event.bridged is None:
+                _check_jump(system, event)
+    except UnknownNameError as error:
+        raise _of_another(str(error)) from error
+
+
+def _of_another(what: str) -> InputError:
+    return InputError(f"system must be the one of the trajectory, run.system: {what}")
+
+
+def _check_flow(system: HybridSystem, arc: Arc) -> None:
+    mode = system.mode(arc.mode)
+    sizes, has = (mode.space.nx, mode.nu), (arc.space.nx, arc.inputs.shape[2])
+    if sizes != has:
+        raise _of_another(
+            f"mode {arc.mode!r} of the run has {has[0]} states and {has[1]} inputs, that of the "
+            f"system {sizes[0]} and {sizes[1]}"
+        )
+    if arc.end == arc.start:
+        return
+    k = int(arc.lengths.argmax())
+    length = float(arc.lengths[k])
+    t = min(float(arc.breaks[k]) + 0.5 * length, arc.end)
+    x, u = arc.state_and_input(t)
+    moves, flows = arc.state_rate(t), mode.space.rate(x, mode.field(t, x, u))
+    left = np.abs(arc.states[k, -2:]).sum(axis=0) + np.finfo(float).eps * np.abs(x).max()
+    accuracy = (
+        _SAME_FIELD * (np.abs(moves).max() + _SAME_FIELD) + 2.0 / length * _STEEPEST * left.max()
+    )
+    if not (np.abs(moves - flows) <= accuracy).all():
+        raise _of_another(
+            f"at t = {t:.9g} s in mode {arc.mode!r} the state of the run moves at {moves}, but the "
+            f"field of the system is {flows}"
+        )
+
+
+def _check_jump(system: HybridSystem, event: Event) -> None:
+    t, x, u = event.time, event.state_before, event.input_before
+    guards = system.outgoing(event.mode_before).guards
+    own = [guards.names.index(name) for name in event.guards if name in guards.names]
+    values = guards.values(t, x, u)
+    if not own or np.abs(values / guards.sizes)[own].min() > SAME_STATE:
+        raise _of_another(
+            f"guards {event.guards} of event {event.index} were zero, those of the system are "
+            f"{dict(zip(guards.names, values.tolist(), strict=True))}"
+        )
+    _, after = jump(system, event.mode_before, event.guards, t, x, u)
+    landed = event.state_after
+    if after.guards in (None, event.guards) and not (
+        after.state.shape == landed.shape
+        and np.allclose(after.state, landed, rtol=SAME_STATE, atol=SAME_STATE)
+    ):
+        raise _of_another(
+            f"the reset of event {event.index} leads to {after.state}, but the run goes on from "
+            f"{landed}"
+        )
 
 
 def check_run(arcs: Sequence[Arc], events: Sequence[Event], system: HybridSystem) -> None:
