@@ -149,13 +149,7 @@ class _Beyond:
         run, (first, last) = self.lin.trajectory, order.events or (-1, -1)
         if first < 0 or last == len(run.events):
             return None
-        groups = [g for g in self.lin.nearby if g.first <= last and g.last >= first]
-        lags = [
-            run.events[k + 1].time - run.events[k].time
-            for g in groups
-            for k in range(g.first, g.last)
-        ]
-        window = max([run.events[last].time - run.events[first].time, *lags])
+        window = run.events[last].time - run.events[first].time
         try:
             found = linearize(
                 self.lin.system,

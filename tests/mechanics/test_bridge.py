@@ -9,11 +9,18 @@ from hybridctl.robots import ball
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.errors import BridgeWarning, InputError, JammingError, StepSizeError, ZenoError
+from hybridctl.errors import (
+    BridgeWarning,
+    InputError,
+    JammingError,
+    NoContactSolutionError,
+    StepSizeError,
+    ZenoError,
+)
 from hybridctl.hybrid.bridge import check_pole
 from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.mode import Outgoing
+from hybridctl.hybrid.mode import Bridge, Edge, Outgoing, Reset
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
@@ -207,3 +214,50 @@ def test_a_pole_of_the_forces_is_told_from_an_event(lengths, values, fired, pole
                 check_pole(run, arc, fired)
         else:
             check_pole(run, arc, fired)
+
+
+@pytest.mark.parametrize(("steps", "most"), [(1, 8), (3, 8), (3, 2)])
+def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
+    """A point at x = 1 - t that no mode takes at zero, until bridges of 1 ms have lifted it.
+
+    On a bridge x' = 1; a mode "on" with x' = 0 takes what is above `steps` of them.
+    """
+    monkeypatch.setattr("hybridctl.hybrid.bridge._AGAIN", most)
+    length, space, none = 1e-3, hc.VectorSpace(1), GuardSet((), lambda t, x, u: np.zeros(0))
+
+    def select(t, x, u):
+        if x[0] < (steps - 0.5) * length:
+            raise NoContactSolutionError(f"nothing holds x = {x[0]}")
+        return "on"
+
+    modes = {
+        "fall": hc.Mode("fall", space, lambda t, x, u: -np.ones(1)),
+        "rise": hc.Mode("rise", space, lambda t, x, u: np.ones(1)),
+        "on": hc.Mode("on", space, lambda t, x, u: np.zeros(1), select=select),
+    }
+    edge = Edge(Reset.identity(), "on")
+    ways = {
+        "fall": GuardSet(("ground",), lambda t, x, u: x),
+        "rise": none,
+        "on": none,
+    }
+    system = hc.HybridSystem(
+        modes.__getitem__,
+        lambda key: Outgoing(
+            ways[key], lambda fired: edge, bridge=lambda t, x, u: Bridge("rise", length, edge)
+        ),
+    )
+    if steps > most:
+        with pytest.raises(NoContactSolutionError), pytest.warns(BridgeWarning):
+            hc.simulate(system, "fall", [1.0], (0.0, 2.0))
+        return
+    with pytest.warns(BridgeWarning) as caught:
+        run = hc.simulate(system, "fall", [1.0], (0.0, 2.0))
+    assert len(caught) == 1
+    assert [arc.mode for arc in run.arcs] == ["fall", *["rise"] * steps, "on"]
+    np.testing.assert_allclose([event.bridged for event in run.events], [0.0] + [length] * steps)
+    times = 1.0 + length * np.arange(steps + 1)
+    np.testing.assert_allclose([event.time for event in run.events], times, rtol=1e-12)
+    assert [event.index for event in run.events] == list(range(steps + 1))
+    assert [arc.index for arc in run.arcs] == list(range(steps + 2))
+    assert run.final_state == pytest.approx(steps * length, rel=1e-9)

@@ -4,12 +4,13 @@ import casadi as ca
 import numpy as np
 import pytest
 from differences import central
-from relaxation.systems import order
+from relaxation.systems import ball, order
 
 import hybridctl as hc
 from hybridctl.errors import ConstraintViolatedError, EscapingError, IntersectionError
-from hybridctl.hybrid.relaxation.regions import Region, sides
+from hybridctl.hybrid.relaxation.regions import Region, sides, slides
 from hybridctl.hybrid.relaxation.sliding import SLIDING
+from hybridctl.hybrid.relaxation.strip import Strips
 
 
 def switched(fields, value, x):
@@ -173,6 +174,14 @@ def test_a_guard_with_one_side_is_crossed(kept):
     found = hc.simulate(hc.hybrid.filippov(system), "air", [0.5, 0.0], (0.0, 2.0))
     assert [arc.mode for arc in found.arcs] == ["air", "up"]
     np.testing.assert_allclose(found.final_state, plain.final_state, atol=1e-9)
+
+
+@pytest.mark.parametrize(("restitution", "two"), [(0.8, True), (0.0, False)])
+def test_only_a_jump_that_can_be_undone_has_two_sides(restitution, two):
+    """A ball that bounces comes from one state; one that stops has forgotten its velocity."""
+    strip = Strips(ball(restitution), 0.1).of("air", "floor")
+    assert strip.border is not None
+    assert slides(strip) == two
 
 
 def leaving():

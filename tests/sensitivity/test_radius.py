@@ -101,6 +101,33 @@ def test_a_falling_ball_by_hand():
     np.testing.assert_allclose(lin.radius(2.0 * up).size, 0.5 * radius.size, rtol=1e-6)
 
 
+@pytest.mark.parametrize("bend", [2.5, 0.5])
+def test_a_kink_and_a_curvature_add_up(bend):
+    """Guards p and q are met `lag` apart; between them w' is 0.1, whichever comes first.
+
+    With q by r nearer, w = bend (r - lag)^2 + 0.1 |r - lag| in the end. So the order changes at
+    r = lag, and w is off by bend r^2 + 0.2 (r - lag) from then on.
+    """
+    lag, rise, end = 0.01, 0.1, 2.0
+    x = ca.SX.sym("x", 3)
+    modes, edges = [], []
+    for key in ("", "p", "q", "pq"):
+        curved = bend / end * (x[1] - x[0]) ** 2
+        modes.append(hc.symbolic.Mode(key, x, [1.0, 1.0, curved + rise * (len(key) == 1)]))
+        for k, name in enumerate("pq"):
+            if name not in key:
+                after = "".join(sorted(key + name))
+                edges.append(hc.symbolic.Transition(key, name, -x[k], after))
+    system = hc.symbolic.hybrid_system(modes, edges)
+    run = hc.simulate(system, "", [-1.0, -1.0 - lag, 0.0], (0.0, end), **TIGHT)
+    radius = hc.linearize(system, run, **TIGHT).radius([0.0, 1.0, 0.0])
+    slope = np.hypot(1.0, rise + 2.0 * bend * lag)
+    roots = np.roots([bend, 2.0 * rise - 0.1 * slope, -2.0 * rise * lag])
+    assert radius.order.size == pytest.approx(lag, rel=1e-6)
+    assert radius.curvature == pytest.approx(0.1 * slope / bend, rel=0.02)
+    assert radius.size == pytest.approx(roots.max(), rel=0.02)  # 400 sizes are tried
+
+
 def bowl():
     """x'' = -sin x + u: one mode, no events."""
     mode = hc.Mode(

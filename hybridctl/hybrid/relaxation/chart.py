@@ -181,24 +181,16 @@ class Curved:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """The chart of an affine reset between flat guards, known everywhere from one point."""
+    """The chart of an affine reset between flat guards, known everywhere from that at (0, 0)."""
 
     origin: Local
-    time: float
-    point: Array
     affine = True
-
-    @cached_property
-    def _offsets(self) -> tuple[float, Array]:
-        o = self.origin
-        gap = o.gap - float(o.slope @ self.point) - o.rate * self.time
-        return gap, o.landed - o.matrix @ self.point - o.drift * self.time
 
     def at(self, t: float, x: Array, u: Array) -> Local:
         """The chart at (t, x)."""
-        o, (gap, landed) = self.origin, self._offsets
-        g = gap + float(o.slope @ x) + o.rate * t
-        return o._replace(gap=g, landed=landed + o.matrix @ x + o.drift * t)
+        o = self.origin
+        g = o.gap + float(o.slope @ x) + o.rate * t
+        return o._replace(gap=g, landed=o.landed + o.matrix @ x + o.drift * t)
 
 
 Chart: TypeAlias = Curved | Affine
@@ -226,8 +218,7 @@ def chart(
                 f"its rank changes, so that no auxiliary state makes up for it at x = {x.tolist()}"
             )
     if all(_alike(locals_[0], other) for other in locals_[1:]):
-        t, x, _ = points[0]
-        return Affine(locals_[0], t, x), basis
+        return Affine(curved.at(0.0, np.zeros(guard.mode.space.nx), points[0][2])), basis
     return curved, basis
 
 

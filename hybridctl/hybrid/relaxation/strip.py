@@ -150,7 +150,7 @@ class Strip:
         x = y[: self.n]
         local = self.chart.at(t, x, u)
         slope = blend(-local.gap / self.epsilon)[1]
-        if held or self.border is None or slope == 0.0:
+        if held or self.border is None:
             return Pace()
         change = self._pulled(local, False, t, y, u) - self._own(t, x, u)
         rate = slope / self.epsilon * float(local.slope @ change[: self.n])
