@@ -36,6 +36,7 @@ from hybridctl.hybrid.model import (
     JumpTerms,
     ModeModel,
     ResetModel,
+    StepAhead,
     StepTransition,
     WholeStep,
 )
@@ -147,24 +148,23 @@ class CompiledMode(ModeModel):
             partial(_matrices, MappedFunction(*self._varied_made)),
         )
 
-    def step(
-        self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
-    ) -> WholeStep | None:
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
         """The step under a held input, or in a vector space a feedback; None where not sound."""
         if not self.compiled:
             return None
+        t, x, *numbers = ahead
         if isinstance(law, HeldInput):
-            sound, error, states, guards, bounds = self._step((t, h, rtol, atol), x, law.value)
+            sound, error, states, guards, bounds = self._step((t, *numbers), x, law.value)
             inputs = law.at_nodes
         elif isinstance(law, LinearFeedback):
-            offsets, gains = law.along(t + h * _INPUTS)
+            offsets, gains = law.along(t + ahead.h * _INPUTS)
             limits = _UNLIMITED if law.limits is None else law.limits
             columns = (
                 offsets.ravel(),
                 gains.ravel(),
                 *np.broadcast_to(limits, (2, offsets.shape[1])),
             )
-            sound, error, states, fed, guards, bounds = self._fed((t, h, rtol, atol), x, *columns)
+            sound, error, states, fed, guards, bounds = self._fed((t, *numbers), x, *columns)
             inputs = fed.copy()
         else:
             return None
@@ -173,19 +173,13 @@ class CompiledMode(ModeModel):
         return WholeStep(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
 
     def transition(
-        self,
-        t: float,
-        x: Array,
-        u: Array,
-        h: float,
-        rtol: float,
-        atol: float,
-        noise: Diffusion | None = None,
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """A step with its derivative, and noise; their entries count for the error too."""
         if not self.compiled:
             return None
-        at = (t, h, rtol, atol), x, u
+        t, x, *numbers = ahead
+        at = (t, *numbers), x, u
         if noise is None:
             sound, error, end, columns = self._varied(*at)
             more: list[Array] = []

@@ -16,6 +16,7 @@ from hybridctl import symbolic
 from hybridctl.hybrid.flow import METHODS, Flow, Integrator
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
+from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.series import NODES
 from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
 from hybridctl.hybrid.system import MappedSystem
@@ -161,10 +162,10 @@ def test_a_step_that_an_event_cuts_ends_on_it():
 def test_transition_matrices_are_central_differences_of_the_step():
     mode = pendulum().mode("swing")
     t, x, h, eps = 0.4, np.array([0.7, -0.3]), 0.2, 1e-5
-    moved = mode.transition(t, x, U, h, 1e-9, 1e-9)
+    moved = mode.transition(StepAhead(t, x, h, 1e-9, 1e-9), U)
 
     def end(x):
-        return mode.step(t, x, HeldInput(U), h, 1e-9, 1e-9).states[-1]
+        return mode.step(StepAhead(t, x, h, 1e-9, 1e-9), HeldInput(U)).states[-1]
 
     columns = [(end(x + d) - end(x - d)) / (2.0 * eps) for d in eps * np.eye(2)]
     # truncation eps^2, rounding 1e-16 / eps
@@ -208,7 +209,7 @@ def test_what_needs_more_than_a_held_input_takes_the_generic_step():
     other = hc.HybridSystem(system.mode, lambda key: replace(ways, guards=moved)).mode("swing")
     assert DrivenMode(other, held).whole_law is None
     at = 0.2, np.array([0.3, 0.1])
-    assert other.step(*at, held, 0.01, 1e-9, 1e-9) is None
+    assert other.step(StepAhead(*at, 0.01, 1e-9, 1e-9), held) is None
     np.testing.assert_array_equal(other.guards(*at, U), mode.guards(*at, U) + 1.0)
 
 
@@ -218,7 +219,7 @@ def test_what_is_too_large_has_no_compiled_step():
         field = ca.vertcat(x[1], sum(ca.sin(k * x[0]) for k in range(count)))
         mode = symbolic.hybrid_system([symbolic.Mode("m", x, field)], []).mode("m")
         assert mode.compiled == compiled
-        step = mode.step(0.0, np.zeros(2), HeldInput(np.zeros(0)), 1e-3, 1e-9, 1e-9)
+        step = mode.step(StepAhead(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9), HeldInput(np.zeros(0)))
         assert (step is not None) == compiled
 
 
@@ -230,7 +231,7 @@ def test_systems_of_expressions_pickle():
     assert [e.time for e in after.events] == [e.time for e in before.events]
     np.testing.assert_array_equal(after.final_state, before.final_state)
     mode = read.mode("swing")
-    assert mode.step(0.0, np.zeros(2), HeldInput(U), 1e-3, 1e-9, 1e-9) is not None
+    assert mode.step(StepAhead(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9), HeldInput(U)) is not None
     matrices = [hc.linearize(s, before).state_transition for s in (system, read)]
     np.testing.assert_array_equal(*matrices)
 
@@ -274,7 +275,7 @@ def test_a_law_may_simulate_the_system_it_drives():
 
 def test_the_nodes_are_those_of_the_record():
     mode = pendulum().mode("swing")
-    taken = mode.step(0.0, np.array([1.0, 0.0]), HeldInput(U), 0.1, 1e-9, 1e-9)
+    taken = mode.step(StepAhead(0.0, np.array([1.0, 0.0]), 0.1, 1e-9, 1e-9), HeldInput(U))
     assert taken.states.shape == (len(NODES), 2)
     assert taken.guards.shape == (len(NODES), 2)
     assert taken.bounds.shape == (2,)

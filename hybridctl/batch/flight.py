@@ -15,6 +15,7 @@ from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
 from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
@@ -214,7 +215,7 @@ class Flight:
         sound, error, _, matrices = self._ground.many.varied(_scalars(t, h, *wanted), x, u)
         good = (sound[:, 0] > 0.0) & (error[:, 0] < 1.0)
         for k in np.flatnonzero(~good).tolist():
-            taken = self._ground.mode.step(t[k], x[k], HeldInput(u[k]), h[k], *wanted)
+            taken = self._ground.mode.step(StepAhead(t[k], x[k], h[k], *wanted), HeldInput(u[k]))
             self.odd[rows[k]] |= taken is None
             if taken is not None:
                 step = Step(t[k], t[k] + h[k], taken.states, taken.inputs)

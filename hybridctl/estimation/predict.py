@@ -24,7 +24,7 @@ from hybridctl.estimation.jumps import jumped
 from hybridctl.estimation.model import Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
-from hybridctl.hybrid.model import WholeStep
+from hybridctl.hybrid.model import StepAhead, WholeStep
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
@@ -92,7 +92,7 @@ def _in_one_step(
     h, u = end - e.time, law.value
     noise = model.diffusion(mode, e.time, e.mean, u)
     if noise is not None and not mode.paced:
-        moved = mode.transition(e.time, e.mean, u, h, model.rtol, model.atol, noise)
+        moved = mode.transition(StepAhead(e.time, e.mean, h, model.rtol, model.atol), u, noise)
         if moved is None or not moved.error < 1.0:
             return None
         assert moved.noise is not None
@@ -144,7 +144,7 @@ def _taken(
     model: Model, mode: ModeModel, e: Estimate, h: float, law: HeldInput
 ) -> WholeStep | None:
     """A whole step that is accurate, if there is one."""
-    taken = mode.step(e.time, e.mean, law, h, model.rtol, model.atol)
+    taken = mode.step(StepAhead(e.time, e.mean, h, model.rtol, model.atol), law)
     if taken is None or not taken.error < 1.0:
         return None
     if mode.paced:

@@ -28,6 +28,7 @@ from hybridctl.hybrid.model import (
     ResetBorder,
     ResetJacobian,
     ResetModel,
+    StepAhead,
     StepTransition,
     WholeStep,
 )
@@ -220,36 +221,28 @@ class MappedMode(ModeModel):
         """The pace."""
         return self.change.pace(point)
 
-    def step(
-        self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
-    ) -> WholeStep | None:
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
         """The step of the inner mode, where it is one of this mode."""
         c = self.change
         inner = c.law(law) if self.compiled else None
         if inner is None:
             return None
-        found = self.inner.step(c.time(t), x, inner, h, rtol, atol)
+        found = self.inner.step(ahead._replace(t=c.time(ahead.t)), inner)
         if found is None:
             return None
         guards, bounds = c.of_guards(found.guards), c.of_guards(found.bounds)
         return found._replace(inputs=c.inputs(found.inputs), guards=guards, bounds=bounds)
 
     def transition(
-        self,
-        t: float,
-        x: Array,
-        u: Array,
-        h: float,
-        rtol: float,
-        atol: float,
-        noise: Diffusion | None = None,
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """The transition of the inner mode, where it is one of this mode."""
         if not self.compiled:
             return None
         c = self.change
         more = None if noise is None else c.diffusion(noise)
-        found = self.inner.transition(c.time(t), x, c.input(u, x), h, rtol, atol, more)
+        inner = ahead._replace(t=c.time(ahead.t))
+        found = self.inner.transition(inner, c.input(u, ahead.x), more)
         if found is None or found.bounds is None:
             return found
         return found._replace(bounds=c.of_guards(found.bounds))

@@ -76,6 +76,16 @@ class Pace(NamedTuple):
     relaxation: float = math.inf
 
 
+class StepAhead(NamedTuple):
+    """A step to be taken: from x (nx,) at t over h s, to these tolerances of every entry."""
+
+    t: float
+    x: Array
+    h: float
+    rtol: float
+    atol: float
+
+
 class WholeStep(NamedTuple):
     """A step taken at once: its error in units of the tolerance, and values at its nodes.
 
@@ -329,24 +339,15 @@ class ModeModel(ABC):
 
     # Along a step, and across an event
 
-    def step(
-        self, t: float, x: Array, law: InputLaw, h: float, rtol: float, atol: float
-    ) -> WholeStep | None:
-        """The step of DOP853 of length h from (t, x) at once, None where there is none.
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+        """The step of DOP853 at once, None where there is none.
 
         It goes through coordinates, normalised where field and guards are evaluated.
         """
         return None
 
     def transition(
-        self,
-        t: float,
-        x: Array,
-        u: Array,
-        h: float,
-        rtol: float,
-        atol: float,
-        noise: Diffusion | None = None,
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """A step with its derivative, and noise; their entries count for the error too."""
         return None

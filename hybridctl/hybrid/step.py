@@ -24,7 +24,7 @@ from numpy.exceptions import ComplexWarning
 from hybridctl.checks import Array, floats
 from hybridctl.errors import IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.model import ModeModel, Point
+from hybridctl.hybrid.model import ModeModel, Point, StepAhead
 from hybridctl.hybrid.series import FRACTIONS, NODES, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.hybrid.tolerances import FARTHEST, OFF
@@ -370,8 +370,8 @@ class CompiledFormula:
 
     def _to(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
         """The error of a step from (start, x), and the step; None where it does not hold."""
-        mode, more = self._motion.mode, (end - start, self._rtol, self._atol)
-        found = mode.step(start, x, self._law, *more)
+        ahead = StepAhead(start, x, end - start, self._rtol, self._atol)
+        found = self._motion.mode.step(ahead, self._law)
         if found is None:
             return math.inf, None
         return found.error, Step(start, end, found.states, found.inputs, found.guards, found.bounds)

@@ -16,6 +16,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Mode, ModeModel
+from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -125,7 +126,7 @@ def _by_steps(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> tuple[floa
         x, u, h = _AT_START @ states, inputs[0], end - t
         shortest = _STIFF * h
         while t < end:
-            moved = mode.transition(t, x, u, min(h, end - t), rtol, atol)
+            moved = mode.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u)
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:

@@ -14,6 +14,7 @@ from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import StatePrediction, extend, predict
 from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.model import StepAhead
 
 H = 0.02
 
@@ -47,8 +48,10 @@ def test_compiled_and_by_panels_a_step_is_the_same(density):
         noise = Noise(density)
     x, u, p = np.array([0.0, 0.5, 0.3, 1.0, 0.2, -2.0]), np.array([0.3, 0.1, -0.2]), np.eye(6)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
-    moved = mode.transition(0.0, x, u, H, 1e-10, 1e-10, kf.model.diffusion(mode, 0.0, x, u))
-    taken = mode.step(0.0, x, HeldInput(u), H, 1e-10, 1e-10)
+    moved = mode.transition(
+        StepAhead(0.0, x, H, 1e-10, 1e-10), u, kf.model.diffusion(mode, 0.0, x, u)
+    )
+    taken = mode.step(StepAhead(0.0, x, H, 1e-10, 1e-10), HeldInput(u))
     flow = step_transition(mode, 0.0, H, taken.states, u, noise, p, 1e-10)
     np.testing.assert_allclose(moved.state, taken.states[-1], atol=1e-14)
     np.testing.assert_allclose(moved.matrix, flow.state, atol=1e-12)

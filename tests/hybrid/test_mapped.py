@@ -21,6 +21,7 @@ from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.mode import FieldJacobian, Held, JumpPoint, Pace, ResetJacobian
+from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.relaxation.sliding import Filippov
 from hybridctl.hybrid.relaxation.strip import Strips
 from hybridctl.hybrid.system import MappedSystem
@@ -316,15 +317,15 @@ def test_whole_steps_are_those_of_the_inner_mode_or_none(kind, wrap):
     mode, more = w.system.mode(key), (1e-3, 1e-9, 1e-9)
     assert mode.compiled == (inner.compiled and w.steps)
     found, expected = (
-        m.step(t, y, HeldInput(v), *more)
+        m.step(StepAhead(t, y, *more), HeldInput(v))
         for m, t, y, v in ((mode, w.t, w.x, w.u), (inner, T, x, u))
     )
-    moved = mode.transition(w.t, w.x, w.u, *more)
+    moved = mode.transition(StepAhead(w.t, w.x, *more), w.u)
     if not mode.compiled:
         assert found is None
         assert moved is None
         return
-    np.testing.assert_array_equal(moved.matrix, inner.transition(T, x, u, *more).matrix)
+    np.testing.assert_array_equal(moved.matrix, inner.transition(StepAhead(T, x, *more), u).matrix)
     if expected is None:  # of a flow in closed form
         assert found is None
         return

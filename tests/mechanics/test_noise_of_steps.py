@@ -12,6 +12,7 @@ from hybridctl.estimation.covariance import transition
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import Diffusion
+from hybridctl.hybrid.model import StepAhead
 
 OPEN = ("open",)
 SPAN = (0.0, 0.05)
@@ -23,7 +24,8 @@ def gathered(mode, arc, noise, steps):
     total, covariance = np.eye(mode.space.ndx), np.zeros((mode.space.ndx,) * 2)
     times = np.linspace(arc.start, arc.end, steps + 1)
     for t, end in pairwise(times):
-        moved = mode.transition(t, *arc.state_and_input(t), end - t, 1e-9, 1e-9, noise)
+        x, u = arc.state_and_input(t)
+        moved = mode.transition(StepAhead(t, x, end - t, 1e-9, 1e-9), u, noise)
         assert moved.error < 1.0
         total = moved.matrix @ total
         covariance = moved.matrix @ covariance @ moved.matrix.T + moved.noise

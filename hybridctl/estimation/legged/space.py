@@ -64,6 +64,7 @@ from hybridctl.hybrid.model import (
     ModeKey,
     ModeModel,
     Point,
+    StepAhead,
     StepTransition,
 )
 
@@ -259,20 +260,13 @@ class Strapdown(ModeModel):
         return result
 
     def transition(
-        self,
-        t: float,
-        x: Array,
-        u: Array,
-        h: float,
-        rtol: float,
-        atol: float,
-        noise: Diffusion | None = None,
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition:
         """The flow under a held input in closed form.
 
         Noise of each foot has no preferred direction, and none comes through the input.
         """
-        space = self.space
+        space, x, h = self.space, ahead.x, ahead.h
         omega, force = u[RATE] - x[10:13], u[FORCE] - x[13:16]
         spun = gammas(omega * h)
         turn = matrix(x[:4])

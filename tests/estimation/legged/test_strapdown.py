@@ -11,6 +11,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
+from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.system import MappedSystem
 
 KEYS = [("open", "open"), ("stick", "open"), ("stick", "stick")]
@@ -45,10 +46,10 @@ def test_its_transition_is_its_derivative(h):
     key = ("stick", "stick")
     x, u = state(base, key, np.random.default_rng(1))
     mode = system.mode(key)
-    end = mode.transition(0.0, x, u, h, 1e-9, 1e-9)
+    end = mode.transition(StepAhead(0.0, x, h, 1e-9, 1e-9), u)
 
     def moved(e):
-        after = mode.transition(0.0, mode.space.integrate(x, e), u, h, 1e-9, 1e-9).state
+        after = mode.transition(StepAhead(0.0, mode.space.integrate(x, e), h, 1e-9, 1e-9), u).state
         return mode.space.difference(end.state, after)
 
     assert_derivative(moved, end.matrix)
@@ -70,9 +71,9 @@ def test_noise_of_half_a_step_and_the_other_half_is_that_of_the_whole():
     x, u = state(base, key, np.random.default_rng(3))
     mode = system.mode(key)
     q = Noise(base.density, of_input=True).held(mode, 0.0, x, u)
-    whole = mode.transition(0.0, x, u, H, 1e-9, 1e-9, q)
-    half = mode.transition(0.0, x, u, 0.5 * H, 1e-9, 1e-9, q)
-    other = mode.transition(0.0, half.state, u, 0.5 * H, 1e-9, 1e-9, q)
+    whole = mode.transition(StepAhead(0.0, x, H, 1e-9, 1e-9), u, q)
+    half = mode.transition(StepAhead(0.0, x, 0.5 * H, 1e-9, 1e-9), u, q)
+    other = mode.transition(StepAhead(0.0, half.state, 0.5 * H, 1e-9, 1e-9), u, q)
     noise = other.matrix @ half.noise @ other.matrix.T + other.noise
     np.testing.assert_allclose(noise, whole.noise, rtol=0.0, atol=1e-13 * np.abs(noise).max())
     np.testing.assert_allclose(other.matrix @ half.matrix, whole.matrix, atol=1e-13)
