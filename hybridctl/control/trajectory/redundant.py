@@ -1,4 +1,4 @@
-r"""Conditions that others imply: an equation too many keeps a search from its end.
+r"""Equations that others imply: one too many keeps a search from its end.
 
 A mode holds some velocities at zero, so that rest at the end is more equations than there are
 unknowns; at an optimum their gradients then depend on each other, and multipliers have no values.
@@ -39,13 +39,9 @@ def independent(task: Task, guess: Guess) -> tuple[Task, tuple[str, ...]]:
     mode = task.mode_after(last) or task.phases[last].mode
     given = [block.values for block in boundary(task, *ends)] + [held_at(task, last, mode, ends[1])]
     wanted = [c.value(*ends, y[-1]) - c.lower for c in equations]
-    rows = ca.densify(ca.vertcat(*(row for row in (*given, *wanted) if row.numel())))
-    f = ca.Function("rows", [y], [rows, ca.densify(ca.jacobian(rows, y))])
     length = sum(0.5 * sum(phase.duration) for phase in task.phases)
-    gradients = _where_met(f, np.concatenate([guess(0, 0.0), guess(last, 1.0), [length]]))
-    if gradients is None:
-        return task, ()
-    implied = [equations[i] for i in _implied(gradients, len(equations))]
+    near = np.concatenate([guess(0, 0.0), guess(last, 1.0), [length]])
+    implied = [equations[i] for i in _implied(y, given, wanted, near)]
     kept = [c for c in task.conditions if c not in implied]
     return replace(task, conditions=kept), tuple(c.name for c in implied)
 
@@ -61,19 +57,20 @@ def implied_guards(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:
         if len(names) > 1:
             mode, known = mode_on(task, k, contact_modes(phase.mode)), guard_names(task, k)
             guards = [mode.guards[known.index(name)] for name in names]
-            held = held_at(task, k, phase.mode, mode.x)
-            rows = ca.densify(ca.vertcat(*(r for r in (held, *guards) if r.numel())))
-            f = ca.Function("rows", [mode.x], [rows, ca.densify(ca.jacobian(rows, mode.x))])
-            gradients = _where_met(f, guess(k, 1.0))
-            if gradients is not None:
-                found |= {(k, names[i]) for i in _implied(gradients, len(names))}
+            held = [held_at(task, k, phase.mode, mode.x)]
+            found |= {(k, names[i]) for i in _implied(mode.x, held, guards, guess(k, 1.0))}
     return frozenset(found)
 
 
-def _implied(gradients: Array, last: int) -> list[int]:
-    """Which of the last rows are in the span of those before them."""
-    first = len(gradients) - last
-    span, found = _span(gradients[:first]), []
+def _implied(y: Any, given: list[Any], wanted: list[Any], near: Array) -> list[int]:
+    """Which equations are implied by what is given and those before, where all hold near a y."""
+    rows = ca.densify(ca.vertcat(*(row for row in (*given, *wanted) if row.numel())))
+    f = ca.Function("rows", [y], [rows, ca.densify(ca.jacobian(rows, y))])
+    gradients = _where_met(f, near)
+    if gradients is None:
+        return []
+    first, found = len(gradients) - len(wanted), list[int]()
+    span = _span(gradients[:first])
     for i, gradient in enumerate(gradients[first:]):
         across = gradient - span.T @ (span @ gradient)
         if np.linalg.norm(across) <= _IMPLIED * max(float(np.linalg.norm(gradient)), _IMPLIED):
