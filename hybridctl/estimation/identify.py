@@ -193,7 +193,7 @@ def _point(values: Array, scores: Sequence[RecordScore]) -> LikelihoodPoint:
     return LikelihoodPoint(
         values,
         np.where(done, each, each[done].min()),
-        sum(len(score.nis) for score in scores),
+        sum(score.accepted for score in scores),
         sum(score.rejected for score in scores),
         int((~done).sum()),
         sum(score.lost for score in scores),

@@ -1,4 +1,4 @@
-r"""Noise levels by maximum likelihood on records, and how they do on others.
+r"""Noise levels by maximum likelihood on records.
 
 .. math:: \max_\theta \sum_r \sum_k \log p(z_{r,k} \mid z_{r,1..k-1};\, \theta), \qquad
           \theta = (\text{levels}) > 0,
@@ -22,7 +22,6 @@ from scipy.stats import chi2
 from hybridctl.checks import Array, array, count, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.judgement import Consistency, band
 from hybridctl.estimation.likelihood_quadratic import maximise
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
@@ -44,47 +43,25 @@ MakeFilter = Callable[[Array], FilterRuns]
 class RecordScore(NamedTuple):
     """What a filter makes of one record.
 
-    nis, dimensions: of the accepted values. rejected: how many were not. lost: how often the filter
-    believed what it had rejected.
+    accepted, rejected: how many values passed the gate, and how many did not. lost: how often the
+    filter believed what it had rejected.
     """
 
     log_likelihood: float
-    nis: tuple[float, ...] = ()
-    dimensions: tuple[int, ...] = ()
+    accepted: int = 0
     rejected: int = 0
     lost: int = 0
 
     @classmethod
     def of(cls, result: FilterResult, record: Record) -> RecordScore:
         """The score of a filter's result on a record; -inf where its numbers are not finite."""
-        taken = [i for i in result.innovations if i.accepted]
         total = float(log_likelihoods(result, record).sum())
         return cls(
             total if np.isfinite(total) else -np.inf,
-            tuple(i.nis for i in taken),
-            tuple(i.dimension for i in taken),
+            sum(i.accepted for i in result.innovations),
             len(result.rejected),
             sum(step.reopened for step in result.steps),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class FilterEvaluation:
-    """What a filter makes of several records: each one's log-likelihood (n,), NIS and its band.
-
-    failed: how many could not be filtered; their log-likelihood is -inf. nis: None if no value was
-    accepted.
-    """
-
-    log_likelihoods: Array
-    nis: Consistency | None
-    rejected: int
-    failed: int
-
-    @property
-    def log_likelihood(self) -> float:
-        """The sum of the log-likelihoods of all records."""
-        return float(self.log_likelihoods.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,18 +112,25 @@ def fit_noise(
         raise InputError(
             f"bounds must be positive and hold start {first.tolist()}, got {limits.tolist()}"
         )
+    if not len(records) or len(initials) not in (1, len(records)):
+        raise InputError(
+            f"records must have one entry at least, and initials one for each or one for all, got "
+            f"{len(records)} and {len(initials)}"
+        )
     number("tolerance", tolerance, above=0.0)
     count("max_evaluations", max_evaluations)
+    starts = list(initials) * (len(records) if len(initials) == 1 else 1)
+    mapped = map if executor is None else executor.map
 
-    def log_likelihoods(logarithms: Array) -> Array:
+    def totals(logarithms: Array) -> Array:
         levels = np.exp(logarithms)
-        found = evaluate(make_filter, levels, records, initials, executor=executor)
+        found = np.array(list(mapped(partial(_total, make_filter, levels), records, starts)))
         if progress is not None:
-            progress(levels, found.log_likelihood)
-        return found.log_likelihoods
+            progress(levels, float(found.sum()))
+        return found
 
     found = maximise(
-        log_likelihoods, np.log(first), np.log(limits), np.full(len(first), _STEP),
+        totals, np.log(first), np.log(limits), np.full(len(first), _STEP),
         tolerance=tolerance, max_evaluations=max_evaluations,
     )  # fmt: skip
     return NoiseFit(
@@ -158,45 +142,12 @@ def fit_noise(
     )
 
 
-def evaluate(
-    make_filter: MakeFilter,
-    levels: ArrayLike,
-    records: Sequence[Record],
-    initials: Sequence[Estimate],
-    *,
-    level: float = 0.99,
-    executor: Executor | None = None,
-) -> FilterEvaluation:
-    """How likely records are, and whether the filter deserves its covariance, at given levels.
-
-    For records that the levels were not fitted to. level: probability of the band of NIS.
-    """
-    if not len(records) or len(initials) not in (1, len(records)):
-        raise InputError(
-            f"records must have one entry at least, and initials one for each or one for all, got "
-            f"{len(records)} and {len(initials)}"
-        )
-    starts = list(initials) * (len(records) if len(initials) == 1 else 1)
-    work = partial(_score, make_filter, vector("levels", levels))
-    mapped = map(work, records, starts) if executor is None else executor.map(work, records, starts)
-    scores = list(mapped)
-    squares = [v for score in scores for v in score.nis]
-    sizes = [d for score in scores for d in score.dimensions]
-    return FilterEvaluation(
-        np.array([score.log_likelihood for score in scores]),
-        band(squares, sizes, level=level) if squares else None,
-        sum(score.rejected for score in scores),
-        sum(not np.isfinite(score.log_likelihood) for score in scores),
-    )
-
-
-def _score(
-    make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate
-) -> RecordScore:
+def _total(make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate) -> float:
+    """The log-likelihood of a record, -inf where a filter cannot go on."""
     try:
-        return RecordScore.of(make_filter(levels).run(record, initial), record)
+        return RecordScore.of(make_filter(levels).run(record, initial), record).log_likelihood
     except (SimulationError, np.linalg.LinAlgError):
-        return RecordScore(-np.inf)
+        return -np.inf
 
 
 def log_likelihoods(result: FilterResult, record: Record) -> Array:
