@@ -72,7 +72,8 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
     Any other system: see `hybrid.relaxation.relax`, which gives a `Relaxed`.
 
     Raises `InputError` for robots without expressions, with coordinates that are not added, such as
-    quaternions, and for more than eight contacts, and what `hybrid.relaxation.relax` raises.
+    quaternions, for tangential restitution and more than eight contacts, and what
+    `hybrid.relaxation.relax` raises.
     """
     if not isinstance(system, ContactSystem):
         return strips.relax(system, epsilon)
@@ -83,6 +84,12 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
             f"system must have expressions, as many coordinates as velocities and at most {_MOST} "
             f"contacts to be relaxed, got {system!r}"
         )
+    for contact in contacts:
+        if contact.tangential_restitution:
+            raise InputError(
+                f"tangential_restitution of contact {contact.name!r} must be 0 to be relaxed, as "
+                f"strips rub against sliding alone, got {contact.tangential_restitution}"
+            )
     ground = _Ground(system, width)
     modes, transitions = [], []
     for key in product((OPEN, STRIP), repeat=len(contacts)):

@@ -103,6 +103,7 @@ class ContactEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restitution: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     restitution_threshold: NotNegative = 0.0
     radius: NotNegative = 0.0
+    tangential_restitution: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
 class JointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,6 +269,7 @@ class RobotFile:
                 entry.static_friction,
                 entry.restitution_threshold,
                 entry.radius,
+                entry.tangential_restitution,
             )
             for each, surface in zip(names, surfaces, strict=True)
         ]

@@ -26,7 +26,8 @@ class Contact(ByValue):
     is Newton's coefficient e in [0, 1]: 0 plastic, 1 elastic; an approach slower than
     `restitution_threshold` (m/s) does not rebound, so that bounces end. `friction` is Coulomb's
     kinetic coefficient, for sliding and impacts; `static_friction` the one a sticking contact holds
-    to, at least as large and by default equal.
+    to, at least as large and by default equal. `tangential_restitution` in [0, 1] is the part of
+    the sliding velocity that an impact reverses as far as friction can; see `impact`.
 
     Contacts of equal values are equal. Raises `InputError` for values out of range, for what is no
     surface, and for a body that would touch itself.
@@ -42,6 +43,7 @@ class Contact(ByValue):
     static_friction: float | None = None
     restitution_threshold: float = 0.0
     radius: float = 0.0
+    tangential_restitution: float = 0.0
 
     def __post_init__(self) -> None:
         for what in ("name", "frame", "body"):
@@ -69,7 +71,15 @@ class Contact(ByValue):
                 "restitution_threshold", self.restitution_threshold, at_least=0.0
             ),
             "radius": number("radius", self.radius, at_least=0.0),
+            "tangential_restitution": number(
+                "tangential_restitution", self.tangential_restitution, at_least=0.0, at_most=1.0
+            ),
         }
+        if checked["tangential_restitution"] and not friction:
+            raise InputError(
+                f"tangential_restitution of contact {self.name!r} must be 0 without "
+                f"friction, which reverses sliding velocities, got {self.tangential_restitution}"
+            )
         if checked["radius"] and isinstance(self.surface, Stairs | Terrain):
             kind = type(self.surface).__name__
             raise InputError(

@@ -101,12 +101,16 @@ class ContactDynamics:
         self.expected: frozenset[Modes] = frozenset()
         self.restitution = np.array([contact.restitution for contact in self.contacts])
         self.bounces = bool(self.restitution.any())
-        self._slowest_rebound = np.array([c.restitution_threshold for c in self.contacts])
         self.friction = np.array([contact.friction for contact in self.contacts])
         self.static_friction = np.array(
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         self.all = ContactSet(robot, self.contacts)
+        each = [self.contacts[i] for i in self.all.owner]
+        normal = np.arange(len(each)) < len(self.contacts)
+        tangential = [contact.tangential_restitution for contact in each]
+        self._rebound = np.where(normal, [contact.restitution for contact in each], tangential)
+        self._slowest_rebound = np.array([contact.restitution_threshold for contact in each])
         self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
         self._in_space = all(len(tangents) == 2 for tangents in self.all.tangents)
         self._phases: dict[Modes, ContactPhase] = {}
@@ -170,16 +174,14 @@ class ContactDynamics:
 
     # Restitution
 
-    def rebounds(self, contacts: Sequence[int], rates: Array) -> NDArray[np.bool_]:
-        """Which contacts (k,) do not approach too slowly to rebound, at normal rates (k,)."""
-        least = self._slowest_rebound[contacts]
-        return np.asarray((rates > 0.0) | (-rates > least) | (least == 0.0))
+    def rebounds(self, rates: Array) -> NDArray[np.bool_]:
+        """Rows (r,) of contacts that do not approach too slowly to rebound, at rates (r,)."""
+        normal, least = rates[self.all.owner], self._slowest_rebound
+        return np.asarray((normal > 0.0) | (-normal > least) | (least == 0.0))
 
-    def restitution_at(self, contacts: Sequence[int], rates: Array) -> Array:
-        """e of some contacts (k,) that hit with normal rates (k,), 0 for those too slow."""
-        if not self.bounces:
-            return np.zeros(len(contacts))
-        return np.asarray(self.restitution[contacts] * self.rebounds(contacts, rates))
+    def restitution_at(self, rates: Array) -> Array:
+        """Coefficients of all rows (r,) that hit with rates (r,), 0 of contacts too slow."""
+        return np.asarray(self._rebound * self.rebounds(rates))
 
     # Modes
 

@@ -1,10 +1,19 @@
 r"""Impacts with Newton restitution and Coulomb friction, and their derivatives.
 
 .. math:: M (v^+ - v^-) = J_n^T \Lambda_n + J_t^T \Lambda_t, \qquad
-          0 \le v_n^+ + e v_n^- \perp \Lambda_n \ge 0, \qquad |\Lambda_t| \le \mu \Lambda_n,
+          0 \le \xi_n \perp \Lambda_n \ge 0, \qquad |\Lambda_t| \le \mu \Lambda_n,
 
-with friction against v_t^+, [RS] (2.25)-(2.28). The kinetic coefficient is used. Newton's rule
-with friction can gain energy when e > 0; `energy_loss` tells.
+with :math:`\xi = J v^+ + E J v^-`, E diagonal with e of normals and the tangential restitution of
+tangents, 0 by default, and friction against :math:`\xi_t`: [RS] (2.25)-(2.28), and J. J. Moreau,
+*Unilateral contact and dry friction in finite freedom dynamics* (1988). What sticks leaves with
+:math:`v_t^+ = -e_t v_t^-`. The kinetic coefficient is used. With :math:`G = J M^{-1} J^T` and
+:math:`D = (1 + E)^{-1} (1 - E)` the impact loses
+
+.. math:: \tfrac12 \Lambda^T D G \Lambda
+          + \sum_i \frac{\mu_i \Lambda_{n i} |\xi_{t i}|}{1 + e_{t i}},
+
+which is not negative where all coefficients are equal, or D G + G D is semidefinite, as for a
+single ball. Otherwise, as by Newton's rule with friction, it can gain energy; `energy_loss` tells.
 
 Strong friction, and redundant contacts that slide, leave several velocities that obey the law.
 Every result says whether that is excluded. Where it is not, `on_several` of the dynamics chooses:
@@ -43,7 +52,8 @@ class ImpactResult:
     to their scale; energy_loss: kinetic energy lost in J. uniqueness: whether it is proven or
     disproven that no other velocity obeys the law, or not established; up to 64 sets of contact
     states it is one of the first two. Impulses of redundant contacts need not be unique for that.
-    terms: those of the equations of motion at (q, v-), from which derivatives go on.
+    restitution: E (r,) of all rows. terms: those of the equations of motion at (q, v-), from which
+    derivatives go on.
     """
 
     velocity_after: Array
@@ -56,7 +66,14 @@ class ImpactResult:
     law_residual: float
     energy_loss: float
     uniqueness: Uniqueness
+    restitution: Array = field(repr=False)
     terms: TermValues = field(repr=False)
+
+    @property
+    def law_rates(self) -> Array:
+        """xi = J v+ + E J v- (r,), of which the law speaks."""
+        terms = self.terms
+        return np.asarray(terms.jacobian @ self.velocity_after + self.restitution * terms.rates)
 
 
 @dataclass(frozen=True)
@@ -104,12 +121,11 @@ def impact_of(
     phase = dynamics.phase(touching)
     mass, rows = terms.mass, terms.jacobian[phase.all_rows]
     k, closed = len(phase.closed), list(phase.closed)
-    free = terms.rates[phase.all_rows]
-    approach = free[:k].copy()
-    rebound = -approach * dynamics.restitution_at(closed, approach)
+    restitution = dynamics.restitution_at(terms.rates)
     if plastic:
-        rebound[[plastic is True or i in plastic for i in closed]] = 0.0
-    free[:k] -= rebound
+        restitution[[plastic is True or i in plastic for i in dynamics.all.owner]] = 0.0
+    rebound = -(restitution * terms.rates)[phase.all_rows]
+    free = terms.rates[phase.all_rows] - rebound
     friction = dynamics.friction[closed]
     system = KKT(mass, rows.T, rows)
     size = float((np.abs(rows) @ np.abs(v)).max())
@@ -127,7 +143,7 @@ def impact_of(
     rates, bounces = (rows @ after).tolist(), rebound.tolist()
     for j, (i, state) in enumerate(zip(closed, solution.modes, strict=True)):
         states[i] = state
-        slip = [0.0 if state == STICK else rates[r] for r in phase.tangents[j].tolist()]
+        slip = [(bounces if state == STICK else rates)[r] for r in phase.tangents[j].tolist()]
         modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
     result = ImpactResult(
         after,
@@ -140,6 +156,7 @@ def impact_of(
         solution.residual,
         float(-0.5 * momentum @ (after + v)),
         solution.uniqueness,
+        restitution,
         terms,
     )
     unsure = solution.uniqueness == "not established" and not solution.border
@@ -230,8 +247,8 @@ def impact_derivatives(
 
     states: by default those of the result; at a border (see `impact_pieces`) there are others.
     The equations of these states are differentiated. Friction of a contact that slides in a
-    surface turns with the velocity after the impact, which adds mu Lambda_n / |v_t+| J_t' (I -
-    s s') J_t to the mass matrix; at v_t+ = 0 that holds the perpendicular velocity at zero.
+    surface turns with xi_t, which adds mu Lambda_n / |xi_t| J_t' (I - s s') J_t to the mass matrix;
+    at xi_t = 0 that holds its perpendicular part at zero.
     """
     nv, count = dynamics.robot.nv, len(dynamics.contacts)
     states = result.states if states is None else states
@@ -241,28 +258,22 @@ def impact_derivatives(
     if phase.closed:
         closed, size = list(phase.closed), len(dynamics.all.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
-        forces = row_values(phase, result)
-        eq = states_linearised(phase, mass, rows, result.velocity_after, forces)
-        e = np.zeros(len(rows))
-        e[: len(closed)] = dynamics.restitution_at(closed, result.terms.rates[closed])
+        forces, e = row_values(phase, result), result.restitution[phase.all_rows, None]
+        eq = states_linearised(phase, result)
         change = result.velocity_after - v
         d = dynamics.terms.impulse_derivatives(q, change, phase.scattered(forces, size))
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
         before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
-        after_q = change_q + before_q
-        turn_q = -eq.turning @ after_q
+        xi_z = np.hstack([change_q + before_q + e * before_q, e * rows])  # at fixed v+
         velocity_z, m_z = eq.system.solve(
-            np.hstack([rows.T @ turn_q - momentum_q, mass]),
-            -eq.select @ np.hstack([after_q + e[:, None] * before_q, e[:, None] * rows]),
+            np.hstack([-momentum_q, mass]) - rows.T @ eq.turning @ xi_z, -eq.select @ xi_z
         )
+        xi_z += rows @ velocity_z
         if eq.system.redundant:
-            rates_z = rows @ velocity_z
-            rates_z[:, :nv] += after_q
-            speeds = rows @ result.velocity_after
-            turns = -phase.turning(eq.directions, speeds, np.ones(len(closed))) @ rates_z
+            speeds = result.law_rates[phase.all_rows]
+            turns = -phase.turning(eq.directions, speeds, np.ones(len(closed))) @ xi_z
             m_z += _redundant_change(dynamics, phase, q, rows, eq, forces, turns)
-        rows_z = eq.mix @ m_z - eq.turning @ rows @ velocity_z
-        rows_z[:, :nv] += turn_q
+        rows_z = eq.mix @ m_z - eq.turning @ xi_z
         impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
     return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
 
@@ -281,15 +292,15 @@ class Linearised(NamedTuple):
     system: KKT
 
 
-def states_linearised(
-    phase: ContactPhase, mass: Array, rows: Array, after: Array, forces: Array
-) -> Linearised:
+def states_linearised(phase: ContactPhase, result: ImpactResult) -> Linearised:
     """The equations, linear in changes of velocity and impulses, at an impact's result."""
-    directions = _directions(phase, rows @ after, forces)
+    mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
+    rates, forces = result.law_rates[phase.all_rows], row_values(phase, result)
+    directions = _directions(phase, rates, forces)
     mix = phase.mix(directions)
-    turning = phase.turning(directions, rows @ after, forces)
+    turning = phase.turning(directions, rates, forces)
     select = np.eye(len(rows))[phase.constrained]
-    mix, select = _standing(phase, directions, rows @ after, mix, select)
+    mix, select = _standing(phase, directions, rates, mix, select)
     system = KKT(
         mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows, 1.0 / (mix**2).sum(axis=0)
     )
@@ -299,12 +310,10 @@ def states_linearised(
 def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     """Whether impulses of redundant contacts that slide can change together with the velocity."""
     phase = dynamics.phase(result.states)
-    rows = result.terms.jacobian[phase.all_rows]
-    forces = row_values(phase, result)
-    equations = states_linearised(phase, result.terms.mass, rows, result.velocity_after, forces)
+    equations = states_linearised(phase, result)
     if not equations.system.redundant:
         return False
-    push = rows.T @ equations.mix
+    push = result.terms.jacobian[phase.all_rows].T @ equations.mix
     change = push @ equations.system.indeterminate()
     return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
 
@@ -364,7 +373,7 @@ def _directions(phase: ContactPhase, rates: Array, forces: Array) -> dict[int, A
 def _standing(
     phase: ContactPhase, directions: dict[int, Array], rates: Array, mix: Array, select: Array
 ) -> tuple[Array, Array]:
-    """Constraints of contacts that begin to slide at v_t+ = 0: no velocity across s."""
+    """Constraints of contacts that begin to slide at xi_t = 0: none of it across s."""
     for slide in phase.spatial:
         if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
             s = directions[slide.contact]

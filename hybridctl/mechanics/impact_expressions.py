@@ -3,7 +3,7 @@ r"""Impacts of a contact system as CasADi expressions, for given modes after the
 .. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = -e\, C v^-,
 
 with the rows C and the mix E of what contacts do in the impact, as of modes in `mode_expressions`,
-and Newton's coefficient e of normals, zero for tangents. That these are what the impact law finds
+and coefficients e of normals and of tangents that stick. That these are what the impact law finds
 is for others to see to: impulses inside their cones, and contacts that let go with a rate that is
 not negative.
 """
@@ -51,8 +51,9 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
     push = by_mass(jacobian.T @ mix)
     held = jacobian[part.held, :]
     divide = gauss if part.slides else cholesky
-    rebound = [1.0 + contacts[i].restitution for i in part.closed]
-    rebound += [1.0] * (len(part.held) - len(rebound))
+    owners = [contacts[i] for i in members.owner[part.held]]
+    rebound = [1.0 + contact.restitution for contact in owners[: len(part.closed)]]
+    rebound += [1.0 + contact.tangential_restitution for contact in owners[len(part.closed) :]]
     impulses = -divide(held @ push)[0](ca.DM(rebound) * (held @ v))
     after = v + push @ impulses
     return ImpactMap(x, ca.vertcat(q, after), mix @ impulses, jacobian @ after)

@@ -72,7 +72,7 @@ def _alternatives(dynamics: ContactDynamics, result: ImpactResult, i: int) -> Mo
     if not dynamics.contacts[i].rough:
         return (OPEN, CLOSED)
     tangents = dynamics.all.tangents[i]
-    slip = (result.terms.jacobian @ result.velocity_after)[tangents]
+    slip = result.law_rates[tangents]
     friction = result.friction_impulses[i, : len(tangents)]
     moves = np.linalg.norm(slip) > STANDSTILL
     if moves:
@@ -95,17 +95,15 @@ def _slack(
     nothing = np.zeros(len(rows))
     before_q = dynamics.terms.impulse_derivatives(q, v, nothing).rates.copy()
     after_q = dynamics.terms.impulse_derivatives(q, result.velocity_after, nothing).rates
-    rates = rows @ result.velocity_after
     rates_z = np.hstack([after_q, np.zeros_like(after_q)]) + rows @ d.velocity_z
-    bounce_z = np.hstack([before_q, rows])
+    rates_z += result.restitution[:, None] * np.hstack([before_q, rows])
     normal_z, friction_z = d.impulses_z, d.friction_impulses_z
     slack, cones = [], []
     for i in result.border:
         state, mu, tangents = d.states[i], dynamics.friction[i], dynamics.all.tangents[i]
         pressed = result.impulses[i] > SEPARATION_SPEED * max(1.0, float(result.impulses.max()))
         if state == OPEN:
-            e = float(dynamics.restitution_at([i], result.terms.rates[[i]])[0])
-            slack.append(rates_z[i] + e * bounce_z[i])
+            slack.append(rates_z[i])
         elif not pressed:
             slack.append(normal_z[i])
         if state == STICK and pressed:
@@ -113,7 +111,7 @@ def _slack(
             slack.append(mu * normal_z[i] - direction @ friction_z[i])
         elif state == STICK:
             cones.append((float(mu), np.vstack([normal_z[i], friction_z[i]])))
-        elif state in SLIPS and np.linalg.norm(rates[tangents]) <= STANDSTILL:
+        elif state in SLIPS and np.linalg.norm(result.law_rates[tangents]) <= STANDSTILL:
             s = np.array([SLIPS[state]]) if len(tangents) == 1 else None
             if s is None:
                 against = -result.friction_impulses[i]

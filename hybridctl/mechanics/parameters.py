@@ -2,8 +2,8 @@ r"""Derivatives of a contact system by named parameters, at fixed state and inpu
 
 A parameter is named "KIND:OWNER", such as "friction:corner_1". By owner:
 
-- contact: "restitution"; "friction", the kinetic coefficient; "static_friction". Where both
-  coefficients are one, give both the same change.
+- contact: "restitution", "tangential_restitution"; "friction", the kinetic coefficient;
+  "static_friction". Where both of these are one, give both the same change.
 - joint of one degree of freedom: "stiffness", "damping", and "rest" of its spring.
 - link: "mass" in kg, "center_x", "center_y", "center_z" of the center of mass in m, and
   "inertia_xx", "inertia_xy", ... about that center in kg m^2, each while the others stay. They
@@ -18,7 +18,7 @@ regressor, so that in a mode
     C\, D_p a = 0,
 
 with lambda = E m: the equations of `dynamics` with another right-hand side. An impact obeys the
-same with v+ - v- for a, without gravity and springs, and C D_p v+ = -D_p(e) v_n-.
+same with v+ - v- for a, without gravity and springs, and C D_p v+ = -D_p(E) J v-.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.mechanics.tolerances import CONTRADICTED
 from hybridctl.sensitivity.augmentation import ParameterDerivatives
 
-_OF_CONTACT = ("restitution", "friction", "static_friction")
+_OF_CONTACT = ("restitution", "tangential_restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
 _AXES = "xyz"
 _ORDER = ("xx", "xy", "yy", "xz", "yz", "zz")
@@ -132,7 +132,8 @@ class _Columns:
         self._contacts = {kind: np.zeros((c, self.count)) for kind in _OF_CONTACT}
         for column, name in enumerate(names):
             self._add(dynamics, column, name)
-        self.restitution, self.friction, self.static_friction = self._contacts.values()
+        normal, tangential, self.friction, self.static_friction = self._contacts.values()
+        self.restitution = np.vstack([normal, tangential[dynamics.all.owner[c:]]])
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
         kind, colon, owner = str(name).partition(":")
@@ -235,22 +236,22 @@ def _velocity_after(
     dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, result: ImpactResult
 ) -> Array:
     """D_p v+ (nv, np) of an impact, while every contact does what it did."""
-    phase, after = dynamics.phase(result.states), result.velocity_after
+    phase = dynamics.phase(result.states)
     if not phase.closed:
         return np.zeros((len(v), columns.count))
     rows, impulses = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    equations = states_linearised(phase, result.terms.mass, rows, after, impulses)
+    equations = states_linearised(phase, result)
     own = np.zeros((len(rows), columns.count))
     changes = columns.friction_per_normal(phase, equations.directions)
     for slide, change in zip(phase.sliding, changes, strict=True):
         own[slide.rows] = change * impulses[slide.contact]
-    rebound = np.zeros_like(own)
-    closed = list(phase.closed)
-    approach = rows[: len(closed)] @ v
-    fast = dynamics.rebounds(closed, approach)
-    rebound[: len(closed)] = -columns.restitution[closed] * (fast * approach)[:, None]
-    lower = equations.select @ rebound
-    velocity, _ = equations.system.solve(rows.T @ own - columns.momentum(q, after - v), lower)
+    before = result.terms.rates
+    xi_p = columns.restitution * (dynamics.rebounds(before) * before)[:, None]
+    xi_p = xi_p[phase.all_rows]  # at fixed v+
+    lower = -equations.select @ xi_p
+    upper = rows.T @ (own - equations.turning @ xi_p)
+    upper -= columns.momentum(q, result.velocity_after - v)
+    velocity, _ = equations.system.solve(upper, lower)
     left = equations.select @ rows @ velocity - lower
     if np.abs(left).max() > CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(

@@ -26,7 +26,13 @@ from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.impact import ImpactResult
 from hybridctl.mechanics.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.selection import consistent
-from hybridctl.mechanics.tolerances import AT_LIMIT, DECELERATES, PROBE_SPEED, SAME_PIECE
+from hybridctl.mechanics.tolerances import (
+    AT_LIMIT,
+    DECELERATES,
+    PROBE_SPEED,
+    SAME_PIECE,
+    STANDSTILL,
+)
 from hybridctl.sensitivity.pieces import inside
 
 
@@ -65,7 +71,12 @@ def impact_border(
     if apart or np.abs(change - np.outer(push, distance)).max() > SAME_PIECE * size:
         raise InputError(_independent(names))
     states = slip.derivatives.states
-    moving = [i for i in result.border if modes[i] != OPEN]
+    rates = result.terms.jacobian @ result.velocity_after
+    moving = [
+        i
+        for i in result.border
+        if modes[i] != OPEN and np.linalg.norm(rates[dynamics.all.tangents[i]]) <= STANDSTILL
+    ]
     brief = tuple(states[i] if i in moving else mode for i, mode in enumerate(modes))
     if brief != modes:
         push = _left(dynamics, q, result, u, brief, modes, push)

@@ -7,7 +7,7 @@ through accumulating ones without looking for them:
     q_m &= q \oplus \tfrac h2 v, \qquad
     M (v^+ - v) = h (S u - h_{bias}) + J_n^T P_n + J_t^T P_t, \\
     0 &\le v_n^+ + e v_n \perp P_n \ge 0, \qquad
-    |P_t| \le \mu P_n \text{ against } v_t^+, \qquad
+    |P_t| \le \mu P_n \text{ against } v_t^+ + e_t v_t, \qquad
     q^+ = q_m \oplus \tfrac h2 v^+,
 
 with all terms at the midpoint, where contacts with a gap of zero or less take part, [RS] appendix
@@ -197,8 +197,8 @@ def _advance(
         return _Advance(robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching)
     rows, closed = terms.jacobian[phase.all_rows], list(phase.closed)
     system = KKT(terms.mass, rows.T, rows)
-    rates, approach, friction = rows @ free, terms.rates[closed], dynamics.friction[closed]
-    rates[: len(closed)] += dynamics.restitution_at(closed, approach) * approach
+    rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
+    rates, friction = rows @ free + rebound, dynamics.friction[closed]
     size = float((np.abs(rows) @ np.abs(free)).max())
     problem = CoulombProblem(
         system.response, rates, phase.tangents, friction, friction, (None,) * len(closed), size

@@ -174,6 +174,12 @@ class Task:
         guards = self.system.outgoing(phase.mode).guards.names
         for name in phase.ends:
             member(f"guard that ends phases[{k}]", name, guards)
+        for i in closed_contacts(phase.mode):
+            if self.system.contacts[i].tangential_restitution:
+                raise InputError(
+                    f"contact {self.system.contacts[i].name!r} is closed in phases[{k}], so that "
+                    "its tangential_restitution must be 0: what sticks in an impact would slide on"
+                )
         for name, piece in phase.ground.items():
             names = [contact.name for contact in self.system.contacts]
             i = names.index(member(f"contact of ground of phases[{k}]", name, names))
