@@ -1,0 +1,83 @@
+"""Tracking at the phase of least value: the phase, the law at it, and events that are overdue."""
+
+import numpy as np
+import pytest
+from control.test_lqr import bouncing, extended, push
+
+from hybridctl.control.least_value import LeastValueTracking
+from hybridctl.hybrid.policy import History
+
+GAIN = [[3.0, 0.7]]
+VALUE = np.array([[4.0, 0.5], [0.5, 1.0]])
+
+
+@pytest.fixture(scope="module")
+def reference():
+    system, run, _ = bouncing()
+    return extended(system, run)
+
+
+def tracking(reference, **options):
+    return LeastValueTracking(reference, [GAIN, GAIN], lambda k, t: (1.0 + t) * VALUE, **options)
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_the_phase_is_the_foot_of_the_normal(reference, k):
+    """x = alpha(tau) + s n with n^T V alpha' = 0: nearest, for s below the radius of curvature.
+
+    There V grows by time, for which the search has no derivative: 1e-4 s n is off by 1e-8 of it.
+    """
+    policy, arc = tracking(reference), reference.arcs[k]
+    for share in (0.01, 0.3, 0.77, 0.99):
+        tau = arc.start + share * (arc.end - arc.start)
+        along = VALUE @ arc.state_rate(tau)
+        normal = np.array([-along[1], along[0]]) / np.linalg.norm(along)
+        assert policy.phase(k, arc(tau) + 1e-4 * normal) == pytest.approx(tau, abs=1e-7)
+    outside = arc(arc.end) + 0.01 * arc.state_rate(arc.end)
+    assert policy.phase(k, outside) == arc.end
+
+
+def test_being_late_costs_nothing(reference):
+    """On the reference, 0.3 s late, the input is its own and goes on as it does; off it K pulls."""
+    policy, tau, late, off = tracking(reference), 0.2, 0.3, np.array([0.01, -0.02])
+    state = reference.arcs[0](tau)
+    law = policy.law(History("air", tau + late, state))
+    for since in (0.0, 0.01):
+        there = reference.arcs[0](tau + since)
+        u = law(tau + late + since, there)
+        np.testing.assert_allclose(u, push(tau + since), atol=1e-7)
+        pulled = law(tau + late + since, there + off)
+        np.testing.assert_allclose(pulled, u - np.array(GAIN) @ off, atol=1e-9)
+    assert policy.next_change(History("air", 0.5, state)) == pytest.approx(0.52)
+    cut = tracking(reference, limits=[0.1]).law(History("air", tau + late, state))
+    np.testing.assert_allclose(cut(tau + late, state), [0.1])
+
+
+@pytest.mark.parametrize(("patience", "arc"), [(0.06, 0), (0.04, 1)])
+def test_an_overdue_event_is_waited_for_as_long_as_its_patience(reference, patience, arc):
+    """A ball that has not bounced 0.05 s after it should have."""
+    due = reference.events[0].time
+    time = due + 0.05
+    state = reference.arcs[0](time)
+    policy = tracking(reference, patience=patience)
+    law = policy.law(History("air", time, state))
+    tau = policy.phase(0, state)
+    assert tau == pytest.approx(time, abs=1e-7)
+    followed = reference.arcs[arc]
+    wanted = followed.input(tau) + np.array(GAIN) @ (followed(tau) - state)
+    np.testing.assert_allclose(law(time, state), wanted, atol=1e-9)
+
+
+def test_a_corrected_input_is_off_by_the_same_until_the_next_sample(reference):
+    """What is not allowed is taken off; an input that is allowed is left as it is."""
+    free, state = tracking(reference), reference.arcs[0](0.2)
+
+    def less(mode, x, u):
+        return u - 0.25 if mode == "air" else u
+
+    policy = tracking(reference, correction=less)
+    for mode, change in (("air", 0.25), ("up", 0.0)):
+        history = History(mode, 0.2, state)
+        for t in (0.2, 0.213):
+            wanted = free.law(history)(t, state) - change
+            np.testing.assert_allclose(policy.law(history)(t, state), wanted, atol=1e-12)
