@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from control.test_lqr import bouncing, extended, push
 
+from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.hybrid.policy import History
 
-GAIN = [[3.0, 0.7]]
+GAIN = np.array([[3.0, 0.7]])
+RISING = GainCurve(np.array([0.0, 1.0]), np.array([GAIN, 2.0 * GAIN]))
 VALUE = np.array([[4.0, 0.5], [0.5, 1.0]])
 
 
@@ -18,7 +20,8 @@ def reference():
 
 
 def tracking(reference, **options):
-    return LeastValueTracking(reference, [GAIN, GAIN], lambda k, t: (1.0 + t) * VALUE, **options)
+    gains = GainSchedule((RISING, RISING))
+    return LeastValueTracking(reference, gains, lambda k, t: (1.0 + t) * VALUE, **options)
 
 
 @pytest.mark.parametrize("k", [0, 1])
@@ -47,7 +50,7 @@ def test_being_late_costs_nothing(reference):
         u = law(tau + late + since, there)
         np.testing.assert_allclose(u, push(tau + since), atol=1e-7)
         pulled = law(tau + late + since, there + off)
-        np.testing.assert_allclose(pulled, u - np.array(GAIN) @ off, atol=1e-9)
+        np.testing.assert_allclose(pulled, u - RISING(tau + since) @ off, atol=1e-9)
     assert policy.next_change(History("air", 0.5, state)) == pytest.approx(0.52)
     cut = tracking(reference, limits=[0.1]).law(History("air", tau + late, state))
     np.testing.assert_allclose(cut(tau + late, state), [0.1])
@@ -64,7 +67,7 @@ def test_an_overdue_event_is_waited_for_as_long_as_its_patience(reference, patie
     tau = policy.phase(0, state)
     assert tau == pytest.approx(time, abs=1e-7)
     followed = reference.arcs[arc]
-    wanted = followed.input(tau) + np.array(GAIN) @ (followed(tau) - state)
+    wanted = followed.input(tau) + RISING(tau) @ (followed(tau) - state)
     np.testing.assert_allclose(law(time, state), wanted, atol=1e-9)
 
 
