@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -126,19 +127,8 @@ def firings(
         names = system.outgoing(key).guards.names
         return tuple(name for name in guards if name in names and name not in order)
 
-    known: dict[frozenset[str], list[Firing]] = {}
-    ahead: list[tuple[Firing, str]] = []
-    new, resets = Firing((), source, Jump(x), np.zeros(0), left(source, ())), 0
-    while True:
-        yield new
-        same = known.setdefault(frozenset(new.order), [])
-        if not any(new.agrees(other) for other in same):
-            same.append(new)
-            ahead += [(new, name) for name in reversed(new.waiting)]
-        if not ahead:
-            return
-        (here, name), resets = ahead.pop(), resets + 1
-        if resets > _MOST_RESETS:
+    def fire(here: Firing, name: str) -> Firing:
+        if next(resets) > _MOST_RESETS:
             raise AmbiguousEventError(
                 f"{len(guards)} guards of mode {source!r} fired together at t = {t:.9g} s, and "
                 f"{_MOST_RESETS} resets do not tell whether their order matters: give them a "
@@ -151,7 +141,19 @@ def firings(
         together, order = jump.impulses, (*here.order, name)
         if len(here.impulses) == len(together):
             together = here.impulses + together
-        new = Firing(order, key, jump, together, left(key, order))
+        return Firing(order, key, jump, together, left(key, order))
+
+    def onward(here: Firing) -> Iterator[Firing]:
+        yield here
+        same = known.setdefault(frozenset(here.order), [])
+        if not any(here.agrees(other) for other in same):
+            same.append(here)
+            for name in here.waiting:
+                yield from onward(fire(here, name))
+
+    known: dict[frozenset[str], list[Firing]] = {}
+    resets = count(1)
+    return onward(Firing((), source, Jump(x), np.zeros(0), left(source, ())))
 
 
 def _ambiguous(
