@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hybridctl.experiments.linearization import saltation
+from hybridctl.experiments.linearization import saltation, saltation_examples
 from hybridctl.experiments.linearization.saltation import simulate_from
 from rich.console import Console
 
@@ -81,9 +81,9 @@ def test_a_plastic_impact_leaves_no_deviation_normal_to_the_slope(results, name)
 def test_an_impact_takes_out_one_direction_of_the_positions(results, name):
     """[Salt] Fig. 7: the normal of the slope, or the velocity before the impact."""
     config = saltation.Config()
-    example = saltation.ball(config, name)
+    example = saltation_examples.ball(config, name)
     (event,) = simulate_from(example, config, example.start).events
-    down, away = saltation.axes(config)
+    down, away = saltation_examples.axes(config)
     v = event.state_before[2:]
     expected = {"slides": away, "sticks": v / np.linalg.norm(v)}[name]
     taken, kept = results[1][name]["pairs"]
@@ -104,7 +104,7 @@ def test_the_folder_is_complete(results):
     assert configuration["seed"] == saltation.Config().seed
     checks = json.loads((folder / "checks.json").read_text())["checks"]
     assert all(check["holds"] for check in checks)
-    for name, example in saltation.examples(saltation.Config()).items():
+    for name, example in saltation_examples.examples(saltation.Config()).items():
         again = HybridTrajectory.load(folder / f"{name}.npz", example.system)
         assert again.events[0].time == summary[name]["event_time"]
 

@@ -1,0 +1,165 @@
+"""The examples of the saltation experiment: a flow that changes at a line, and three impacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import casadi as ca
+import numpy as np
+
+from hybridctl import HybridSystem, symbolic
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.settings import Bounds, Count, Positive, Settings
+
+GRAVITY = 9.81
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A run through one event, from `start` in `mode` over `duration` s; fields are affine.
+
+    spread: standard deviations of the start (nx,). normal: of the surface, for the positions,
+    which are the first two states. closed_form: the saltation matrix at an event.
+    """
+
+    system: HybridSystem
+    mode: str
+    start: Array
+    duration: float
+    spread: Array
+    normal: Array
+    closed_form: Callable[[Event], Array]
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """The examples and how they are tested; SI units, angles in rad.
+
+    slope, height (above the slope, along its normal), velocity (horizontal, vertical; at the
+    start), restitution (of the ball that bounces), duration: of the ball. flow_before,
+    flow_after, flow_normal (of the line through the origin at which they change),
+    flow_duration: of the constant flow, which reaches the origin at half time.
+    position_spread, velocity_spread: standard deviations at the start.
+    deviations: lengths at which predictions are tested, in `directions` random directions, in
+    units of the spread. samples, scales: size of the ensembles, and factors on their spread.
+    displacement: of the balls that start apart in the figure of the eliminated directions.
+    """
+
+    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.35
+    height: Positive = 0.5
+    velocity: tuple[float, float] = (0.6, 0.0)
+    restitution: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.6
+    duration: Positive = 0.55
+    flow_before: tuple[float, float] = (1.0, 0.3)
+    flow_after: tuple[float, float] = (0.5, 1.2)
+    flow_normal: tuple[float, float] = (1.0, 0.4)
+    flow_duration: Positive = 0.4
+    position_spread: Positive = 0.03
+    velocity_spread: Positive = 0.1
+    deviations: tuple[Positive, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+    directions: Count = 8
+    samples: Annotated[int, Bounds(at_least=2)] = 300
+    scales: tuple[Positive, ...] = (1.0, 0.1)
+    displacement: Positive = 0.08
+    seed: Annotated[int, Bounds(at_least=0)] = 1
+    rtol: Positive = 1e-12
+    atol: Positive = 1e-13
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("deviations", "scales"):
+            falling = getattr(self, name)
+            if not falling or (np.diff(falling) >= 0.0).any():
+                raise InputError(f"{name} must fall, got {falling}")
+        for name in ("flow_before", "flow_after"):
+            if np.dot(getattr(self, name), self.flow_normal) <= 0.0:
+                raise InputError(
+                    f"{name} must cross the line in the direction of flow_normal "
+                    f"{self.flow_normal}, got {getattr(self, name)}"
+                )
+
+
+def examples(config: Config) -> dict[str, Example]:
+    """The constant flow, and the three impacts of the ball."""
+    balls = {name: ball(config, name) for name in ("slides", "sticks", "bounces")}
+    return {"flow": constant_flow(config), **balls}
+
+
+def constant_flow(config: Config) -> Example:
+    """Two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6."""
+    before, after = np.array(config.flow_before), np.array(config.flow_after)
+    normal = np.array(config.flow_normal) / np.linalg.norm(config.flow_normal)
+    x = ca.SX.sym("x", 2)
+    system = symbolic.hybrid_system(
+        [symbolic.Mode("I", state=x, field=before), symbolic.Mode("J", state=x, field=after)],
+        [symbolic.Transition("I", "line", guard=-ca.dot(normal, x), target="J")],
+    )
+    matrix = np.eye(2) + np.outer(after - before, normal) / (normal @ before)
+    return Example(
+        system,
+        "I",
+        -0.5 * config.flow_duration * before,
+        config.flow_duration,
+        np.full(2, config.position_spread),
+        normal,
+        lambda event: matrix,
+    )
+
+
+def axes(config: Config) -> tuple[Array, Array]:
+    """Unit vectors down the slope and away from it."""
+    s, c = np.sin(config.slope), np.cos(config.slope)
+    return np.array([c, -s]), np.array([s, c])
+
+
+def ball(config: Config, impact: str) -> Example:
+    """A point mass in a vertical plane that falls on a slope, [Salt] IV."""
+    down, away = axes(config)
+    q, v = ca.SX.sym("q", 2), ca.SX.sym("v", 2)
+    weight = np.array([0.0, -GRAVITY])
+    normal_speed = ca.dot(away, v)
+    held, velocity_after = {
+        "slides": ((down @ weight) * down, v - away * normal_speed),
+        "sticks": (np.zeros(2), np.zeros(2)),
+        "bounces": (weight, v - (1.0 + config.restitution) * away * normal_speed),
+    }[impact]
+    air = symbolic.Mode("air", state=[q, v], field=[v, *weight])
+    slope = symbolic.Mode("slope", state=[q, v], field=[v, *held])
+    hits = symbolic.Transition(
+        "air",
+        "slope",
+        guard=ca.dot(away, q),
+        target="air" if impact == "bounces" else "slope",
+        reset=[q, velocity_after],
+    )
+    return Example(
+        symbolic.hybrid_system([air] if impact == "bounces" else [air, slope], [hits]),
+        "air",
+        np.concatenate([config.height * away, config.velocity]),
+        config.duration,
+        np.repeat([config.position_spread, config.velocity_spread], 2),
+        away,
+        partial(ball_matrix, config, impact),
+    )
+
+
+def ball_matrix(config: Config, impact: str, event: Event) -> Array:
+    r"""The saltation matrix of the ball in closed form, [Salt] (76)-(92).
+
+    Sliding and bouncing share :math:`W = I - (1 + e) n n^T` in both diagonal blocks; sticking
+    has :math:`I - v n^T / (n \cdot v)` for positions and nothing else. A bounce also turns a
+    change of its time into one of the velocity, :math:`(1 + e) g_n / v_n\, n n^T`.
+    """
+    _, n = axes(config)
+    v, zero, onto = event.state_before[2:], np.zeros((2, 2)), np.outer(n, n)
+    if impact == "sticks":
+        return np.block([[np.eye(2) - np.outer(v, n) / (n @ v), zero], [zero, zero]])
+    e = config.restitution if impact == "bounces" else 0.0
+    block = np.eye(2) - (1.0 + e) * onto
+    late = -(1.0 + e) * GRAVITY * n[1] / (n @ v) * onto if impact == "bounces" else zero
+    return np.block([[block, zero], [late, block]])
