@@ -21,22 +21,25 @@ State x = (q, v). A mode is a tuple of "open" or "closed", left foot first; its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Literal, get_args
 
 import casadi as ca
 import numpy as np
+from hybridctl.robots.bodies import body
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, member, vector
 from hybridctl.errors import InputError
-from hybridctl.hybrid.mode import Edge, Jump, Outgoing, Reset, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.surfaces import Terrain
+from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.settings import NotNegative, Positive, Settings
-from hybridctl.symbolic import Joint, Transition, hybrid_system
 from hybridctl.symbolic import Mode as SymbolicMode
+from hybridctl.symbolic import Transition, hybrid_system
 
 FEET = ("left", "right")
 AIR = ("open", "open")
@@ -46,8 +49,7 @@ MODES = tuple(product(("open", "closed"), repeat=2))
 Damping = Literal["none", "linear", "by_feet"]
 Modes = tuple[str, ...]
 
-_ROUNDING = 1e-12
-_UNCOUPLED = 1e-9  # of the inertia
+_UNCOUPLED = 1e-5  # of the inertia: clearly beside the border of contacts that take no part
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def touchdown(parameters: Parameters | None = None) -> tuple[float, Array]:
 def uncoupled(parameters: Parameters | None = None) -> Parameters:
     r"""The biped with the inertia for which no foot feels the other one's push as it lands level.
 
-    :math:`Da_{left} M^{-1} Da_{right}^T = 0`, but for rounding to the side where impacts commute.
+    :math:`Da_{left} M^{-1} Da_{right}^T = 0`, but for 1e-5 to the side where impacts commute.
     Raises `InputError` where the ground is too curved for one.
     """
     p = parameters or Parameters()
@@ -154,49 +156,57 @@ def soft(
     """
     p = parameters or Parameters()
     member("damping", damping, get_args(Damping))
-    body = _BipedExpressions.of(p)
+    made = _BipedExpressions.of(p)
     modes, transitions = [], []
     for key in MODES:
         closed = _closed(key)
         beta = p.damping * {"none": 0.0, "linear": 1.0, "by_feet": len(closed) / 2}[damping]
-        pushes = -p.stiffness * body.gap - beta * body.rate
+        pushes = -p.stiffness * made.gap - beta * made.rate
         forces = ca.vertcat(*(pushes[j] if j in closed else 0.0 for j in range(len(FEET))))
-        stored = sum((0.5 * p.stiffness * body.gap[j] ** 2 for j in closed), start=body.energy)
-        modes.append(body.mode(key, forces, stored))
+        stored = sum((0.5 * p.stiffness * made.gap[j] ** 2 for j in closed), start=made.energy)
+        modes.append(made.mode(key, forces, stored))
         for j, foot in enumerate(FEET):
-            event, guard = ("opens", -body.gap[j]) if j in closed else ("closes", body.gap[j])
+            event, guard = ("opens", -made.gap[j]) if j in closed else ("closes", made.gap[j])
             transitions.append(Transition(key, f"{foot} {event}", guard, _flipped(key, j)))
     if throw is not None:
         caught = vector("caught", throw.caught, 6)
-        off = ca.DM(array("gain", throw.gain, (6, 6))) @ (body.state - ca.DM(caught))
+        off = ca.DM(array("gain", throw.gain, (6, 6))) @ (made.state - ca.DM(caught))
         anew = ca.DM(vector("start", throw.start, 6)) + off
-        transitions.append(Transition(AIR, "catch", caught[0] - body.state[0], AIR, anew))
+        transitions.append(Transition(AIR, "catch", caught[0] - made.state[0], AIR, anew))
     return hybrid_system(modes, transitions)
 
 
-def rigid(parameters: Parameters | None = None) -> HybridSystem:
+def rigid(parameters: Parameters | None = None) -> ContactSystem:
     r"""The biped on rigid frictionless ground, with plastic impacts.
 
-    Flow: M qdd = f + N^T lambda with N qdd + Ndot v = 0 on the closed feet (N their Da); a foot
-    opens where its force falls through zero. Impact, over the closed feet and those that touch:
-
-    .. math:: M (v^+ - v^-) = N^T \Lambda, \qquad
-              0 \le N v^+ \perp \Lambda \ge 0 .
-
-    A closed foot that would have to pull is thus let go, which it has to where
-    :math:`Da_{left} M^{-1} Da_{right}^T > 0` (as with the default numbers): impacts of single feet
-    then do not lead to the same state in either order. Feet that fire together have a joint
-    impact. Feet that take turns ever faster come to rest on both (`simulate(on_zeno="rest")`).
+    Where :math:`Da_{left} M^{-1} Da_{right}^T > 0`, as with the default numbers, the impact of one
+    foot makes the other one let go, so that impacts of single feet do not lead to the same state in
+    either order. Feet that take turns ever faster come to rest on both, see `simulate`.
     """
     p = parameters or Parameters()
-    body = _BipedExpressions.of(p)
-    base = hybrid_system([body.constrained(key) for key in MODES], list(_rigid_transitions(body)))
-    pieces = {key: _impact(base, key) for key in MODES[1:]}
-    landings = {key: _landing(body, pieces, key) for key in pieces}
-    rest = Edge(pieces[STANCE], STANCE)
-    outgoing = {key: _with_impacts(base.outgoing(key), key, landings, rest) for key in MODES}
-    known = lambda key: outgoing[member("mode", key, outgoing)]  # noqa: E731
-    return HybridSystem(base.mode, known, base.guard_names)
+    hill = Terrain(lambda x, y: -p.curvature * x**2)
+    across, below = p.length * float(np.cos(p.spread)), p.length * float(np.sin(p.spread))
+    sides = zip(FEET, (-across, across), strict=True)
+    feet = [Contact(foot, "body", hill, offset=(side, 0.0, -below)) for foot, side in sides]
+    robot = Robot.from_urdf(_urdf(p), actuated=(), gravity=(0.0, 0.0, -p.gravity))
+    return contact_system(robot, feet)
+
+
+def _urdf(p: Parameters) -> str:
+    """The body on joints along x and y, which is z there, and for the pitch."""
+    joints = (
+        ("x", "prismatic", "1 0 0"),
+        ("y", "prismatic", "0 0 1"),
+        ("pitch", "revolute", "0 -1 0"),
+    )
+    links = ("world", "along", "above", "body")
+    parts = [
+        f'<joint name="{name}" type="{kind}"><parent link="{parent}"/><child link="{child}"/>'
+        f'<axis xyz="{axis}"/><limit lower="-100" upper="100" effort="1" velocity="100"/></joint>'
+        for (name, kind, axis), (parent, child) in zip(joints, pairwise(links), strict=True)
+    ]
+    parts += [f'<link name="{link}"/>' for link in links[:-1]]
+    return f'<robot name="biped">{body("body", p.mass, (p.inertia,) * 3)}{"".join(parts)}</robot>'
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +219,6 @@ class _BipedExpressions:
     gap: Any
     normals: Any
     rate: Any
-    bend: Any
     energy: Any
 
     @staticmethod
@@ -226,7 +235,6 @@ class _BipedExpressions:
             gap,
             normals,
             rate,
-            ca.jacobian(rate, q) @ v,
             0.5 * ca.dot(masses, v * v) + p.mass * p.gravity * q[1],
         )
 
@@ -238,32 +246,6 @@ class _BipedExpressions:
             key, self.state, ca.vertcat(self.state[3:], acceleration), outputs=outputs
         )
 
-    def constrained(self, key: Modes) -> SymbolicMode:
-        """The mode in which the closed feet follow the ground."""
-        return self.mode(key, self.holding_forces(_closed(key)), self.energy)
-
-    def holding_forces(self, closed: tuple[int, ...]) -> Any:
-        """Normal forces (2,) that keep N qdd + Ndot v = 0 on the closed feet."""
-        free = self.normals @ (self.weight / self.masses) + self.bend
-        return self.against(closed, free)
-
-    def struck(self, closed: tuple[int, ...]) -> Any:
-        """The state after an impact that leaves these feet without normal velocity."""
-        impulses = self.against(closed, self.rate)
-        return self.state + ca.vertcat(ca.SX.zeros(3), self.normals.T @ impulses / self.masses)
-
-    def against(self, closed: tuple[int, ...], motion: Any) -> Any:
-        """The multipliers (2,) that cancel a normal motion (2,) of the closed feet."""
-        if not closed:
-            return ca.SX.zeros(2)
-        rows = list(closed)
-        n = self.normals[rows, :]
-        coupling = n @ ca.diag(1.0 / self.masses) @ n.T
-        solved = -ca.inv(coupling) @ motion[rows]
-        placed = ca.SX.zeros(2)
-        placed[rows] = solved
-        return placed
-
 
 def _gaps(q: Any, p: Parameters) -> Any:
     rows = []
@@ -273,68 +255,6 @@ def _gaps(q: Any, p: Parameters) -> Any:
     return ca.vertcat(*rows)
 
 
-def _rigid_transitions(body: _BipedExpressions) -> Iterable[Transition | Joint]:
-    """All edges, with impacts after which every closed foot stays closed."""
-    for key in MODES:
-        closed = _closed(key)
-        forces = body.holding_forces(closed)
-        for j, foot in enumerate(FEET):
-            target = _flipped(key, j)
-            if j in closed:
-                yield Transition(key, f"{foot} opens", forces[j], target)
-            else:
-                after = body.struck(_closed(target))
-                yield Transition(key, f"{foot} closes", body.gap[j], target, after)
-    yield Joint(AIR, [f"{foot} closes" for foot in FEET], STANCE, body.struck((0, 1)))
-
-
-def _with_impacts(
-    known: Outgoing, key: Modes, landings: dict[Modes, ResetModel], stance: Edge
-) -> Outgoing:
-    """The ways out of mode `key`, with these landings, and `stance` where they accumulate."""
-
-    def edge(fired: tuple[str, ...]) -> Edge | None:
-        struck = _struck(key, fired)
-        return known.edge(fired) if struck is None else Edge(landings[struck])
-
-    def rest(fired: tuple[str, ...]) -> Edge | None:
-        return None if _struck(key, fired) is None else stance
-
-    return replace(known, edge=edge, rest=rest)
-
-
-def _impact(base: HybridSystem, key: Modes) -> ResetModel:
-    """The impact after which the closed feet of `key` have no normal velocity."""
-    edge = base.outgoing(AIR).edge(tuple(f"{FEET[j]} closes" for j in _closed(key)))
-    assert edge is not None
-    return edge.reset
-
-
-def _landing(body: _BipedExpressions, pieces: dict[Modes, ResetModel], key: Modes) -> ResetModel:
-    """The impact of the feet that are closed in `key`, of which those that would pull let go."""
-    impulses = {
-        piece: ca.Function("impulses", [body.state], [body.against(_closed(piece), body.rate)])
-        for piece in pieces
-    }
-
-    def solve(x: Array) -> tuple[Modes, Array]:
-        held = np.array(impulses[key](x), dtype=np.float64).ravel()
-        push = held >= -_ROUNDING * np.abs(held).max()
-        kept = tuple(mode if push[j] else "open" for j, mode in enumerate(key))
-        return kept, np.array(impulses[kept](x), dtype=np.float64).ravel()
-
-    def jump(t: float, x: Array, u: Array) -> Jump:
-        mode, pushes = solve(x)
-        return Jump(pieces[mode](t, x, u).state, mode, pushes)
-
-    def jacobian(t: float, x: Array, u: Array) -> ResetJacobian:
-        derivative = pieces[solve(x)[0]].jacobian
-        assert derivative is not None
-        return derivative(t, x, u)
-
-    return Reset(jump, jacobian)
-
-
 def _closed(key: Modes) -> tuple[int, ...]:
     return tuple(j for j, mode in enumerate(key) if mode == "closed")
 
@@ -342,13 +262,3 @@ def _closed(key: Modes) -> tuple[int, ...]:
 def _flipped(key: Modes, foot: int) -> Modes:
     other = "open" if key[foot] == "closed" else "closed"
     return (*key[:foot], other, *key[foot + 1 :])
-
-
-def _struck(key: Modes, fired: tuple[str, ...]) -> Modes | None:
-    """The closed feet with those that touch, as a mode; None where one opens or none fires."""
-    if not fired or any(name.endswith("opens") for name in fired):
-        return None
-    return tuple(
-        "closed" if f"{foot} closes" in fired else mode
-        for foot, mode in zip(FEET, key, strict=True)
-    )
