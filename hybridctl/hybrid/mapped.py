@@ -286,6 +286,11 @@ class MappedReset(ResetModel):
         """Whether the inner one is."""
         return self.inner.differentiable
 
+    @property
+    def at_once(self) -> bool:  # type: ignore[override]
+        """Whether the inner one is."""
+        return self.inner.at_once
+
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The jump of the inner reset, with the outer state."""
         jump = self.inner.calc(*self._inner(JumpPoint(t, x, u))[:3])

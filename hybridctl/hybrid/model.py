@@ -418,9 +418,13 @@ class ResetBorder(NamedTuple):
 
 
 class ResetModel(ABC):
-    """The jump map x+ = R(t, x-, u-), and its derivatives."""
+    """The jump map x+ = R(t, x-, u-), and its derivatives.
+
+    at_once: whether it is the whole event of guards of which some are about to fall through zero.
+    """
 
     differentiable: bool = True
+    at_once: bool = False
 
     @abstractmethod
     def calc(self, t: float, x: Array, u: Array) -> Jump:

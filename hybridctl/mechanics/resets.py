@@ -30,6 +30,7 @@ from hybridctl.mechanics.stick_slip_border import clearly_held, impact_border
 from hybridctl.mechanics.tolerances import (
     BRIDGED,
     NEAR_JAM,
+    ON_SURFACE,
     PENETRATION,
     RESTING_SPEED,
     SEPARATION_SPEED,
@@ -112,12 +113,14 @@ class _ImpactReset(ResetModel):
 
     Closed contacts of bodies that no impulse reaches take no part, and stay in their mode. One
     whose guard is below zero, but that already bounces off, does not hit: of its speed the law of
-    impact would take back a part. If others send it back, it has an event of its own.
+    impact would take back a part. If others send it back, it has an event of its own. Those that
+    hit, but are still above their surface, as in a wide event window, are put on it.
     """
 
     dynamics: ContactDynamics
     hit: frozenset[int]
     modes: Modes
+    at_once = True
 
     @property
     def closed(self) -> tuple[int, ...]:
@@ -128,6 +131,10 @@ class _ImpactReset(ResetModel):
         q, v = self._parts(x)
         result = self._hit(q, v)
         after = np.concatenate([q, result.velocity_after])
+        gaps = result.terms.gaps
+        if any(gaps[i] > ON_SURFACE for i in self._joined(result)):
+            phase = self.dynamics.phase(result.modes)
+            after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
         hit = self.hit - self._bouncing(result.terms)
         guards = None
         if hit != self.hit:
@@ -149,22 +156,37 @@ class _ImpactReset(ResetModel):
         q, v = self._parts(at.x)
         result, nv = self._known(at), len(v)
         d = impact_derivatives(self.dynamics, q, v, result)
-        state = np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
-        joined = [
-            i
-            for i in self._touching(result.terms)
-            if i not in self.hit.union(self.closed) and result.modes[i] != OPEN
-        ]
-        if joined:  # their gaps are closed from here on
-            after, phase = result.velocity_after, self.dynamics.phase(result.modes)
-            state = self.dynamics.projected_derivatives(phase, q, after, joined) @ state
+        state = self._closing(q, result) @ np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         q, v = self._parts(at.x)
         after, result = contact_modes(key), self._known(at)
         clearly_held(self.dynamics, q, result.velocity_after, u_after, after)
-        return impact_border(self.dynamics, q, v, result, after, u_after)
+        border = impact_border(self.dynamics, q, v, result, after, u_after)
+        if border is None:
+            return None
+        closing = self._closing(q, result)
+        return border._replace(
+            positive=border.positive._replace(state=closing @ border.positive.state),
+            negative=border.negative._replace(state=closing @ border.negative.state),
+        )
+
+    def _closing(self, q: Array, result: ImpactResult) -> Array:
+        """What is left (2 nv, 2 nv) of deviations after the impact where gaps are closed.
+
+        The gap of a single contact that hits is zero whenever it does.
+        """
+        joined = self._joined(result)
+        if not joined or (len(self.hit) == 1 and self.hit.issuperset(joined)):
+            return np.eye(2 * len(result.velocity_after))
+        after, phase = result.velocity_after, self.dynamics.phase(result.modes)
+        return self.dynamics.projected_derivatives(phase, q, after, joined)
+
+    def _joined(self, result: ImpactResult) -> list[int]:
+        """The contacts that are closed from here on, and were not."""
+        touching = self._touching(result.terms)
+        return [i for i in touching if i not in self.closed and result.modes[i] != OPEN]
 
     def _known(self, at: JumpPoint) -> ImpactResult:
         """What the impact found at a point, or finds there now."""

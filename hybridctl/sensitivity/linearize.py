@@ -47,6 +47,7 @@ from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.radius import Radius, radius_of
 from hybridctl.sensitivity.simultaneous import (
     PhantomInput,
+    Simultaneous,
     held_law,
     jump_derivative,
     jump_under,
@@ -389,6 +390,7 @@ def linearize(
     policy: Policy | InputLaw | None = None,
     merge: float | None = None,
     phantom_input: PhantomInput = "pushing",
+    simultaneous: Simultaneous = "in turn",
     rtol: float = 1e-9,
     atol: float = 1e-9,
 ) -> Linearization:
@@ -402,8 +404,9 @@ def linearize(
     merge: a window in s. Events that follow each other within it, in whatever order, are one
     piecewise affine jump (see `nearby`), so that the map holds for deviations that change their
     order. It warns with `OrderChangeWarning` where a deviation changes that of others.
-    phantom_input: see `jump_derivative`; with a policy its own law counts. rtol, atol: of every
-    entry of the variational flow, step by step, see `collocation`.
+    phantom_input, simultaneous: see `jump_derivative`; with a policy its own law counts, and guards
+    of merged events fire in turn. rtol, atol: of every entry of the variational flow, step by step,
+    see `collocation`.
 
     Raises what `jump_derivative` raises, `SystemDefinitionError` where a law has no derivative, and
     `InputError` where the system or the policy is not the one of the trajectory.
@@ -417,9 +420,12 @@ def linearize(
     for k, event in enumerate(trajectory.events):
         with _naming(k, event):
             if feedback is None:
-                jumps.append(jump_derivative(system, event, phantom_input=phantom_input))
+                jump = jump_derivative(
+                    system, event, phantom_input=phantom_input, simultaneous=simultaneous
+                )
             else:
-                jumps.append(jump_under(system, event, partial(feedback.after, k)))
+                jump = jump_under(system, event, partial(feedback.after, k), simultaneous)
+            jumps.append(jump)
     gains = None if feedback is None else feedback.gains()
     nearby = list[NearbyEvents]()
     if merge is not None:

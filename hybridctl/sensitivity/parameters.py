@@ -15,7 +15,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.augmentation import ParameterDerivatives, with_parameters
 from hybridctl.sensitivity.linearize import Linearization, linearize
-from hybridctl.sensitivity.simultaneous import PhantomInput
+from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 from hybridctl.sensitivity.variation import Gain, InputChange
 
 PhantomGains = Callable[[int, frozenset[int]], ArrayLike]
@@ -111,6 +111,7 @@ def parameter_sensitivity(
     *,
     merge: float | None = None,
     phantom_input: PhantomInput = "pushing",
+    simultaneous: Simultaneous = "in turn",
     rtol: float = 1e-9,
     atol: float = 1e-9,
 ) -> ParameterSensitivity:
@@ -123,6 +124,7 @@ def parameter_sensitivity(
         *with_parameters(system, trajectory, derivatives),
         merge=merge,
         phantom_input=phantom_input,
+        simultaneous=simultaneous,
         rtol=rtol,
         atol=atol,
     )

@@ -197,7 +197,8 @@ class Phantoms:
             f"guards {names} fire together at t = {self.events[0].time:.9g} s and their order "
             f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
             "Motions just beside this one end apart from it, so that it has no derivative: let the "
-            "guards fire one after the other (lift one foot a little), or make the contacts give",
+            "guards fire one after the other (lift one foot a little), make the contacts give, or "
+            "take impacts of several contacts as one (simultaneous='at once')",
             orders=(order, other),
             modes=(key, side.mode.key),
             states=(state, side.state),

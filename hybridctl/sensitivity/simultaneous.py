@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 
 from hybridctl.checks import Array, instance, member
-from hybridctl.errors import AmbiguousEventError
+from hybridctl.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
-from hybridctl.hybrid.mode import ModeKey, ResetBorder
+from hybridctl.hybrid.mode import ModeKey, ResetBorder, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.gains import (
@@ -79,6 +79,7 @@ def _known(
 
 
 PhantomInput = Literal["pushing", "withdrawing"]
+Simultaneous = Literal["in turn", "at once"]
 
 _DIRECTIONS = 128
 _BACK = 1e-7
@@ -86,7 +87,11 @@ _UNSEEN = 1e-15  # s per unit: rounding of times of guards that see the input al
 
 
 def jump_derivative(
-    system: HybridSystem, event: Event, *, phantom_input: PhantomInput = "pushing"
+    system: HybridSystem,
+    event: Event,
+    *,
+    phantom_input: PhantomInput = "pushing",
+    simultaneous: Simultaneous = "in turn",
 ) -> JumpGains | PiecewiseLinearJump:
     """The first-order jump of an event: linear for one guard, piecewise linear for several.
 
@@ -100,6 +105,10 @@ def jump_derivative(
     others to fire (a foot whose corners stop sliding together).
     phantom_input: in phantom modes the ante-event input goes on ("pushing", [RS] (4.16)) or the
     post-event input is there from the first guard on ("withdrawing", [RS] (4.15)).
+    simultaneous: "in turn", guards fire one by one, however small the deviation is; or "at once",
+    an impact of several contacts stays one, when the first of them touches, as in `simulate` with
+    an `event_window` above what deviations put between them. It has a piece for each guard that
+    may be the first, and a derivative also where orders lead to different states.
 
     Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
     `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
@@ -110,11 +119,13 @@ def jump_derivative(
     """
     member("phantom_input", phantom_input, ("pushing", "withdrawing"))
     instance("event", event, Event)
-    return _jump(system, event, held_law(system, [event], phantom_input))
+    if _is_one(system, event, simultaneous):
+        return _at_once(system, event)
+    return _in_turn(system, event, held_law(system, [event], phantom_input))
 
 
 def jump_under(
-    system: HybridSystem, event: Event, law: EventLaw
+    system: HybridSystem, event: Event, law: EventLaw, simultaneous: Simultaneous = "in turn"
 ) -> JumpGains | PiecewiseLinearJump:
     """The jump where the input follows from a law of the state, in phantom modes too.
 
@@ -122,9 +133,12 @@ def jump_under(
     the one before the event; mode and state are what they lead to. Its changes of the input by the
     state are part of the jump. Raises what `jump_derivative` raises.
     """
-    jump = _jump(system, event, law)
-    if isinstance(jump, PiecewiseLinearJump) and len(event.guards) > 1:
-        return jump
+    if _is_one(system, event, simultaneous):
+        jump: JumpGains | PiecewiseLinearJump = _at_once(system, event)
+    else:
+        jump = _in_turn(system, event, law)
+        if isinstance(jump, PiecewiseLinearJump) and len(event.guards) > 1:
+            return jump
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
     return (
@@ -134,7 +148,47 @@ def jump_under(
     )
 
 
-def _jump(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:
+def _is_one(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
+    """Whether the guards of an event stay one event in motions beside it."""
+    member("simultaneous", simultaneous, ("in turn", "at once"))
+    if simultaneous == "in turn" or len(event.guards) < 2 or event.bridge or event.accumulation:
+        return False
+    edge = system.outgoing(event.mode_before).edge(event.guards)
+    return edge is not None and edge.reset.at_once
+
+
+def _at_once(system: HybridSystem, event: Event) -> PiecewiseLinearJump:
+    """The jump of guards of which the first to fire has the event of all."""
+    before, after = event_sides(system, event)
+    edge = system.outgoing(event.mode_before).edge(event.guards)
+    assert edge is not None
+    at = before.jump_point(event.report)
+    border = edge.reset.border_at(at, after.mode.key, after.input)
+    if border is not None and not border.is_linear:
+        raise InputError(
+            f"guards {event.guards} fire at once at t = {event.time:.9g} s and lead to the border "
+            f"of {border.name!r}: only single guards have a derivative there"
+        )
+    reset = edge.reset.calc_diff(at) if border is None else border.negative
+    return PiecewiseLinearJump(event.guards, partial(_first, system, event, before, after, reset))
+
+
+def _first(
+    system: HybridSystem,
+    event: Event,
+    before: Side,
+    after: Side,
+    reset: ResetJacobian,
+    fired: frozenset[int],
+    j: int,
+) -> JumpGains:
+    """The jump of guard j, which has the whole event if it is the first."""
+    if fired:
+        return unchanged(after.mode.space.ndx, len(before.input))
+    return crossing(system, event.guards[j], before, after, reset)
+
+
+def _in_turn(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:
     """The jump of an event; under the feedback of the law if it has several guards."""
     if event.accumulation is not None or event.bridge is not None or not event.guards:
         return jump_gains(system, event)

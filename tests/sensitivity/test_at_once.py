@@ -1,0 +1,156 @@
+"""Impacts of several contacts that stay one: what deviated motions do within an event window."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hybridctl.robots import block, public
+from sensitivity.test_boundary import landing_level
+
+import hybridctl as hc
+from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.mechanics import contact_system
+from hybridctl.mechanics.parameters import parameter_derivatives
+from hybridctl.sensitivity.parameters import parameter_sensitivity
+
+TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+WINDOW = 1e-3  # s, far above what deviations of 1e-6 put between contacts that land at 1 m/s
+OPEN = ("open", "open")
+
+
+def assert_one_sided(system, mode, x0, end, seed=0, **options):
+    """Differences of whole runs on one side, extrapolated, agree to 1e-5 of their size.
+
+    What is left of them is of third order, 1e-12 of some 1e2, and 1e-12 of a run over 1e-6.
+    """
+    run = hc.simulate(system, mode, x0, (0.0, end), event_window=WINDOW, **TIGHT)
+    lin = hc.linearize(system, run, simultaneous="at once", rtol=1e-10, atol=1e-10)
+    assert len(run.events[0].guards) == len(mode)
+    space, after = system.mode(mode).space, system.mode(run.final_mode).space
+    d = np.random.default_rng(seed).normal(size=space.ndx)
+    d /= np.linalg.norm(d)
+    quotients = []
+    for h in (1e-6, 0.5e-6):
+        start = space.integrate(x0, h * d)
+        moved = hc.simulate(system, mode, start, (0.0, end), event_window=WINDOW, **TIGHT)
+        quotients.append(after.difference(run.final_state, moved.final_state) / h)
+    found, expected = 2.0 * quotients[1] - quotients[0], lin.derivative(d)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("friction", [0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("size", [(0.1, 0.02), (1.0, 0.1), (0.1, 0.3)])
+def test_planks_and_a_high_block(size, friction):
+    """The high block has no derivative where its corners land in turn."""
+    system, x0 = landing_level(*size, friction, 0.2)
+    assert_one_sided(system, OPEN, x0, 0.06)
+
+
+def landed(public_name, friction, end):
+    robot = public.robot(public_name)
+    contacts = [
+        replace(c, friction=friction, static_friction=friction)
+        for c in public.contacts(public_name)
+    ]
+    system = contact_system(robot, contacts)
+    assert_one_sided(system, ("open",) * len(contacts), public.start(public_name), end)
+
+
+@pytest.mark.parametrize(("friction", "end"), [(0.3, 0.0455), (0.5, 0.0455), (0.7, 0.048)])
+def test_a_quadruped_lands_on_four_feet(friction, end):
+    """They touch at 45.15 ms and stick, or slide; at friction 0.5 they stop at 45.94 ms."""
+    landed("solo12", friction, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("friction", "end"), [(0.5, 0.048), (0.9, 0.048)])
+def test_a_quadruped_goes_on_to_a_stop(friction, end):
+    landed("solo12", friction, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("friction", [0.5, 0.7, 0.9])
+def test_a_humanoid_lands_on_two_soles(friction):
+    """Of eight redundant corners that stick up to four are at the border of their cones."""
+    landed("talos", friction, 0.0456)
+
+
+def only_event(system, x0):
+    run = hc.simulate(system, OPEN, x0, (0.0, 0.04), **TIGHT)
+    assert run.events[0].guards == ("left closes", "right closes")
+    return run.events[0]
+
+
+def test_a_block_that_sticks_by_hand():
+    """It stops where a corner touches: dt = (dz - w / 2 |dtheta|) / V, dx+ = dx + v_x dt."""
+    width, slide = 0.1, 0.2
+    system, x0 = landing_level(width, 0.3, 0.5, slide)
+    event = only_event(system, x0)
+    with pytest.raises(AmbiguousEventError, match="simultaneous='at once'"):
+        hc.jump_derivative(system, event)
+    jump = hc.jump_derivative(system, event, simultaneous="at once")
+    assert [piece.order[0] for piece in jump.pieces()] == [0, 1]
+    for d in np.random.default_rng(2).normal(size=(8, 6)):
+        dt = (d[1] - 0.5 * width * abs(d[2])) / -event.state_before[4]
+        expected = [d[0] + slide * dt, 0.0, 0.0, 0.0, 0.0, 0.0]
+        np.testing.assert_allclose(jump(d), expected, atol=1e-11)
+
+
+def test_corners_that_land_together_at_the_border_stick_in_the_end():
+    """A flat block hits sideways at mu |v_n|: whether it slips briefly makes no difference."""
+    friction, fall = 0.3, 1.0
+    system, x0 = landing_level(0.5, 0.05, friction, 0.0)
+    speed = np.sqrt(fall**2 + 2.0 * 9.81 * 0.025)
+    x0[3] = friction * speed
+    event = only_event(system, x0)
+    assert event.report.border == (0, 1)
+    jump = hc.jump_derivative(system, event, simultaneous="at once")
+    for d in np.random.default_rng(3).normal(size=(4, 6)):
+        dt = (d[1] - 0.25 * abs(d[2])) / speed
+        expected = [d[0] + x0[3] * dt, 0.0, 0.0, 0.0, 0.0, 0.0]
+        np.testing.assert_allclose(jump(d), expected, atol=1e-9)
+
+
+def test_corners_at_the_border_that_bounce_are_refused():
+    friction, e = 0.3, 0.4
+    p = block.Parameters(width=0.5, height=0.05, friction=friction, restitution=e)
+    speed = np.sqrt(1.0 + 2.0 * 9.81 * 0.025)
+    x0 = np.array([0.0, 0.05, 0.0, friction * (1.0 + e) * speed, -1.0, 0.0])
+    system = block.system(p)
+    event = only_event(system, x0)
+    assert event.report.border == (0, 1)
+    with pytest.raises(InputError, match=r"at once at t = 0\.02.*border"):
+        hc.jump_derivative(system, event, simultaneous="at once")
+
+
+def test_friction_of_a_block_that_lands_sliding_by_hand():
+    """v_x+ = v_x - mu V, and so slows down by mu g: also by parameters."""
+    p = block.Parameters(width=0.1, height=0.3, friction=0.3)
+    system, end = block.system(p), 0.04
+    x0 = np.array([0.0, 0.175, 0.0, 3.0, -1.0, 0.0])
+    run = hc.simulate(system, OPEN, x0, (0.0, end), **TIGHT)
+    assert run.final_mode == ("slip+", "slip+")
+    robot, contacts = block.robot(p), block.contacts(p)
+    by = parameter_derivatives(robot, contacts, ("friction:left", "friction:right"))
+    found = parameter_sensitivity(system, run, by, simultaneous="at once")
+    after, speed = end - run.events[0].time, -run.events[0].state_before[4]
+    lost = speed + p.gravity * after
+    expected = [-speed * after - 0.5 * p.gravity * after**2, 0.0, 0.0, -lost, 0.0, 0.0]
+    np.testing.assert_allclose(found.derivative([1.0, 1.0]), expected, atol=1e-8)
+
+
+def test_feedback_that_made_the_run_and_feedback_closed_afterwards_agree():
+    p = block.Parameters(width=0.1, height=0.3, friction=0.3)
+    system = contact_system(block.robot(p, actuated=True), block.contacts(p))
+    gain = 0.1 * np.random.default_rng(4).normal(size=(3, 6))
+    law = DifferentiableLaw(
+        lambda t, x: -gain @ x, lambda t, x: -gain, lambda t, x: np.zeros(len(gain))
+    )
+    start, t = np.array([0.0, 0.175, 0.0, 3.0, -1.0, 0.0]), (0.0, 0.03)
+    free = hc.simulate(system, OPEN, start, t, law, event_window=WINDOW, **TIGHT)
+    lin = hc.linearize(system, free, policy=law, simultaneous="at once")
+    recorded = hc.linearize(system, free, simultaneous="at once")
+    closed = recorded.closed_loop([gain] * len(free.arcs))
+    for d in np.random.default_rng(5).normal(size=(3, 6)):
+        np.testing.assert_allclose(lin.derivative(d), closed.derivative(d), atol=1e-7)
