@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.tuning.door import Perturbations, draw
+from hybridctl.experiments.tuning.door import Draw, Perturbations, draw, run_beside
 from hybridctl.robots import rrr_door
 
 from hybridctl.checks import Array
@@ -28,8 +28,7 @@ from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Controller, Ensemble, Outcome, Statistics, outcome
 from hybridctl.control.tuning.search import tune
-from hybridctl.hybrid.policy import DisturbedPolicy, Policy
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization
@@ -61,19 +60,10 @@ class Stage:
         spreading = ReferenceSpreading(reference, gains)
         return DetectedPolicy(spreading, Detection(self.delay)) if "late" in name else spreading
 
-    def run(self, name: str, gains: GainSchedule, start: Array, bias: Array) -> HybridTrajectory:
-        """The run from a start that is off by so much (8,), with an error of the torques (3,)."""
-        nominal = self.reference.nominal
-        return simulate(
-            self.plant,
-            nominal.arcs[0].mode,
-            nominal(0.0) + start,
-            (0.0, nominal.end),
-            DisturbedPolicy(self.policy(name, gains), lambda t, x: bias),
-            rtol=_TOLERANCE,
-            atol=_TOLERANCE,
-            on_zeno="rest",
-        )
+    def run(self, name: str, gains: GainSchedule, drawn: Draw) -> HybridTrajectory:
+        """The run of a member under one of `CONTROLLERS`."""
+        policy = self.policy(name, gains)
+        return run_beside(self.plant, self.reference, policy, drawn, _TOLERANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +83,7 @@ class StageTrial:
     def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
         """Simulate a member; which controller is used is the trial's own choice."""
         drawn = draw(self.perturbations, rrr_door.Parameters(), self.seed, member)
-        run = self.stage.run(self.name, gains, drawn.start, drawn.bias)
+        run = self.stage.run(self.name, gains, drawn)
         return outcome(self.stage.reference, run)
 
 

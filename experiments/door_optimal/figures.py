@@ -115,7 +115,7 @@ def _draw_run(axes: Axes, stage: Stage, row: Sequence[Tuned], drawn: Draw) -> No
     for each in row:
         if each.name not in _LINES:
             continue
-        run = stage.run(each.name, each.gains, drawn.start, drawn.bias)
+        run = stage.run(each.name, each.gains, drawn)
         color, style = _LINES[each.name]
         error = tracking_error(stage.reference, run, "spread", _PERIOD)
         axes.plot(1e3 * (error.times - planned), error.norms, style, color=color, label=each.name)

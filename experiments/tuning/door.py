@@ -14,8 +14,8 @@ from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading,
 from hybridctl.checks import Array
 from hybridctl.control import ClockTracking, DetectedPolicy, Detection
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
-from hybridctl.hybrid import Policy
-from hybridctl.hybrid.trajectory import Arc
+from hybridctl.hybrid import DisturbedPolicy, Policy
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.settings import Bounds, NotNegative, Settings
 
 CUT = 2.5  # standard deviations, the largest perturbation
@@ -76,10 +76,9 @@ def draw(p: Perturbations, nominal: Parameters, seed: int, member: int) -> Draw:
 class DoorTrial:
     """Member after member of the door experiment, tracked from a perturbed start.
 
-    The reference is that of the nominal plant; the error of the input is added to its feedforward.
-    tolerance: of the simulation, by an implicit method, as the published gains make the wrist
-    stiff: at 1e-4 errors and peaks are those at 1e-10 to three digits or more, in a tenth of the
-    time.
+    The reference is that of the nominal plant. tolerance: of the simulation, by an implicit method,
+    as the published gains make the wrist stiff: at 1e-4 errors and peaks are those at 1e-10 to
+    three digits or more, in a tenth of the time.
     """
 
     door: rrr_door.Config
@@ -91,39 +90,37 @@ class DoorTrial:
         """Simulate a member."""
         parameters, reference = _scene(self.door)
         drawn = draw(self.perturbations, parameters, self.seed, member)
-        driven = with_input_error(reference, drawn.bias)
         policy: Policy = (
-            DetectedPolicy(ReferenceSpreading(driven, gains), Detection(drawn.delay))
+            DetectedPolicy(ReferenceSpreading(reference, gains), Detection(drawn.delay))
             if controller == "spreading"
-            else ClockTracking(driven, gains)
+            else ClockTracking(reference, gains)
         )
-        nominal = reference.nominal
-        run = simulate(
-            _plant(drawn.parameters),
-            nominal.arcs[0].mode,
-            nominal(0.0) + drawn.start,
-            (0.0, nominal.end),
-            policy,
-            method="Radau",
-            rtol=self.tolerance,
-            atol=self.tolerance,
-            on_zeno="rest",
-        )
+        plant = _plant(drawn.parameters)
+        run = run_beside(plant, reference, policy, drawn, self.tolerance, "Radau")
         return outcome(reference, run)
 
 
-def with_input_error(reference: Reference, error: Array) -> Reference:
-    """The reference with an error (nu,) of the input in its feedforward, wherever that applies."""
-
-    def driven(arc: Arc) -> Arc:
-        inputs = arc.inputs.copy()
-        inputs[:, 0] += error  # the constant term of each series
-        return replace(arc, inputs=inputs)
-
-    phantoms = {k: replace(p, arc=driven(p.arc)) for k, p in reference.phantoms.items()}
-    nominal = replace(reference.nominal, arcs=tuple(map(driven, reference.nominal.arcs)))
-    arcs = tuple(map(driven, reference.arcs))
-    return replace(reference, nominal=nominal, arcs=arcs, phantoms=phantoms)
+def run_beside(
+    plant: HybridSystem,
+    reference: Reference,
+    policy: Policy,
+    drawn: Draw,
+    tolerance: float,
+    method: str = "DOP853",
+) -> HybridTrajectory:
+    """The run of a member: from its start beside that of a reference, with its error of torques."""
+    nominal = reference.nominal
+    return simulate(
+        plant,
+        nominal.arcs[0].mode,
+        nominal(0.0) + drawn.start,
+        (0.0, nominal.end),
+        DisturbedPolicy(policy, lambda t, x: drawn.bias),
+        method=method,
+        rtol=tolerance,
+        atol=tolerance,
+        on_zeno="rest",
+    )
 
 
 @lru_cache(maxsize=2)
