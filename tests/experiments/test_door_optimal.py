@@ -13,7 +13,8 @@ from hybridctl.experiments.door_optimal.comparison import (
     Stage,
 )
 from hybridctl.experiments.door_optimal.reference import CLOSE, LET_GO, Wanted, find, published
-from hybridctl.experiments.tuning.door import CUT
+from hybridctl.experiments.tuning.door import CUT, Draw
+from hybridctl.robots.rrr_door import Parameters
 from rich.console import Console
 
 import hybridctl as hc
@@ -24,6 +25,11 @@ from hybridctl.control.tuning.ensemble import outcome
 from hybridctl.errors import HybridctlError, InputError
 
 START = np.log((5.0, 1.0, 5.0, 1.0))
+
+
+def member(start):
+    """One that is off its start by so much, and nowhere else."""
+    return Draw(Parameters(), start, np.zeros(3), 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,7 @@ def test_every_controller_stays_on_the_reference(known, name):
     plant, reference = known
     stage = Stage(plant, reference, window=0.02, delay=1e-4)
     gains = SpringGains.of(plant, reference).schedule(START)
-    found = outcome(reference, stage.run(name, gains, np.zeros(8), np.zeros(3)))
+    found = outcome(reference, stage.run(name, gains, member(np.zeros(8))))
     assert found.error < (1e-2 if name.endswith("late") else 1e-4)
 
 
@@ -98,7 +104,7 @@ def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(know
     stage = Stage(found.plant, reference, window=0.02, delay=1e-3)
     gains = SpringGains.of(found.plant, reference).schedule(START)
     off = np.array([-0.02, 0.01, 0.01, 0.0, 0.02, -0.02, 0.01, 0.0])
-    tracked = stage.run("spreading", gains, off, np.zeros(3))
+    tracked = stage.run("spreading", gains, member(off))
     fired = [guard for event in tracked.events for guard in event.guards]
     assert set(fired[-2:]) == set(LET_GO)
     assert tracked.final_mode == ("open", "open")
