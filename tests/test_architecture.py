@@ -35,6 +35,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
         "compiled.py",
+        "control/cone.py",
         "control/predictive/functions.py",
         "control/trajectory/functions.py",
         "control/trajectory/hessian.py",

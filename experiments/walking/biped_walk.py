@@ -4,8 +4,9 @@ The claims: a gait is found from a crude guess and closes on simulation to 1e-8;
 under its feedforward, and stable under hybrid LQR that knows the saltation matrix, tracked by
 reference spreading; the same design with the Jacobian of the reset alone may not be. From random
 starts in mid-step it walks on. `full` puts seven controllers, tuned with the same budget, through
-pushes, steps up and down, slopes, a torso of another mass and late detection, looks for gaits
-at several speeds, and walks on what a filter makes of noisy sensors.
+pushes, steps and slopes both ways, a torso of another mass and late detection, looks for gaits
+at several speeds, and walks on what a filter makes of noisy sensors. What controllers survive is
+kept in `RECORD` as it is found, from which a run that was interrupted goes on.
 
 A slip, or a foot that lets go without the other one taking over, counts as a fall.
 """
@@ -13,7 +14,7 @@ A slip, or a foot that lets go without the other one taking over, counts as a fa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -24,18 +25,21 @@ from hybridctl.experiments.walking.filtered import STRATEGIES, Sensing, walk_on_
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
 from hybridctl.experiments.walking.limits import (
     KINDS,
+    Chosen,
     Contest,
+    Name,
     Survived,
-    Trials,
     candidates,
     designs,
 )
-from hybridctl.experiments.walking.walk import Walk
+from hybridctl.experiments.walking.walk import Walk, scattered, walk
 from rich.console import Console
 
+from hybridctl import __version__
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import RunFolder, progress
 from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.workers import Crew, crew
 
@@ -43,8 +47,6 @@ SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback
 
 R = TypeVar("R")
 T = TypeVar("T")
-_BRIEF = 6  # steps of trials in tuning
-_BRIEF_KINDS = ("push", "up", "down")
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ class Config(Settings):
     reference before and after touchdowns, s. starts, seed, scatter: of random starts, with standard
     deviations in rad and m, rad/s and m/s. steps: to walk.
     full: all controllers and speeds, from `full_starts`. budget: how many weights are tried for
-    each controller. What is survived is looked for on grids: pushes in N s, heights of steps up and
-    down in m, tilts of gravity against the ground in rad, masses as relative errors of the torso's,
-    delays of the detection of touchdowns in s. speeds: of further gaits, m/s. levels: of noise of
-    the sensors, where a filter is in the loop, and driven: what it takes to disturb velocities, see
-    `filtered.Sensing`. filtered: walks, each of `filtered_steps`, with each filter, with gains for
-    this weight of torques: noise asks for less. workers: processes, 0 for one on each processor;
-    dask: the scheduler of a cluster instead.
+    each controller but the predictive one. kinds: of trials, see `limits.KINDS`; what is survived
+    is looked for on their grids, over `judged` steps, from `full_starts`, and `predictive_starts`
+    of them for the predictive controller, which takes twenty times as long. speeds: of further
+    gaits, m/s. levels: of noise of the sensors, where a filter is in the loop, and driven: what it
+    takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each of `filtered_steps`,
+    with each filter, with gains for this weight of torques: noise asks for less. workers:
+    processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
     speed: Positive = 0.7
@@ -80,11 +82,9 @@ class Config(Settings):
     full: bool = False
     full_starts: Count = 20
     budget: Count = 5
-    pushes: tuple[Positive, ...] = (4.0, 7.0, 10.0, 13.0, 16.0, 20.0, 25.0, 30.0, 35.0, 40.0)
-    heights: tuple[Positive, ...] = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12)
-    tilts: tuple[Positive, ...] = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1)
-    masses: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.3)
-    delays: tuple[Positive, ...] = (0.002, 0.005, 0.01, 0.02, 0.05)
+    kinds: tuple[Name, ...] = tuple(KINDS)
+    judged: Count = 10
+    predictive_starts: Count = 5
     speeds: tuple[Positive, ...] = (0.5, 0.7, 0.9)
     shares: tuple[Positive, ...] = (0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
     share_steps: Count = 20
@@ -110,11 +110,9 @@ def quick(config: Config) -> Config:
         full_starts=1,
         steps=2,
         budget=1,
-        pushes=(4.0,),
-        heights=(0.01,),
-        tilts=(0.01,),
-        masses=(0.05,),
-        delays=(0.002,),
+        kinds=config.kinds[:1],
+        judged=1,
+        predictive_starts=1,
         speeds=(config.speed,),
         shares=(config.share,),
         share_steps=2,
@@ -125,9 +123,15 @@ def quick(config: Config) -> Config:
     )
 
 
-@experiment
-def run(config: Config, console: Console) -> Findings:
+RECORD = "limits.jsonl"
+
+
+def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Find the gait, its feedback, and walk from random starts; all trials with `full`."""
+    return experiment(partial(_found, folder))(config, folder, console)
+
+
+def _found(folder: RunFolder, config: Config, console: Console) -> Findings:
     with console.status("looking for the gait"):
         gait = found_gait(config, config.speed)
         lqr, blind = (design(gait, Weights(*config.weights), jumps) for jumps in _JUMPS)
@@ -166,7 +170,7 @@ def run(config: Config, console: Console) -> Findings:
         {"gait": gait.orbit},
         draw=draw,
     )
-    return everything(config, gait, first, console) if config.full else first
+    return everything(config, folder, gait, first, console) if config.full else first
 
 
 _JUMPS = ("saltation", "reset")
@@ -181,17 +185,17 @@ def found_gait(config: Config, speed: float) -> Gait:
 def walked(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
     """Walks from random starts, under reference spreading."""
     tracks = Tracks.of(gait, lqr, config.steps, config.extension)
-    count = config.full_starts if config.full else config.starts
-    return whole_trials(config, count).started(gait, tracks.policy("spreading", lqr, config.torque))
+    policy = tracks.policy("spreading", lqr, config.torque)
+    random = np.random.default_rng(config.seed)
+    return [
+        walk(gait, policy, scattered(gait, random, config.scatter), config.steps)
+        for _ in range(config.full_starts if config.full else config.starts)
+    ]
 
 
-def whole_trials(config: Config, starts: int) -> Trials:
-    """The trials that judge."""
-    sizes = {name: getattr(config, kind.setting) for name, kind in KINDS.items()}
-    return Trials(sizes, starts, config.scatter, config.steps, config.seed)
-
-
-def everything(config: Config, gait: Gait, first: Findings, console: Console) -> Findings:
+def everything(
+    config: Config, folder: RunFolder, gait: Gait, first: Findings, console: Console
+) -> Findings:
     """Several speeds, what controllers survive, and walks on estimates, beside the first findings.
 
     Raises what `find` raises for a speed without a gait.
@@ -199,15 +203,12 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         traded = in_order(workers, partial(_traded, config), config.shares, begin("shares"))
         gaits = searched(config, gait, workers, begin("speeds"))
-        found = compared(config, gait, workers, begin("controllers"))
+        found = compared(config, folder, gait, workers, begin("controllers"))
         estimated = on_estimates(config, gait, workers, begin("estimates"))
     summary = {
         "gaits": {f"{record['speed']:g}": record for record in gaits},
         "shares": traded,
-        "largest_push": {each.controller: each.limits["push"] for each in found},
-        "step_height": {
-            each.controller: 100.0 * min(each.limits["up"], each.limits["down"]) for each in found
-        },
+        "limits": {each.controller: each.record()["limits"] for each in found},
         "controllers": {each.controller: each.record() for each in found},
         "on_estimates": estimated,
     }
@@ -215,14 +216,13 @@ def everything(config: Config, gait: Gait, first: Findings, console: Console) ->
     def draw(folder: RunFolder) -> None:
         assert first.draw is not None
         first.draw(folder)
-        ends = {n: kind.factor * max(getattr(config, kind.setting)) for n, kind in KINDS.items()}
-        figures.draw_limits(folder / "figures/limits.png", found, ends)
+        figures.draw_limits(folder / "figures/limits.png", found)
         shares.draw_shares(folder / "figures/shares.png", traded, config.share)
 
     printed = [
         shares.share_table(traded),
         tables.gait_table(gaits),
-        tables.limit_table(found, config.steps, config.budget),
+        tables.limit_table(found, config.judged, config.budget),
         tables.estimate_table(estimated, config.filtered_steps),
     ]
     return replace(
@@ -250,8 +250,6 @@ def _traded(config: Config, share: float) -> dict[str, Any]:
     return shares.record(
         found_gait(replace(config, share=share), config.speed),
         share,
-        config.pushes,
-        config.heights,
         weights=Weights(*config.weights),
         torque=config.torque,
         extension=config.extension,
@@ -264,21 +262,53 @@ def _searched(config: Config, speed: float) -> dict[str, Any]:
 
 
 def compared(
-    config: Config, gait: Gait, workers: Crew, tick: Callable[[float], None]
+    config: Config,
+    folder: RunFolder,
+    gait: Gait,
+    workers: Crew,
+    tick: Callable[[float], None],
 ) -> list[Survived]:
-    """What each controller survives with the weights that suit it best."""
+    """What each controller survives with the weights that suit it best.
+
+    Limits are kept in the folder as they are found.
+    """
     random = np.random.default_rng(config.seed + 1)
-    feedbacks = designs(gait, candidates(Weights(*config.weights), config.budget, random))
-    whole = whole_trials(config, config.full_starts)
-    brief = replace(
-        whole,
-        sizes={kind: whole.sizes[kind][1::2] for kind in _BRIEF_KINDS},
-        starts=1,
-        steps=min(_BRIEF, config.steps),
-        seed=config.seed + 1,
+    tried = designs(gait, candidates(Weights(*config.weights), config.budget, random))
+    contest = Contest(
+        gait, tried, config.torque, config.extension, config.judged, config.scatter, config.seed
     )
-    contest = Contest(gait, feedbacks, brief, whole, config.torque, config.extension)
-    return in_order(workers, contest, NAMES, tick)
+    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
+    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
+    untuned = [name for name in NAMES if record.get(name) is None]
+    for name, tuned in workers.finished(contest.tuned, untuned):
+        record.put(name, (tuned.result().weights, *tuned.result().guesses))
+    kept = {name: _kept(record, name) for name in NAMES}
+    chosen = [Chosen(name, weights, tuple(rest)) for name, (weights, *rest) in kept.items()]
+    trials = [(each, kind) for each in chosen for kind in config.kinds]
+    missing = [trial for trial in trials if record.get(_key(*trial)) is None]
+    judge = partial(_limits, config, contest)
+    for n, (trial, future) in enumerate(workers.finished(judge, missing), start=1):
+        record.put(_key(*trial), future.result())
+        tick(n / len(missing))
+    return [
+        contest.survived(each, {kind: _kept(record, _key(each, kind)) for kind in config.kinds})
+        for each in chosen
+    ]
+
+
+def _kept(record: Journal, key: str) -> tuple[Any, ...]:
+    found = record.get(key)
+    assert found is not None
+    return found
+
+
+def _key(chosen: Chosen, kind: Name) -> str:
+    return f"{chosen.controller}, {kind}"
+
+
+def _limits(config: Config, contest: Contest, trial: tuple[Chosen, Name]) -> tuple[float, ...]:
+    is_slow = trial[0].controller == "predictive"
+    return contest.limits(*trial, config.predictive_starts if is_slow else config.full_starts)
 
 
 def on_estimates(

@@ -4,7 +4,7 @@
 - `reset`: the same with the Jacobian of the reset alone;
 - `value`: `spreading` at the phase of least value instead of the clock's;
 - `cone`: `value`, with torques that keep forces and landings in the friction cones;
-- `predictive`: planned on at each sample through the next touchdown, with `value` where that fails;
+- `predictive`: planned on at each sample through the next touchdown, with `cone` where that fails;
 - `phase`: the clock of the reference begins anew at each touchdown;
 - `clock`: the reference runs on the clock, touchdown or not.
 """
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
-from hybridctl.experiments.walking.cone import ConeModel, Correction
 from hybridctl.experiments.walking.gait import Gait, task
 from hybridctl.experiments.walking.phases import PhaseReset, ValueFunction
+from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
+from hybridctl.control.cone import ConeFilter
 from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
 from hybridctl.control.predictive.course import Horizon
@@ -27,10 +28,22 @@ from hybridctl.control.predictive.mpc import HybridMpc
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.trajectory.task import Margins
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 
-NAMES = ("spreading", "reset", "value", "cone", "predictive", "phase", "clock")
+TITLES = {
+    "spreading": "reference spreading",
+    "reset": "the same, reset's Jacobian",
+    "value": "at the phase of least value",
+    "cone": "the same, inside the cone",
+    "predictive": "predictive",
+    "phase": "clock from each touchdown",
+    "clock": "clock",
+}
+NAMES = tuple(TITLES)
 ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
+PATIENCE = 0.02  # s, after which a foot that is due is no longer waited for, whatever the law
+_TILT = 0.1  # rad, a unit of slope that the predictive controller looks for
 _RISE = np.eye(14)[1]  # up
 
 
@@ -65,11 +78,25 @@ def predictive(
     horizon: Horizon | None = None,
 ) -> HybridMpc:
     """Predictive control with the weights of the LQR and its value function after a touchdown."""
-    planned = task(gait.walker, gait.speed, torque=torque, margins=ROOM)
+    planned, uphill = (
+        task(walker, gait.speed, torque=torque, margins=ROOM)
+        for walker in (gait.walker, five_link.system(gait.friction, tilt=_TILT))
+    )
     back = np.linalg.inv(gait.symmetry.matrix)
     after = back.T @ lqr.period.values[1].start @ back
     both = weights.state, weights.input
-    return HybridMpc(planned, gait.step, both, [after], fixed, horizon=horizon, rise=_RISE)
+    return HybridMpc(
+        planned, gait.step, both, [after], fixed, horizon=horizon, rise=_RISE, disturbed=uphill
+    )
+
+
+def standing(gait: Gait, torque: float) -> ConeFilter:
+    """What keeps forces and landings inside the friction cones, with torques of at most so much."""
+    landings: dict[ModeKey, ModeKey] = {
+        five_link.LEFT_STANCE: five_link.RIGHT_STANCE,
+        five_link.RIGHT_STANCE: five_link.LEFT_STANCE,
+    }
+    return ConeFilter(gait.walker, np.full(4, torque), landings)
 
 
 def design(gait: Gait, weights: Weights, jumps: str = "saltation") -> PeriodicLqr:
@@ -113,7 +140,7 @@ class Tracks:
         weights: of the LQR, by default the usual ones.
         """
         if name == "predictive":
-            fixed = self.policy("value", lqr, torque)
+            fixed = self.policy("cone", lqr, torque)
             return predictive(self.gait, lqr, weights or Weights(), fixed, torque)
         _, gains = lqr.repeated(self.steps + 1)
         most = np.full(4, torque)
@@ -121,7 +148,7 @@ class Tracks:
         if name == "clock":
             return ClockTracking(self.reference, gains, limits=limits)
         if name == "phase":
-            return PhaseReset(self.reference, gains, limits)
+            return PhaseReset(self.reference, gains, limits, PATIENCE)
         if name in ("value", "cone"):
             period = self.gait.period
             values = ValueFunction.of(lqr, period, self.extension)
@@ -130,6 +157,7 @@ class Tracks:
                 gains,
                 lambda k, t: values.at(k, t - k * period),
                 limits=limits,
-                correction=Correction(ConeModel(self.gait), torque) if name == "cone" else None,
+                patience=PATIENCE,
+                correction=standing(self.gait, torque) if name == "cone" else None,
             )
-        return ReferenceSpreading(self.reference, gains, limits=limits)
+        return ReferenceSpreading(self.reference, gains, limits=limits, patience=PATIENCE)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hybridctl.experiments.walking.controllers import TITLES
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.limits import KINDS, Survived
+from hybridctl.experiments.walking.limits import KINDS, Name, Survived
 from hybridctl.experiments.walking.walk import Walk
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -104,27 +105,51 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
     save_figure(figure, path)
 
 
-def draw_limits(path: Path, found: Sequence[Survived], ends: Mapping[str, float]) -> None:
-    """The largest of what each controller survives; unstable ones are hatched.
+_PAIRS: tuple[tuple[Name | None, Name], ...] = (
+    ("push back", "push forward"),
+    ("down", "up"),
+    ("slope down", "slope up"),
+    ("lighter", "heavier"),
+    (None, "late"),
+)
 
-    ends: of the sizes that were tried, beyond which nothing is known; marked by lines.
+
+def draw_limits(path: Path, found: Sequence[Survived]) -> None:
+    """What each controller survives: means with standard errors, a pair of directions a panel.
+
+    Dots are the starts. Grids end at the dashed lines. Unstable controllers are hatched.
     """
-    figure = Figure(figsize=(9.5, 5.0), layout="constrained")
+    pairs = [pair for pair in _PAIRS if pair[1] in found[0].limits]
+    figure = Figure(figsize=(2.0 + 2.4 * len(pairs), 1.6 + 0.4 * len(found)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 3).ravel()
-    places = np.arange(len(found))
-    names = [each.controller for each in found]
-    hatches = ["" if each.is_stable else "///" for each in found]
-    for axes, (name, kind) in zip(panels, KINDS.items(), strict=True):
-        sizes = [kind.factor * each.limits[name] for each in found]
-        axes.bar(places, sizes, color=TRACKING, hatch=hatches, edgecolor="white")
-        axes.axhline(ends[name], color=BASELINE, lw=1.0, ls="--")
-        axes.set_title(kind.title, fontsize=9)
-        axes.set_xticks(places, names, fontsize=7)
-        axes.grid(alpha=0.3, axis="y")
+    panels = figure.subplots(1, len(pairs), sharey=True, squeeze=False)[0]
+    for axes, pair in zip(panels, pairs, strict=True):
+        titles = []
+        for kind, sign, color in zip(pair, (-1.0, 1.0), (REFERENCE, TRACKING), strict=True):
+            if kind is None or kind not in found[0].limits:
+                continue
+            titles.append(KINDS[kind].title)
+            axes.axvline(sign * KINDS[kind].end, color=BASELINE, lw=1.0, ls="--")
+            for row, each in enumerate(found):
+                hatch = None if each.is_stable else "///"
+                size = sign * each.mean(kind)
+                axes.barh(row, size, height=0.6, color=color, hatch=hatch, edgecolor="white")
+                axes.errorbar(size, row, xerr=each.error(kind), color="black", capsize=2, lw=1.0)
+                starts = sign * np.array(each.limits[kind])
+                axes.plot(starts, np.full(len(starts), row), ".", color="black", ms=3, alpha=0.4)
+        axes.set_title(", ".join(titles), fontsize=9)
+        axes.set_xlabel(KINDS[pair[1]].unit, fontsize=8)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{abs(x):g}")
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3, axis="x")
         axes.set_axisbelow(True)
-    marks = "hatched: unstable; dashed: the most that was tried"
-    figure.suptitle(f"What controllers survive, tuned with the same budget ({marks})")
+    panels[0].set_yticks(range(len(found)), [TITLES[each.controller] for each in found])
+    panels[0].invert_yaxis()
+    figure.suptitle(
+        "What controllers survive: means over starts, standard errors, and each start "
+        "(dashed: ends of the grids; hatched: unstable)",
+        fontsize=10,
+    )
     save_figure(figure, path)
 
 

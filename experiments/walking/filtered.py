@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hybridctl.experiments.walking.cone import ConeModel, nearest
-from hybridctl.experiments.walking.controllers import Tracks
+from hybridctl.experiments.walking.controllers import Tracks, standing
 from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, walk
 from hybridctl.robots import five_link
 
@@ -98,7 +97,7 @@ class EstimateFeedback:
             tracking_law(arc, gain, limits)
             for arc, gain in zip(tracks.reference.arcs, gains, strict=True)
         ]
-        self._cone, self._torque = ConeModel(gait), torque
+        self._cone = standing(gait, torque)
         self._sensing, self._random = sensing, np.random.default_rng(seed)
         self._filter = sensing.filter(tracks)
         known = 1e-6 * sensing.level**2 * np.eye(14)
@@ -124,7 +123,7 @@ class EstimateFeedback:
             self._touchdowns += -1 if undone else 1
         u = self._laws[min(self._touchdowns, len(self._laws) - 1)](t, estimate.mean)
         if on_foot:
-            u = nearest(u, *self._cone(estimate.mode, estimate.mean, u), self._torque)
+            u = self._cone(estimate.mode, estimate.mean, u)
         self._input = u
         return u
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
@@ -23,101 +24,113 @@ from hybridctl.mechanics.system import ContactSystem
 
 _MEASURED = 4  # steps
 _SPREAD = 1.0  # of the logarithms (base 10) of weights that are tried
+_BRIEF = 6  # steps of trials in tuning
 
 
 class Kind(NamedTuple):
-    """A kind of trial: its title in tables, how many of its unit there are in ours, and directions.
+    """A kind of trial in words, with the grid of its sizes: from `step` to `end` in `unit`."""
 
-    setting: which holds the sizes.
-    """
-
-    setting: str
     title: str
-    factor: float = 1.0
-    signs: tuple[float, ...] = (1.0,)
+    unit: str
+    step: int
+    end: int
 
 
-_BOTH = (1.0, -1.0)
-KINDS = {
-    "push": Kind("pushes", "push [N s]", signs=_BOTH),
-    "up": Kind("heights", "step up [cm]", 100.0),
-    "down": Kind("heights", "step down [cm]", 100.0),
-    "tilt": Kind("tilts", "slope [%]", 100.0, _BOTH),
-    "mass": Kind("masses", "mass of the torso, off by [%]", 100.0, _BOTH),
-    "late": Kind("delays", "touchdown known late by [ms]", 1000.0),
+Name = Literal[
+    "push forward",
+    "push back",
+    "up",
+    "down",
+    "slope up",
+    "slope down",
+    "heavier",
+    "lighter",
+    "late",
+]
+KINDS: dict[Name, Kind] = {
+    "push forward": Kind("push forward", "N s", 1, 80),
+    "push back": Kind("push back", "N s", 1, 100),
+    "up": Kind("step up", "cm", 1, 10),
+    "down": Kind("step down", "cm", 1, 20),
+    "slope up": Kind("slope up", "%", 1, 25),
+    "slope down": Kind("slope down", "%", 1, 25),
+    "heavier": Kind("heavier torso", "%", 10, 200),
+    "lighter": Kind("lighter torso", "%", 10, 90),
+    "late": Kind("touchdown known late", "ms", 5, 100),
 }
+TUNED: tuple[Name, ...] = ("push forward", "push back", "up", "down")
 
 
-@dataclass(frozen=True)
-class Trials:
-    """What a controller is put through.
+def tried(gait: Gait, policy: Policy, kind: Name, size: float, start: Array, steps: int) -> Walk:
+    """A walk of so many steps from a start in mid-step through a trial of a size, in its unit.
 
-    sizes: of kinds of trials, ascending. push: at the hip in mid-step, N s; tilt: of gravity
-    against the ground's normal, rad; mass: relative error of the torso's mass and inertia; these
-    three in both directions. up, down: steps of the ground, m; late: how late touchdowns are known,
-    s.
-    starts: how many, of this scatter. steps: that have to be walked.
+    A push is an impulse at the hip at the start, and a step of the ground begins with the first
+    touchdown; gravity leans against the ground, the torso has another mass and moment of inertia,
+    and touchdowns are known late, all the way.
     """
-
-    sizes: Mapping[str, tuple[float, ...]]
-    starts: int
-    scatter: tuple[float, float]
-    steps: int
-    seed: int
-
-    def started(self, gait: Gait, policy: Policy) -> list[Walk]:
-        """Walks from random starts."""
-        random = np.random.default_rng(self.seed)
-        return [
-            walk(gait, policy, scattered(gait, random, self.scatter), self.steps)
-            for _ in range(self.starts)
-        ]
-
-    def walked(self, gait: Gait, policy: Policy) -> dict[str, Array]:
-        """Steps (sizes, directions) walked in the trials of each kind."""
-        return {
-            kind: np.array(
-                [
-                    [self._walked(gait, policy, kind, sign * size).steps for sign in signs]
-                    for size in self.sizes[kind]
-                ]
-            )
-            for kind, signs in ((kind, KINDS[kind].signs) for kind in self.sizes)
-        }
-
-    def _walked(self, gait: Gait, policy: Policy, kind: str, size: float) -> Walk:
-        if kind == "push":
-            return walk(gait, policy, pushed(gait, size), self.steps)
-        if kind in ("up", "down"):
-            return over_a_step(gait, policy, size if kind == "up" else -size, self.steps)
-        if kind == "late":
-            return walk(gait, DetectedPolicy(policy, Detection(size)), gait.middle, self.steps)
-        torso, tilt = (1.0 + size, 0.0) if kind == "mass" else (1.0, size)
-        walker = _other_walker(gait.friction, torso, tilt)
-        return walk(gait, policy, gait.middle, self.steps, walker)
+    if kind.startswith("push"):
+        impulse = size if kind == "push forward" else -size
+        return walk(gait, policy, pushed(gait, impulse, start), steps)
+    if kind in ("up", "down"):
+        height = 0.01 * (size if kind == "up" else -size)
+        return over_a_step(gait, policy, height, steps, start)
+    if kind == "late":
+        return walk(gait, DetectedPolicy(policy, Detection(1e-3 * size)), start, steps)
+    share = 0.01 * (size if kind in ("slope up", "heavier") else -size)
+    torso, tilt = (1.0, share) if kind.startswith("slope") else (1.0 + share, 0.0)
+    return walk(gait, policy, start, steps, _other_walker(gait.friction, torso, tilt))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _other_walker(friction: float, torso: float, tilt: float) -> ContactSystem:
     return five_link.system(friction, torso=torso, tilt=tilt)
+
+
+def last_survived(survives: Callable[[int], bool], guess: int, end: int) -> int:
+    """The last n from 0 to `end` that survives, if all before it do and none after it; 0 does.
+
+    Looked for from a guess on in strides that double, or without one, 0, and then by halves.
+    """
+    low, high = 0, end + 1
+    n, stride = (min(guess, end), 1) if guess else (high // 2, high)
+    while high - low > 1:
+        if survives(n):
+            low, n = n, n + stride
+        else:
+            high, n = n, n - stride
+        stride *= 2
+        if not low < n < high:
+            n = (low + high) // 2
+    return low
+
+
+def limit(
+    gait: Gait, policy: Policy, kind: Name, start: Array, steps: int, guess: float = 0.0
+) -> float:
+    """The last size of a kind on its grid that is survived from a start, in the unit of its kind.
+
+    guess: where to look first.
+    """
+    grid = KINDS[kind]
+
+    def survives(n: int) -> bool:
+        return tried(gait, policy, kind, float(n * grid.step), start, steps).steps >= steps
+
+    first = round(guess / grid.step)
+    return float(grid.step * last_survived(survives, first, grid.end // grid.step))
 
 
 @dataclass(frozen=True)
 class Survived:
     """What a controller survived.
 
-    limits: by kind, the largest size such that it and all smaller ones on the grid were survived,
-    in both directions where there are two. holes: by kind, how many larger ones were survived
-    beyond the first that was not, so that the limit is not a sharp one. walked: of each start.
-    contraction: of the error from one touchdown to the next, measured; NaN after a fall.
+    limits: by kind, from each start, in the units of `KINDS`. contraction: of the error from one
+    touchdown to the next, measured; NaN after a fall.
     """
 
     controller: str
     weights: Weights
-    score: int
-    limits: Mapping[str, float]
-    holes: Mapping[str, int]
-    walked: tuple[int, ...]
+    limits: Mapping[Name, tuple[float, ...]]
     contraction: float
 
     @property
@@ -125,17 +138,25 @@ class Survived:
         """Whether small errors die out."""
         return self.contraction < 1.0
 
+    def mean(self, kind: Name) -> float:
+        """The mean over starts."""
+        return float(np.mean(self.limits[kind]))
+
+    def error(self, kind: Name) -> float:
+        """The standard error of that mean; NaN of one start."""
+        found = self.limits[kind]
+        return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+
     def record(self) -> dict[str, Any]:
-        """What was survived, as it stands in summary.json; limits in the units of the table."""
+        """What was survived, as it stands in summary.json."""
         w = self.weights
         return {
             "weights": (w.coordinates, w.velocities, w.torques),
-            "score": self.score,
             "contraction": self.contraction,
             "is_stable": self.is_stable,
-            "steps_walked": self.walked,
-            "limits": {KINDS[k].title: KINDS[k].factor * v for k, v in self.limits.items()},
-            "survived_beyond_the_limit": dict(self.holes),
+            "limits": {kind: self.mean(kind) for kind in self.limits},
+            "standard_errors": {kind: self.error(kind) for kind in self.limits},
+            "limits_by_start": self.limits,
         }
 
 
@@ -152,64 +173,88 @@ def candidates(weights: Weights, budget: int, random: np.random.Generator) -> li
 Designs = Mapping[str, Sequence[tuple[Weights, PeriodicLqr]]]
 
 
-def designs(gait: Gait, tried: Sequence[Weights]) -> Designs:
+def designs(gait: Gait, weights: Sequence[Weights]) -> Designs:
     """The weights that have a feedback, with it, by the jumps that it believes in."""
     found: dict[str, list[tuple[Weights, PeriodicLqr]]] = {"saltation": [], "reset": []}
     for jumps, row in found.items():
-        for weights in tried:
+        for each in weights:
             with suppress(SimulationError):
-                row.append((weights, design(gait, weights, jumps)))
+                row.append((each, design(gait, each, jumps)))
     return found
+
+
+class Chosen(NamedTuple):
+    """A controller with the number of its weights, and guesses at its limits of `TUNED`."""
+
+    controller: str
+    weights: int
+    guesses: tuple[float, ...] = (0.0,) * len(TUNED)
 
 
 @dataclass(frozen=True, eq=False)
 class Contest:
     """What controllers have in common: what they try, and the trials of tuning and of judgement.
 
-    torque: the greatest, N m. extension: of the reference past touchdowns, s.
+    torque: the greatest, N m. extension: of the reference past touchdowns, s. steps: to be walked.
+    scatter, seed: of random starts, the same for all.
     """
 
     gait: Gait
     designs: Designs
-    brief: Trials
-    whole: Trials
     torque: float
     extension: float
+    steps: int
+    scatter: tuple[float, float]
+    seed: int
 
-    def __call__(self, name: str) -> Survived:
-        """A controller with the weights that walk most steps in brief trials, in whole ones.
+    def tuned(self, name: str) -> Chosen:
+        """A controller with the weights of the largest limits in brief trials from one start.
 
+        Limits count as shares of their grids; `predictive` has the first weights, for its time.
         Raises `SimulationError` where no weights have a feedback.
         """
-        tried = self.designs["reset" if name == "reset" else "saltation"]
-        if not tried:
+        believed = self._designs(name)
+        if not believed:
             raise SimulationError(f"no weights have a feedback for {name}")
-        scores = []
-        for weights, lqr in tried:
-            policy = self._policy(name, weights, lqr, self.brief.steps)
-            steps = [each.steps for each in self.brief.started(self.gait, policy)]
-            for row in self.brief.walked(self.gait, policy).values():
-                steps += row.ravel().tolist()
-            scores.append(sum(steps))
-        best = int(np.argmax(scores))
-        weights, lqr = tried[best]
-        policy = self._policy(name, weights, lqr, max(self.whole.steps, _MEASURED))
-        passed: dict[str, list[bool]] = {
-            kind: (row.min(axis=1) >= self.whole.steps).tolist()
-            for kind, row in self.whole.walked(self.gait, policy).items()
-        }
-        first = {kind: _first_failed(row) for kind, row in passed.items()}
-        return Survived(
-            name,
-            weights,
-            scores[best],
-            {kind: (0.0, *self.whole.sizes[kind])[k] for kind, k in first.items()},
-            {kind: sum(passed[kind][k:]) for kind, k in first.items()},
-            tuple(each.steps for each in self.whole.started(self.gait, policy)),
-            contraction(self.gait, policy, self.whole.seed),
-        )
+        if len(believed) == 1 or name == "predictive":
+            return Chosen(name, 0)
+        start, steps = self._start(-1), min(_BRIEF, self.steps)
+        found = [Chosen(name, 0)]
+        for i in range(len(believed)):
+            policy, last = self._policy(name, i, steps), found[-1].guesses
+            limits = tuple(
+                limit(self.gait, policy, kind, start, steps, guess)
+                for kind, guess in zip(TUNED, last, strict=True)
+            )
+            found.append(Chosen(name, i, limits))
+        ends = np.array([KINDS[kind].end for kind in TUNED])
+        return max(found[1:], key=lambda each: float(np.sum(each.guesses / ends)))
 
-    def _policy(self, name: str, weights: Weights, lqr: PeriodicLqr, steps: int) -> Policy:
+    def limits(self, chosen: Chosen, kind: Name, starts: int) -> tuple[float, ...]:
+        """The limits of a kind from so many starts."""
+        policy = self._policy(chosen.controller, chosen.weights, self.steps)
+        found: list[float] = []
+        guess = dict(zip(TUNED, chosen.guesses, strict=True)).get(kind, 0.0)
+        for i in range(starts):
+            guess = limit(self.gait, policy, kind, self._start(i), self.steps, guess)
+            found.append(guess)
+        return tuple(found)
+
+    def survived(self, chosen: Chosen, limits: Mapping[Name, tuple[float, ...]]) -> Survived:
+        """All that is said of a controller, its limits being known."""
+        name, i = chosen.controller, chosen.weights
+        measured = contraction(self.gait, self._policy(name, i, _MEASURED), self.seed)
+        return Survived(name, self._designs(name)[i][0], limits, measured)
+
+    def _designs(self, name: str) -> Sequence[tuple[Weights, PeriodicLqr]]:
+        return self.designs["reset" if name == "reset" else "saltation"]
+
+    def _start(self, i: int) -> Array:
+        random = np.random.default_rng([self.seed, i + 1])
+        return scattered(self.gait, random, self.scatter)
+
+    def _policy(self, name: str, i: int, steps: int) -> Policy:
+        weights, lqr = self._designs(name)[i]
         tracks = Tracks.of(self.gait, lqr, steps, self.extension)
         return tracks.policy(name, lqr, self.torque, weights)
 
@@ -231,8 +276,3 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     after = [np.array([e.state_after[1:] for e in run.guard_events[:_MEASURED]]) for run in runs]
     errors = np.linalg.norm(after[1] - after[0], axis=1)
     return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
-
-
-def _first_failed(passed: list[bool]) -> int:
-    """The place of the first failure, the number of all where none failed."""
-    return len(passed) if all(passed) else passed.index(False)

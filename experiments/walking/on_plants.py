@@ -32,6 +32,7 @@ from hybridctl.checks import Array
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.online import Controller
+from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
@@ -176,7 +177,8 @@ def on_states(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
     walker, period = tracks.gait.walker, tracks.gait.period
     touches = Threshold("contact", [f"{foot} closes" for foot in five_link.CONTACTS], closed=(0,))
     gate = Gate(touches, tracks.reference, before=_EARLY * period)
-    policy = tracks.policy("spreading", lqr, torque)
+    gains = lqr.repeated(tracks.steps + 1)[1]
+    policy = ReferenceSpreading(tracks.reference, gains, limits=[torque] * 4)
     loop = Controller(walker, policy, _PERIOD, gate, mode=STANCES[0], limits=[torque] * 4)
     return lambda sample: loop.step(*sample).u
 

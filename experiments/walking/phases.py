@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,19 +25,33 @@ _PHASES = 96  # of a step
 class PhaseReset:
     """The reference of the present step, begun anew when the foot touched down.
 
-    limits (2, 4): the least and the greatest torques, N m.
+    limits (2, 4): the least and the greatest torques, N m. patience: how long a touchdown that is
+    due is waited for, s, before the reference goes on with the next step.
     """
 
     reference: Reference
     gains: GainSchedule
     limits: Array
+    patience: float
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback at the time that has gone by since the touchdown."""
-        touched = touchdowns(history)
-        k = min(len(touched), len(self.reference.arcs) - 1)
-        late = touched[-1].time - self.reference.events[k - 1].time if k else 0.0
+        k, late, overdue = self._place(history)
+        k += history.time >= overdue
         return later(self.reference.arcs[k], self.gains.arcs[k], late, self.limits)
+
+    def next_change(self, history: History) -> float:
+        """When a touchdown is overdue, s."""
+        _, _, overdue = self._place(history)
+        return overdue if history.time < overdue else math.inf
+
+    def _place(self, history: History) -> tuple[int, float, float]:
+        """The number of the step, how late it is, and when its end is overdue, s."""
+        touched, planned = touchdowns(history), self.reference.events
+        k = min(len(touched), len(planned))
+        late = touched[k - 1].time - planned[k - 1].time if k else 0.0
+        overdue = planned[k].time + late + self.patience if k < len(planned) else math.inf
+        return k, late, overdue
 
 
 class ValueFunction(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.limits import KINDS, Survived
+from hybridctl.experiments.walking.limits import KINDS, Name, Survived
 from hybridctl.experiments.walking.walk import Walk
 from rich.table import Table
 
@@ -94,22 +94,27 @@ def start_table(gait: Gait, walks: Sequence[Walk], steps: int) -> Table:
 
 
 def limit_table(found: Sequence[Survived], steps: int, budget: int) -> Table:
-    """What controllers survive; * where more was survived beyond the first that was not."""
+    """What controllers survive: means with standard errors, and the least; > at ends of grids."""
+    kinds = list(found[0].limits)
     rows = [
         (
             each.controller + ("" if each.is_stable else " (unstable)"),
-            f"{sum(n >= steps for n in each.walked)} of {len(each.walked)}",
-            *(
-                f"{kind.factor * each.limits[name]:.3g}" + ("*" if each.holes[name] else "")
-                for name, kind in KINDS.items()
-            ),
+            str(len(each.limits[kinds[0]])),
+            *(_limit(each, kind) for kind in kinds),
             f"{each.contraction:.2f}",
         )
         for each in found
     ]
-    columns = ["controller", "starts", *(kind.title for kind in KINDS.values()), "error per step"]
-    title = f"Survived for {steps} steps, each controller tuned over {budget} weights"
+    titles = [f"{KINDS[kind].title} [{KINDS[kind].unit}]" for kind in kinds]
+    columns = ["controller", "starts", *titles, "error per step"]
+    title = f"Survived for {steps} steps, tuned over {budget} weights: mean, its error, the least"
     return table(title, columns, rows)
+
+
+def _limit(found: Survived, kind: Name) -> str:
+    limits, end = found.limits[kind], KINDS[kind].end
+    beyond = ">" if max(limits) >= end else ""
+    return f"{beyond}{found.mean(kind):.1f} ± {found.error(kind):.1f} ({min(limits):g})"
 
 
 def estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Table:

@@ -73,14 +73,18 @@ def walk(
     return _walked(walker or gait.walker, five_link.LEFT_STANCE, policy, start, span, steps)
 
 
-def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
+def over_a_step(
+    gait: Gait, policy: Policy, height: float, steps: int, start: Array | None = None
+) -> Walk:
     """A walk over ground that is higher by `height` in m from the first touchdown on.
 
     The left foot leaves the old ground then, and meets the new one a quarter of a step later.
+    start: in mid-step, by default that of the gait, whose other foot is 10 cm above the ground.
     """
+    start = gait.middle if start is None else start
     raised = five_link.system(gait.friction, step=height)
     begin, end = 0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period
-    first = _walked(raised, five_link.LEFT_STANCE, policy, gait.middle, (begin, end), most=1)
+    first = _walked(raised, five_link.LEFT_STANCE, policy, start, (begin, end), most=1)
     if first.reason or first.run is None or not first.steps:
         return first
     past, now = first.run.events, first.run.end + 0.25 * gait.period
@@ -102,9 +106,13 @@ def over_a_step(gait: Gait, policy: Policy, height: float, steps: int) -> Walk:
     return replace(rest, steps=rest.steps + 1)
 
 
-def pushed(gait: Gait, impulse: float) -> Array:
-    """The state in mid-step after a horizontal impulse in N s at the hip, the foot held."""
-    q, v = gait.middle[:7], gait.middle[7:]
+def pushed(gait: Gait, impulse: float, start: Array | None = None) -> Array:
+    """A state in mid-step, by default of the gait, after a horizontal impulse in N s at the hip.
+
+    The foot is held. Of 10 N s forwards the ground gives 0.2 N s down and 0.4 along: a force on the
+    hip that lasts 2 ms leaves the foot in its cone, under the weight of the walker.
+    """
+    q, v = np.split(gait.middle if start is None else start, 2)
     rows = gait.walker.dynamics.all.jacobian(q)[[0, 2]]  # normal and tangent of the left foot
     kick = impulse * np.eye(7)[0]
     gained, _ = KKT(gait.walker.robot.mass_matrix(q), rows.T, rows).solve(kick, np.zeros(2))

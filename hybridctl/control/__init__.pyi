@@ -1,5 +1,6 @@
 from .baselines import ImpactInvariantTracking as ImpactInvariantTracking
 from .baselines import NearestTracking as NearestTracking
+from .cone import ConeFilter as ConeFilter
 from .detection import DetectedPolicy as DetectedPolicy
 from .detection import Detection as Detection
 from .detection import ForceSignal as ForceSignal

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance
+from hybridctl.checks import Array, instance, number
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
@@ -106,6 +106,8 @@ class ReferenceSpreading:
     is cut there. That is a kink, which the error control of the integrator resolves.
     interim: what to do while an impact lasts or is incomplete, for plants whose impacts take time
     and for touches that are known late; without it an impact is over with its last touch.
+    patience: how long an event that is due is waited for, s: then the reference goes on with the
+    next arc. By default it is waited for as long as the arc is extended.
 
     It knows of events at once; `DetectedPolicy` lets it know late, or not at all.
 
@@ -121,11 +123,15 @@ class ReferenceSpreading:
         *,
         limits: ArrayLike | None = None,
         interim: Interim | None = None,
+        patience: float = math.inf,
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains, phantom_gains)
         self.limits = checked_limits(reference, limits)
         self.interim = Interim() if interim is None else instance("interim", interim, Interim)
+        self.patience = patience
+        if patience != math.inf:
+            number("patience", patience, at_least=0.0)
         self._explanations = tuple(
             None if impact is None else impact.explanation(self.interim.velocities)
             for impact in reference.impacts
@@ -183,9 +189,13 @@ class ReferenceSpreading:
             moment = settling(interim, k - 1, done, time)
             if moment is not None:
                 return position, moment
+        overdue = due(reference, position) + self.patience
+        if time >= overdue:
+            return Position(k + 1, 0, frozenset()), InterimMoment(None, False, math.inf)
         if k == len(reference.events) or self._explanations[k] is None:
-            return position, InterimMoment(None, False, math.inf)
-        return position, expecting(interim, k, due(reference, position), touched, time)
+            return position, InterimMoment(None, False, overdue)
+        moment = expecting(interim, k, due(reference, position), touched, time)
+        return position, moment._replace(until=min(moment.until, overdue))
 
     def _between(self, event: int, under_way: bool, time: float) -> InputLaw:
         """The law of the interim mode of an event."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
 from hybridctl.checks import Array, count, number
-from hybridctl.control.predictive.functions import PhaseModel
+from hybridctl.control.predictive.functions import PhaseModel, Steps
 from hybridctl.control.predictive.programme import Aim, Junction, Section
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
 from hybridctl.control.trajectory.task import Task
@@ -34,9 +35,11 @@ class Horizon:
     sample: the longest time between plans, s. delay: by which the input of a plan comes later than
     the state it is made from, s, at most the sample; the state is predicted over it. iterations: of
     sequential quadratic programming, at most, at a sample; there is another one while the last has
-    moved a state by more than `settled`, in the root of what states cost per s. duration: the
-    weight of durations that differ from the motion's, 1/s^2. change: the most by which an iteration
-    may change one, s. longest: how long the rest of a phase may take, as a factor.
+    moved a state by more than `settled`, in the root of what states cost per s. memory: for how
+    long what was seen of a disturbance counts, s. patience: how long an event is waited for that
+    does not come where it should, s; then the fixed law acts. duration: the weight of durations
+    that differ from the motion's, 1/s^2. change: the most by which an iteration may change one, s.
+    longest: how long the rest of a phase may take, as a factor.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -45,6 +48,8 @@ class Horizon:
     delay: float = 0.0
     iterations: int = 4
     settled: float = 0.5
+    memory: float = 0.1
+    patience: float = 0.02
     duration: float = 100.0
     change: float = 0.15
     longest: float = 1.35
@@ -54,10 +59,12 @@ class Horizon:
             count(f"intervals[{i}]", n, at_least=2)
         count("phases", self.phases, at_least=0)
         count("iterations", self.iterations)
-        for name in ("sample", "settled", "duration", "change"):
+        for name in ("sample", "settled", "memory", "duration", "change"):
             number(name, getattr(self, name), above=0.0)
         number("delay", self.delay, at_least=0.0, at_most=self.sample)
         number("longest", self.longest, at_least=1.0)
+        if self.patience != math.inf:
+            number("patience", self.patience, at_least=0.0)
 
 
 class Place(NamedTuple):
@@ -108,9 +115,15 @@ class Course:
     through the symmetry.
     """
 
-    def __init__(self, task: Task, motion: OptimalTrajectory, horizon: Horizon) -> None:
+    def __init__(
+        self,
+        task: Task,
+        motion: OptimalTrajectory,
+        horizon: Horizon,
+        disturbed: Task | None = None,
+    ) -> None:
         self.task, self.motion, self.horizon = task, motion, horizon
-        self.models = [PhaseModel(task, k) for k in range(len(task.phases))]
+        self.models = [PhaseModel(task, k, disturbed) for k in range(len(task.phases))]
         nx, nu, symmetry = self.models[0].nx, self.models[0].nu, task.symmetry
         self.is_cyclic = symmetry is not None
         self._state = np.eye(nx) if symmetry is None else symmetry.matrix
@@ -206,25 +219,34 @@ class Course:
         fresh = self.sections(at.events, begin)[1 + len(rest) :]
         return Plan(at.time, at.events, at.touched, (s, *rest, *fresh))
 
-    def ahead(self, plan: Plan, at: Moment, delay: float) -> Moment:
+    def ahead(self, plan: Plan, at: Moment, delay: float, disturbance: float) -> Moment:
         """The moment after a delay under the plan, through an event where its guard falls to 0."""
         end = at.time + delay
         while end - at.time > 1e-9:
             h = min(_SUBSTEP, end - at.time)
-            place = plan.place(at.time, at.events, at.touched)
-            s = plan.sections[place.section]
-            rate = (1.0 - float(s.fractions[0])) / s.duration
-            u = self.inputs(s.phase, place.fraction + rate * h * np.array([0.0, 0.5, 1.0]))
-            u += s.corrections[place.interval]
-            model = self.models[s.phase]
-            x = model.steps(at.state[None], (u[:1], u[1:2], u[2:]), np.array([h])).states[0]
-            before, after = (self.height(s.phase, y) for y in (at.state, x))
+            phase = plan.sections[plan.place(at.time, at.events, at.touched).section].phase
+            x = self.step(plan, at, h, disturbance).states[0]
+            before, after = (self.height(phase, y) for y in (at.state, x))
+            ends = after <= 0.0 < before and at.events - plan.events + 1 < len(plan.sections)
+            if ends:  # where the secant of the guard vanishes
+                h *= before / (before - after)
+                x = self.step(plan, at, h, disturbance).states[0]
             at = at._replace(time=at.time + h, state=x)
-            if after <= 0.0 < before and place.section + 1 < len(plan.sections):
-                j = self.junction(s.phase)
-                y = j.matrix @ model.jump(x)[0] + j.offset
+            if ends:
+                j = self.junction(phase)
+                y = j.matrix @ self.models[phase].jump(x, disturbance)[0] + j.offset
                 at = Moment(at.time, y, at.events + 1, at.time)
         return at
+
+    def step(self, plan: Plan, at: Moment, h: float, disturbance: float) -> Steps:
+        """One step of h s from a moment on, under the input of the plan."""
+        place = plan.place(at.time, at.events, at.touched)
+        s = plan.sections[place.section]
+        rate = (1.0 - float(s.fractions[0])) / s.duration
+        u = self.inputs(s.phase, place.fraction + rate * h * np.array([0.0, 0.5, 1.0]))
+        u += s.corrections[place.interval]
+        given = (u[:1], u[1:2], u[2:])
+        return self.models[s.phase].steps(at.state[None], given, np.array([h]), disturbance)
 
     def height(self, phase: int, x: Array) -> float:
         """The largest value of the guards that end a phase, without an input."""

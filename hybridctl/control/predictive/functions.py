@@ -18,7 +18,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import MappedFunction, transposed
-from hybridctl.control.trajectory.functions import phase_functions
+from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions
 from hybridctl.control.trajectory.task import Task
 
 _STAGES = ((0.0, 1.0), (0.5, 2.0), (0.5, 2.0), (1.0, 1.0))  # c_i, and weights times 6
@@ -33,76 +33,96 @@ class Rows(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """States (m, nx) after steps; derivatives by state, input, and length (m, nx), 1/s."""
+    """States (m, nx) after steps; derivatives by state, input, disturbance and length, s."""
 
     states: Array
     by_state: Array
     by_input: Array
+    by_disturbance: Array
     by_length: Array
 
 
 class PhaseModel:
     """Functions of phase k of a task, in its own coordinates.
 
+    disturbed: a task that differs from it by a unit of a disturbance. Of how many units there are,
+    d, all values are affine functions: those of the task, and d times what the other one's differ.
     inside_limits, end_limits: of what `inside` and `end` return, in order; the gaps of open
     contacts come last in the former, and have none. zero: which of the latter vanish, as guards.
     """
 
-    def __init__(self, task: Task, k: int) -> None:
+    def __init__(self, task: Task, k: int, disturbed: Task | None = None) -> None:
         made = phase_functions(replace(task, torque=np.inf), k)
         x, u = made.field.sx_in()
         self.nx, self.nu = x.numel(), u.numel()
         self.inside_limits, self.end_limits = made.inside_limits, made.end_limits
         self.zero = [i for i, limit in enumerate(self.end_limits) if limit.lower == limit.upper]
-        share = ca.SX.sym("share")
-        inside = ca.vertcat(made.inside(x, u), made.gaps(x, share))
-        end = made.end(x, u, ca.SX.zeros(self.nu))
-        jump = x if made.jump is None else made.jump(x)
-        self._field = _mapped("field", x, u, made.field(x, u))
-        self._inside = _mapped("inside", x, u, inside, share)
-        self._end = _mapped("end", x, u, end)
-        self._jump = _mapped("jump", x, u, jump)
+        d, share = ca.SX.sym("d"), ca.SX.sym("share")
+        values = _values(made, x, u, share)
+        if disturbed is not None:
+            other = phase_functions(replace(disturbed, torque=np.inf), k)
+            pairs = zip(values, _values(other, x, u, share), strict=True)
+            values = [ca.cse(value + d * (moved - value)) for value, moved in pairs]
+        field, inside, end, jump = values
+        self._field = _mapped("field", field, x, u, d)
+        self._inside = _mapped("inside", inside, x, u, d, share)
+        self._end = _mapped("end", end, x, u, d)
+        self._jump = _mapped("jump", jump, x, u, d)
 
-    def inside(self, x: Array, u: Array, share: Array) -> Rows:
+    def inside(self, x: Array, u: Array, share: Array, d: float = 0.0) -> Rows:
         """Values that have limits wherever in the phase, then gaps of open contacts, m.
 
         share (m,): of the phase, that is over.
         """
-        return Rows(*self._inside(x, u, share[:, None]))
+        return Rows(*self._inside(x, u, _column(d, x), share[:, None])[:3])
 
-    def end(self, x: Array, u: Array) -> Rows:
+    def end(self, x: Array, u: Array, d: float = 0.0) -> Rows:
         """Values that have limits where the phase ends."""
-        return Rows(*self._end(x, u))
+        return Rows(*self._end(x, u, _column(d, x))[:3])
 
-    def jump(self, x: Array) -> tuple[Array, Array]:
+    def jump(self, x: Array, d: float = 0.0) -> tuple[Array, Array]:
         """The state (nx,) after the event that ends the phase, with its derivative (nx, nx)."""
-        after, by_state, _ = self._jump(x[None], np.zeros((1, self.nu)))
+        x = x[None]
+        after, by_state, *_ = self._jump(x, np.zeros((1, self.nu)), _column(d, x))
         return after[0], by_state[0]
 
-    def steps(self, x: Array, u: tuple[Array, Array, Array], h: Array) -> Steps:
+    def steps(self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float = 0.0) -> Steps:
         """Steps from states (m, nx), with inputs (m, nu) at begin, middle and end; h (m,), s."""
         m, nx, nu = len(x), self.nx, self.nu
-        h = h[:, None]
-        unit = np.zeros((m, nx, nx + nu + 1))
+        h, d_column = h[:, None], _column(d, x)
+        unit = np.zeros((m, nx, nx + nu + 2))
         unit[:, :, :nx] = np.eye(nx)
         rate, slope = np.zeros((m, nx)), np.zeros_like(unit)
         total, slopes = np.zeros((m, nx)), np.zeros_like(unit)
         for (c, weight), at in zip(_STAGES, (u[0], u[1], u[1], u[2]), strict=True):
             moved = unit + c * h[:, :, None] * slope
             moved[:, :, -1] += c * rate
-            rate, by_state, by_input = self._field(x + c * h * rate, at)
+            rate, by_state, by_input, by_disturbance = self._field(x + c * h * rate, at, d_column)
             slope = by_state @ moved
-            slope[:, :, nx:-1] += by_input
+            slope[:, :, nx:-2] += by_input
+            slope[:, :, -2:-1] += by_disturbance
             total += weight / 6.0 * rate
             slopes += weight / 6.0 * slope
         whole = unit + h[:, :, None] * slopes
         whole[:, :, -1] += total
-        return Steps(x + h * total, whole[:, :, :nx], whole[:, :, nx:-1], whole[:, :, -1])
+        slopes_by = np.split(whole, [nx, nx + nu, nx + nu + 1], axis=2)
+        return Steps(x + h * total, *slopes_by[:2], *(part[:, :, 0] for part in slopes_by[2:]))
 
 
-def _mapped(name: str, x: Any, u: Any, value: Any, *others: Any) -> MappedFunction:
-    """Values (r,) with their derivatives by x and u, at many points."""
-    r, nx, nu = value.numel(), x.numel(), u.numel()
-    results = [value, ca.jacobian(value, x), ca.jacobian(value, u)]
-    function = transposed(name, [x, u, *others], results)
-    return MappedFunction(function, [(r,), (r, nx), (r, nu)])
+def _values(made: PhaseFunctions, x: Any, u: Any, share: Any) -> list[Any]:
+    """Field, limited values inside and at the end, and the state after it."""
+    inside = ca.vertcat(made.inside(x, u), made.gaps(x, share))
+    end = made.end(x, u, ca.SX.zeros(u.numel()))
+    return [made.field(x, u), inside, end, x if made.jump is None else made.jump(x)]
+
+
+def _column(d: float, x: Array) -> Array:
+    return np.full((len(x), 1), d)
+
+
+def _mapped(name: str, value: Any, x: Any, u: Any, d: Any, *others: Any) -> MappedFunction:
+    """Values (r,) with their derivatives by x, u and d, at many points."""
+    r, known = value.numel(), (x, u, d)
+    results = [value, *(ca.jacobian(value, each) for each in known)]
+    function = transposed(name, [*known, *others], results)
+    return MappedFunction(function, [(r,), *((r, each.numel()) for each in known)])

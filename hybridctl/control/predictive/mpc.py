@@ -41,7 +41,10 @@ class HybridMpc:
     after the last event, for the end of the horizon. fixed: the law that acts where there is no
     plan. start: when the first phase of the motion begins, s. rise (nx,): the direction along which
     states are lifted off the ground by 1 m. With it the surface ahead is taken to be as high as the
-    contacts that stand, or just below a contact that has not met it.
+    contacts that stand, or just below a contact that has not met it. disturbed: the task on a
+    system that differs from that of `task` by a unit of something unknown, such as a slope of the
+    ground. How many units there are, `disturbance`, is estimated from what states are off from
+    predictions; values in between are taken to be linear.
 
     The input between samples is feedforward. It remembers its plan, so that it belongs to one run
     at a time; for a history that does not go on from the last it begins anew. failures: how many
@@ -51,10 +54,13 @@ class HybridMpc:
     """
 
     failures: int
+    disturbance: float
     plan: Plan | None
     _next: Plan | None  # what acts after the delay
     _again: float  # when to plan next, s
     _fixed: bool  # whether the fixed law acts
+    _seen: tuple[Plan, Moment] | None  # at the last time, what acts since
+    _due: float  # since when an event is due, s; infinite while none is
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class HybridMpc:
         horizon: Horizon | None = None,
         start: float = 0.0,
         rise: ArrayLike | None = None,
+        disturbed: Task | None = None,
     ) -> None:
         instance("task", task, Task)
         instance("motion", motion, OptimalTrajectory)
@@ -74,7 +81,10 @@ class HybridMpc:
         self.horizon = Horizon() if horizon is None else instance("horizon", horizon, Horizon)
         if not all(phase.ends for phase in task.phases):
             raise InputError("task: each of its phases must end with an event")
-        self._course = course = Course(task, motion, self.horizon)
+        if disturbed is not None:
+            instance("disturbed", disturbed, Task)
+        self._disturbed = disturbed is not None
+        self._course = course = Course(task, motion, self.horizon, disturbed)
         nx, nu = course.models[0].nx, course.models[0].nu
         needed = len(task.phases) + (not course.is_cyclic)
         if len(values) != needed:
@@ -91,9 +101,11 @@ class HybridMpc:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the plan."""
+        """Forget the plan, and what is known of a disturbance."""
         self.failures = 0
-        self.plan = self._next = None
+        self.disturbance = 0.0
+        self.plan = self._next = self._seen = None
+        self._due = math.inf
         self._again = -math.inf
         self._fixed = True
 
@@ -104,6 +116,7 @@ class HybridMpc:
             self.reset()
             return self.fixed.law(history)
         plan, at = self._in_force(history, events)
+        self._learn(at)
         if self._is_due(plan, at):
             self._again = history.time + self.horizon.sample
             found = self._planned(plan, at)
@@ -111,6 +124,7 @@ class HybridMpc:
                 self._next = found
             else:
                 self.plan = plan = found
+        self._seen = None if self._fixed else (plan, at)
         if self._fixed:
             return self.fixed.law(history)
         return _Planned(self._course, plan, at, self._limits)
@@ -155,14 +169,16 @@ class HybridMpc:
 
     def _planned(self, old: Plan, at: Moment) -> Plan:
         """The plan after some iterations, from the moment after the delay on."""
-        at = self._course.ahead(old, at, self.horizon.delay)
+        at = self._course.ahead(old, at, self.horizon.delay, self.disturbance)
         plan = self._course.carried_on(old, at)
         first = plan.sections[0]
-        surface = 0.0
-        if self._rise is not None and first.fractions[0] > _LATE:
-            height = self._course.height(first.phase, at.state)
-            surface = height - _LOWER if height < 0.0 else 0.0
-        self._fixed = False
+        height = self._course.height(first.phase, at.state)
+        late = first.fractions[0] > _LATE and height < 0.0
+        self._due = min(self._due, at.time) if late else math.inf
+        self._fixed = at.time - self._due > self.horizon.patience - 1e-9
+        if self._fixed:
+            return plan
+        surface = height - _LOWER if late and self._rise is not None else 0.0
         for _ in range(self.horizon.iterations):
             found = self._programme(plan, surface).solution()
             if found is None:
@@ -174,6 +190,23 @@ class HybridMpc:
             if self._moved(old, plan) <= self.horizon.settled:
                 break
         return plan
+
+    def _learn(self, at: Moment) -> None:
+        """Something of the disturbance, from what the state is off from where the plan led to.
+
+        It is at most a unit of it at a time, so that a blow does not look like one that lasts.
+        """
+        if not self._disturbed or self._seen is None:
+            return
+        plan, last = self._seen
+        h = at.time - last.time
+        if at.events != last.events or not _SOONEST <= h <= 2.0 * self.horizon.sample:
+            return
+        found = self._course.step(plan, last, h, self.disturbance)
+        off, along = at.state - found.states[0], self._state * found.by_disturbance[0]
+        missing = float(along @ off) / float(along @ found.by_disturbance[0])
+        share = -math.expm1(-h / self.horizon.memory)
+        self.disturbance += share * min(max(missing, -1.0), 1.0)
 
     def _moved(self, old: Plan, new: Plan) -> float:
         """The most by which a state was moved, in the root of what it costs."""
@@ -190,6 +223,7 @@ class HybridMpc:
             aims[0] = replace(aims[0], surface=surface)
             down = junctions[0].offset - surface * self._rise
             junctions[0] = replace(junctions[0], offset=down)
+        aims = [replace(aim, disturbance=self.disturbance) for aim in aims]
         after = sections[-1].phase + 1
         final = self._values[after % len(self._values)]
         costs = Costs(self._state, self._input, self.horizon.duration, final)

@@ -67,7 +67,7 @@ class Aim:
 
     states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward.
     duration: s. least, greatest: of changes of the duration, s. clearance (n + 1,): least gaps of
-    open contacts, m. surface: height of what the phase ends on, m.
+    open contacts, m. surface: height of what the phase ends on, m. disturbance: how much there is.
     """
 
     states: Array
@@ -78,6 +78,7 @@ class Aim:
     greatest: float
     clearance: Array
     surface: float = 0.0
+    disturbance: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ class Programme:
             self._steps(p, model, aims[p])
             self._inside(p, model, aims[p])
             self._end(p, model, aims[p])
-            self._join(p, model, junctions[p], last)
+            self._join(p, model, junctions[p], aims[p].disturbance, last)
             self._weigh(p, aims[p])
 
     def solution(self) -> list[Section] | None:
@@ -202,7 +203,7 @@ class Programme:
         s, columns = self._sections[p], self._states[p]
         d, shares = s.corrections, s.shares
         inputs = aim.inputs[:-1] + d, aim.middles + d, aim.inputs[1:] + d
-        found = model.steps(s.states[:-1], inputs, s.duration * shares)
+        found = model.steps(s.states[:-1], inputs, s.duration * shares, aim.disturbance)
         first = self._new_equations((found.states - s.states[1:]).ravel())
         rows = first + self._nx * np.arange(len(d))
         one = np.broadcast_to(np.eye(self._nx), (len(d), self._nx, self._nx))
@@ -221,7 +222,7 @@ class Programme:
         if p == 0:
             nodes, of = np.append(nodes, 1), np.append(of, 0)
         u = aim.inputs[nodes] + s.corrections[of]
-        found = model.inside(s.states[nodes], u, s.fractions[nodes])
+        found = model.inside(s.states[nodes], u, s.fractions[nodes], aim.disturbance)
         lengths = (s.duration * s.shares)[of]
         limits = [(r.unit, r.lower, r.upper) for r in model.inside_limits]
         gaps = found.values.shape[1] - len(limits)
@@ -242,7 +243,8 @@ class Programme:
         """Guards that end the section vanish; limits of the event."""
         s = self._sections[p]
         n = len(s.corrections)
-        found = model.end(s.states[-1:], aim.inputs[-1:] + s.corrections[-1:])
+        u = aim.inputs[-1:] + s.corrections[-1:]
+        found = model.end(s.states[-1:], u, aim.disturbance)
         limits = model.end_limits
         zero = model.zero
         row = self._new_equations(aim.surface - found.values[0, zero])
@@ -258,9 +260,11 @@ class Programme:
                 costs = np.array([SLACK[unit]])
                 self._soften(p, np.array([n]), np.array([n - 1]), _sided(found, sides), costs)
 
-    def _join(self, p: int, model: PhaseModel, junction: Junction, last: bool) -> None:
+    def _join(
+        self, p: int, model: PhaseModel, junction: Junction, disturbance: float, last: bool
+    ) -> None:
         """The state after the event is the next one's first, or weighed by V."""
-        after, by_state = model.jump(self._sections[p].states[-1])
+        after, by_state = model.jump(self._sections[p].states[-1], disturbance)
         y, slope = junction.matrix @ after + junction.offset, junction.matrix @ by_state
         end = self._states[p][-1:]
         if not last:

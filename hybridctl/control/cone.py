@@ -1,0 +1,182 @@
+r"""What inputs do to the forces and impulses of contacts, and the nearest ones that cones allow.
+
+Of contacts that stick that is the force now. Of those that a landing closes it is the impulse with
+which they will land, after the time t in which their gap closes at the present rates and
+accelerations,
+
+.. math:: \Lambda = -(J M^{-1} J^T)^{-1} J\, (v + t\, a(x, u))
+
+with M, and J of the contacts that are closed after the landing, at the configuration that is
+reached then. Both are affine in u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import casadi as ca
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import nnls
+
+from hybridctl.checks import Array, instance, number
+from hybridctl.control.laws import input_limits
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contact_states import STICK
+from hybridctl.mechanics.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.mode_expressions import mode_field
+from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.system import ContactSystem, closed_contacts
+
+_INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where nothing is missed
+
+
+class _Landing(NamedTuple):
+    """CasADi functions of a contact that lands.
+
+    approach: x and u to its gap, the gap's rate and acceleration, and those of the coordinates.
+    impulse: x, the time until it lands, and the coordinates then, to a and b of its cone.
+    """
+
+    approach: Any
+    impulse: Any
+
+
+class ConeFilter:
+    """The inputs nearest to wanted ones that keep contacts standing, and landings from slipping.
+
+    system: plastic contacts with friction, whose dynamics are made into expressions. limits: the
+    greatest absolute inputs (nu,), or the least and the greatest (2, nu). landings: the mode that a
+    landing in a mode leads to; other modes have none. share: of friction that may be used; of two
+    tangents each may use the root of half of it. least: normal force that is kept, N. ahead: from
+    which time before a landing on its impulse counts, s: earlier, its velocity is not known by
+    present accelerations.
+
+    A `correction` of `LeastValueTracking`. Where no inputs do what is asked, wanted ones are cut at
+    the limits alone. Raises `InputError` for arguments that make no sense.
+    """
+
+    def __init__(
+        self,
+        system: ContactSystem,
+        limits: ArrayLike,
+        landings: Mapping[ModeKey, ModeKey] | None = None,
+        *,
+        share: float = 0.95,
+        least: float = 5.0,
+        ahead: float = 0.05,
+    ) -> None:
+        self.system = instance("system", system, ContactSystem)
+        found = input_limits(limits, system.robot.nu)
+        if found is None:
+            raise InputError("limits must be given, got None")
+        self.limits = found
+        self.landings = dict(landings or {})
+        self.share = number("share", share, above=0.0, at_most=1.0)
+        self.least = number("least", least, at_least=0.0)
+        self.ahead = number("ahead", ahead, at_least=0.0)
+        self._functions: dict[ModeKey, tuple[Any, list[_Landing]]] = {}
+
+    def __call__(self, key: ModeKey, x: Array, wanted: Array) -> Array:
+        """The inputs (nu,) at a state x of a mode; the wanted ones but where contacts stick."""
+        modes, closed = contact_modes(key), closed_contacts(key)
+        if not closed or any(modes[i] != STICK for i in closed):
+            return wanted
+        return nearest(wanted, *self.rows(key, x, wanted), self.limits)
+
+    def rows(self, key: ModeKey, x: Array, wanted: Array) -> tuple[Array, Array]:
+        """a (m, nu), b (m,): inputs with a u + b >= 0, in N and N s, do what is asked.
+
+        First of each contact that is closed, which must stick: normal force above the least, sides
+        of its cone; then, if it is near under the wanted inputs, of the cone of each landing.
+        """
+        if key not in self._functions:
+            self._functions[key] = self._made(key)
+        standing, landings = self._functions[key]
+        rows = [standing(x)]
+        for landing in landings:
+            gap, rate, change, acceleration = landing.approach(x, wanted)
+            t = _until_zero(float(gap), float(rate), float(change))
+            if t < self.ahead:
+                nq = self.system.robot.nq
+                there = x[:nq] + t * x[nq:] + 0.5 * t**2 * np.asarray(acceleration).ravel()
+                rows.append(landing.impulse(x, t, there))
+        a, b = (np.vstack([np.asarray(row[i]) for row in rows]) for i in (0, 1))
+        return a, b.ravel()
+
+    def _made(self, key: ModeKey) -> tuple[Any, list[_Landing]]:
+        robot, contacts, modes = self.system.robot, self.system.contacts, contact_modes(key)
+        closed = closed_contacts(key)
+        mode = mode_field(robot, contacts, modes, stabilization=self.system.dynamics.stabilization)
+        rows = [
+            ca.vertcat(mode.forces[i] - self.least, self._sides(mode.forces, i)) for i in closed
+        ]
+        standing = ca.Function("standing", [mode.x], _affine(ca.vertcat(*rows), mode.u))
+        if key not in self.landings:
+            return standing, []
+        after = contact_modes(self.landings[key])
+        x, u, nq = mode.x, mode.u, robot.nq
+        acceleration = mode.field[nq:]
+        t, there = ca.SX.sym("t"), ca.SX.sym("there", nq)
+        impact = impact_map(robot, contacts, after)
+        arriving = ca.vertcat(there, x[nq:] + t * acceleration)
+        impulses = ca.substitute(impact.impulses, impact.x, arriving)
+        landings = []
+        for i in sorted(set(closed_contacts(self.landings[key])) - set(closed)):
+            alone = tuple(STICK if j == i else "open" for j in range(len(modes)))
+            gap, rate = ca.vertsplit(held_rows(robot, contacts, alone, x)[:2])
+            approach = [gap, rate, ca.jtimes(rate, x, mode.field), acceleration]
+            sides = _affine(self._sides(impulses, i), u)
+            landings.append(
+                _Landing(
+                    ca.Function("approach", [x, u], approach),
+                    ca.Function("impulse", [x, t, there], sides),
+                )
+            )
+        return standing, landings
+
+    def _sides(self, forces: Any, i: int) -> Any:
+        """How far the force or impulse of contact i is inside its share of the cone."""
+        tangents = self.system.dynamics.all.tangents[i].tolist()
+        friction = float(self.system.contacts[i].static_friction or 0.0)
+        limit = self.share * friction / math.sqrt(max(len(tangents), 1)) * forces[i]
+        return ca.vertcat(*(limit + sign * forces[k] for k in tangents for sign in (-1.0, 1.0)))
+
+
+def _affine(rows: Any, u: Any) -> list[Any]:
+    """a and b of rows = a u + b."""
+    return [ca.densify(ca.jacobian(rows, u)), ca.substitute(rows, u, ca.SX.zeros(u.numel()))]
+
+
+def _until_zero(gap: float, rate: float, change: float) -> float:
+    """The first t >= 0 with gap + rate t + change t^2 / 2 = 0, s; infinite where there is none."""
+    discriminant = rate**2 - 2.0 * gap * change
+    if discriminant < 0.0 or math.sqrt(discriminant) <= rate:
+        return math.inf
+    return max(2.0 * gap / (math.sqrt(discriminant) - rate), 0.0)
+
+
+def nearest(wanted: Array, a: Array, b: Array, limits: Array) -> Array:
+    """The u nearest to `wanted` (n,) with a u + b >= 0 within limits (2, n); cut where none is.
+
+    Least distance programming by nonnegative least squares: C. L. Lawson and R. J. Hanson, *Solving
+    Least Squares Problems* (1974), chapter 23.
+    """
+    low, high = limits
+    inside = bool((wanted >= low).all() and (wanted <= high).all())
+    if inside and (a @ wanted + b >= 0.0).all():
+        return wanted
+    n = len(wanted)
+    rows = np.vstack([a, np.eye(n), -np.eye(n)])
+    missing = -(rows @ wanted + np.concatenate((b, -low, high)))
+    dual, unit = np.vstack([rows.T, missing]), np.eye(n + 1)[n]
+    try:
+        residual = dual @ nnls(dual, unit)[0] - unit
+    except RuntimeError:  # no convergence
+        return np.clip(wanted, low, high)
+    if -residual[n] < _INFEASIBLE:
+        return np.clip(wanted, low, high)
+    return np.asarray(np.clip(wanted - residual[:n] / residual[n], low, high))
