@@ -41,7 +41,7 @@ _WINDOW, _SHARP = 1e-8, 1e-13  # s: guards that fire within it are one event
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
+class PoincareSection:
     """The states x of a mode with normal . (x - point) = 0, crossed the way the normal points.
 
     point (nx,); normal (ndx,), in the tangent space of `point`.
@@ -101,7 +101,7 @@ def periodic_orbit(
     system: HybridSystem,
     mode: ModeKey,
     x0: ArrayLike,
-    section: str | Section | float,
+    section: str | PoincareSection | float,
     *,
     horizon: float | None = None,
     crossings: int = 1,
@@ -115,8 +115,8 @@ def periodic_orbit(
 ) -> PeriodicOrbit:
     r"""The periodic orbit near x0: a fixed point of a return map P, by semismooth Newton steps.
 
-    section: a guard, where P leads from x to the state after the event of it; a `Section`; or
-    a period in s, for systems that depend on time: P is then the flow over it. crossings: which
+    section: a guard, where P leads from x to the state after the event of it; a `PoincareSection`;
+    or a period in s, for systems that depend on time: P is then the flow over it. crossings: which
     return counts. horizon: how long to wait for it, s. input: u(t) (nu,), zero without it.
     symmetry: a map S of states up to which the orbit is to close; P is then S times the return, to
     the image of the section, and P(x) - x may lie along the free directions of S.
@@ -188,7 +188,7 @@ class _Returns:
 
     system: HybridSystem
     mode: ModeKey
-    section: str | Section | float
+    section: str | PoincareSection | float
     horizon: float | None
     crossings: int
     start: float
@@ -199,7 +199,7 @@ class _Returns:
     window: float = _WINDOW
 
     def __post_init__(self) -> None:
-        if isinstance(self.section, str | Section):
+        if isinstance(self.section, str | PoincareSection):
             if self.horizon is None:
                 raise InputError("horizon must be given: how long to wait for the return, in s")
             number("horizon", self.horizon, above=0.0)
@@ -210,7 +210,7 @@ class _Returns:
 
     def check(self, x: Array) -> None:
         """Raise `InputError` where the first state is not on the section."""
-        if not isinstance(self.section, Section):
+        if not isinstance(self.section, PoincareSection):
             return
         if self.section.mode != self.mode:
             raise InputError(f"section.mode must be {self.mode!r}, got {quoted(self.section.mode)}")
@@ -238,7 +238,7 @@ class _Returns:
             for arc in run.arcs
             for t in np.linspace(arc.start, arc.end, _SAMPLES)
         )
-        if isinstance(self.section, str | Section) and size <= 10.0 * tolerance:
+        if isinstance(self.section, str | PoincareSection) and size <= 10.0 * tolerance:
             raise SimulationError(
                 f"returns to the section tend to rest, not to an orbit: x = {x.tolist()} moves by "
                 f"{size:.3g} until the next one"
@@ -247,7 +247,7 @@ class _Returns:
     def at(self, x: Array) -> Linearization:
         """The trajectory from x until it has returned, linearized."""
         section = self.section
-        duration = self.horizon if isinstance(section, str | Section) else section
+        duration = self.horizon if isinstance(section, str | PoincareSection) else section
         assert duration is not None
         options = {"rtol": self.rtol, "atol": self.atol}
         span = (self.start, self.start + duration)
@@ -267,7 +267,7 @@ class _Returns:
         )
         if isinstance(section, str):
             run = self._through(run, section)
-        elif isinstance(section, Section):
+        elif isinstance(section, PoincareSection):
             run = self._until(run, section)
         reached = seen_as(self.symmetry, run.final_mode)
         if reached != self.mode:
@@ -306,7 +306,7 @@ class _Returns:
         whole = conewise(lin)
         if self.symmetry is not None:
             whole = whole.then(self.symmetry.matrix)
-        if isinstance(self.section, Section):
+        if isinstance(self.section, PoincareSection):
             arc = lin.trajectory.arcs[-1]
             f = carried(self.symmetry, velocity(lin, arc, arc.end))
             normal = vector("section.normal", self.section.normal, len(f))
@@ -331,7 +331,7 @@ class _Returns:
         )
         return HybridTrajectory((*run.arcs[: k + 1], rest), run.events[: k + 1])
 
-    def _until(self, run: HybridTrajectory, section: Section) -> HybridTrajectory:
+    def _until(self, run: HybridTrajectory, section: PoincareSection) -> HybridTrajectory:
         """The run until it crosses the section."""
         assert self.horizon is not None
         found = [
@@ -362,14 +362,14 @@ class _Returns:
         return found[self.crossings - 1]
 
 
-def _height(section: Section, space: Space) -> Callable[[Array], float]:
+def _height(section: PoincareSection, space: Space) -> Callable[[Array], float]:
     """normal . (x - point) as a function of x."""
     point = vector("section.point", section.point, space.nx)
     normal = vector("section.normal", section.normal, space.ndx)
     return lambda x: float(normal @ space.difference(point, x))
 
 
-def _crossings(arc: Arc, section: Section, symmetry: Symmetry | None) -> Iterator[float]:
+def _crossings(arc: Arc, section: PoincareSection, symmetry: Symmetry | None) -> Iterator[float]:
     """Times at which the image of the arc crosses the section the way its normal points."""
     above = _height(section, arc.space)
 

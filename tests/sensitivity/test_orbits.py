@@ -16,7 +16,7 @@ from hybridctl.sensitivity.orbits import (
     monodromy,
     projection,
 )
-from hybridctl.sensitivity.return_map import Section, periodic_orbit
+from hybridctl.sensitivity.return_map import PoincareSection, periodic_orbit
 
 G = 9.81
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
@@ -172,14 +172,16 @@ def upright_rate():
 @pytest.mark.parametrize("normal", [[1.0, 0.0], [1.0, 0.3], [1.0, -0.1]])
 def test_all_sections_have_the_same_return_map(normal):
     start = [0.0, upright_rate()]
-    orbit = periodic_orbit(wheel(), "roll", start, Section("roll", start, normal), horizon=6.0)
+    orbit = periodic_orbit(
+        wheel(), "roll", start, PoincareSection("roll", start, normal), horizon=6.0
+    )
     found = np.linalg.eigvals(orbit.return_jacobian)
     assert moduli(found) == pytest.approx([np.cos(2.0 * ALPHA) ** 2, 0.0], abs=1e-8)
 
 
 def test_a_section_within_an_arc():
     """From upright to upright, and two turns at once."""
-    section, upright = Section("roll", [0.0, 0.0], [1.0, 0.0]), upright_rate()
+    section, upright = PoincareSection("roll", [0.0, 0.0], [1.0, 0.0]), upright_rate()
     for turns in (1, 2):
         orbit = periodic_orbit(
             wheel(), "roll", [0.0, 0.9 * upright], section, horizon=6.0, crossings=turns
@@ -283,7 +285,7 @@ def test_of_a_family_of_orbits_the_nearest_is_found():
     x, v = ca.SX.sym("x"), ca.SX.sym("v")
     system = symbolic.hybrid_system([symbolic.Mode("swing", [x, v], [v, -x])], [])
     orbit = periodic_orbit(
-        system, "swing", [0.0, 1.5], Section("swing", [0.0, 0.0], [1.0, 0.0]), horizon=7.0
+        system, "swing", [0.0, 1.5], PoincareSection("swing", [0.0, 0.0], [1.0, 0.0]), horizon=7.0
     )
     assert orbit.period == pytest.approx(2.0 * np.pi, abs=1e-9)
     np.testing.assert_allclose(orbit.multipliers.values, [1.0, 1.0], atol=1e-9)
@@ -310,9 +312,17 @@ def test_a_section_along_the_flow_is_refused():
         ("spoke", {"horizon": 1.0, "crossings": 0}, "crossings"),
         (1.0, {"horizon": 1.0}, "not for a period"),
         (-1.0, {}, "section must be greater"),
-        (Section("roll", [0.0, 0.0], [1.0, 0.0]), {"horizon": 1.0}, "x0 must lie on the section"),
-        (Section("stand", [0.0, 0.0], [1.0, 0.0]), {"horizon": 1.0}, "section.mode"),
-        (Section("roll", [0.0, 0.0], [1.0]), {"horizon": 1.0}, "section.normal must have shape"),
+        (
+            PoincareSection("roll", [0.0, 0.0], [1.0, 0.0]),
+            {"horizon": 1.0},
+            "x0 must lie on the section",
+        ),
+        (PoincareSection("stand", [0.0, 0.0], [1.0, 0.0]), {"horizon": 1.0}, "section.mode"),
+        (
+            PoincareSection("roll", [0.0, 0.0], [1.0]),
+            {"horizon": 1.0},
+            "section.normal must have shape",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(section, options, match):

@@ -8,7 +8,7 @@ import hybridctl as hc
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.orbits import floquet_multipliers, monodromy
-from hybridctl.sensitivity.return_map import Section, periodic_orbit
+from hybridctl.sensitivity.return_map import PoincareSection, periodic_orbit
 from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
@@ -63,7 +63,7 @@ MIRROR = Symmetry(np.diag([1.0, -1.0, -1.0]), -np.eye(1), free={"translation": [
 
 def test_half_a_swing_closes_up_to_its_reflection():
     """From the bottom to the bottom: the mirrored section is the same line, crossed backwards."""
-    section = Section("go", [0.0, 0.0, 0.0], [0.0, 1.0, 0.0])
+    section = PoincareSection("go", [0.0, 0.0, 0.0], [0.0, 1.0, 0.0])
     half = periodic_orbit(
         pendulum(), "go", [0.0, 0.0, 1.2], section, horizon=5.0, symmetry=MIRROR, **TIGHT
     )
@@ -82,7 +82,7 @@ def swing():
         pendulum(),
         "go",
         [0.0, 0.0, 1.2],
-        Section("go", [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
+        PoincareSection("go", [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
         horizon=5.0,
         symmetry=MIRROR,
         **TIGHT,

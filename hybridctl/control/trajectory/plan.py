@@ -144,7 +144,7 @@ class Closing:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class MotionPlan:
     """What a programme found, as a trajectory of the system.
 
     motion: its states are polynomials through points of collocation. system: that of the task, in
@@ -258,14 +258,16 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
     return GainCurve(times[:-1], np.array(gains[::-1]))
 
 
-def planned(programme: Transcription, values: Array) -> Plan:
+def planned(programme: Transcription, values: Array) -> MotionPlan:
     """The plan in the variables (n,) of a programme."""
     task, system = programme.task, _expecting(programme.task)
     nodes, curves = _unpacked(programme, values)
     arcs = [_arc(system, task, k, *each) for k, each in enumerate(zip(nodes, curves, strict=True))]
     before = np.array([states[-1, -1] for states in nodes])
     events = [_event(task, k, arcs, curves) for k in range(len(arcs) - 1)]
-    return Plan(task, system, HybridTrajectory(tuple(arcs), tuple(events), system), curves, before)
+    return MotionPlan(
+        task, system, HybridTrajectory(tuple(arcs), tuple(events), system), curves, before
+    )
 
 
 def _expecting(task: Task) -> ContactSystem:
