@@ -43,6 +43,7 @@ HOME = {
         "control/trajectory/redundant.py",
         "control/trajectory/solve.py",
         "control/trajectory/transcription.py",
+        "control/trajectory/transition.py",
         "formula.py",
         "relaxing.py",
         "symbolic.py",

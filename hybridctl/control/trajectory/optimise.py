@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybridctl.checks import Array, count, function, instance, number
 from hybridctl.control.trajectory.plan import Closing as Closing
@@ -81,7 +81,8 @@ def optimise(
     this time of each other in the simulation, s. rtol, atol: of the simulation. progress: called
     after each iteration.
 
-    The plan comes back whether or not its open-loop simulation closes: of an unstable motion it
+    A cost of the state transition is added where the task has been solved without it. The plan
+    comes back whether or not its open-loop simulation closes: of an unstable motion it
     need not, and feedback does (`OptimalTrajectory.tracked`). Conditions that others imply are left
     out, with a `RedundantConditionWarning` that names them.
 
@@ -101,8 +102,13 @@ def optimise(
             RedundantConditionWarning,
             stacklevel=2,
         )
-    programme = transcribe(kept, implied_guards(kept, guess))
-    optimum = solve(programme, guess, max_iterations, progress)
+    implied = implied_guards(kept, guess)
+    programme = transcribe(replace(kept, transition=None), implied)
+    optimum = solve(programme, programme.start(guess), max_iterations, progress)
+    if kept.transition is not None:
+        programme = transcribe(kept, implied)
+        begin = programme.with_deviations(optimum.variables)
+        optimum = solve(programme, begin, max_iterations, progress)
     found = planned(programme, optimum.variables)
     settings = {"event_window": event_window, "rtol": rtol, "atol": atol}
     open_loop = found.closing(found.open_loop, tolerance, settings)

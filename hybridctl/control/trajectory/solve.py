@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import Limit
-from hybridctl.control.trajectory.transcription import Block, Guess, Transcription
+from hybridctl.control.trajectory.transcription import Block, Transcription
 from hybridctl.errors import InfeasibleReferenceError, SimulationError
 
 _OPTIONS: dict[str, Any] = {
@@ -107,9 +107,9 @@ class _Told(ca.Callback):
 
 
 def solve(
-    programme: Transcription, guess: Guess, max_iterations: int, tell: Tell | None = None
+    programme: Transcription, begin: Array, max_iterations: int, tell: Tell | None = None
 ) -> Optimum:
-    """A local optimum near a guess. tell: called after each iteration.
+    """A local optimum near variables (n,). tell: called after each iteration.
 
     Raises `InfeasibleReferenceError` where there is none, with the constraints that cannot be met
     near the guess, and `SimulationError` where the search ends for another reason.
@@ -119,12 +119,12 @@ def solve(
     least, greatest = programme.bounds()
     found, stats = _ipopt(
         {"x": programme.column, "f": programme.cost, "g": programme.constraints},
-        {"x0": programme.start(guess), "lbx": low, "ubx": high, "lbg": least, "ubg": greatest},
+        {"x0": begin, "lbx": low, "ubx": high, "lbg": least, "ubg": greatest},
         {"hess_lag": programme.hessian(), "ipopt.max_iter": max_iterations},
         tell,
     )
     if stats["return_status"] not in _SOLVED:
-        missed = violations(programme, guess, max_iterations, tell)
+        missed = violations(programme, begin, max_iterations, tell)
         if missed:
             raise InfeasibleReferenceError(
                 "the task cannot be done near this guess: " + "; ".join(map(str, missed[:8]))
@@ -139,7 +139,7 @@ def solve(
 
 
 def violations(
-    programme: Transcription, guess: Guess, max_iterations: int, tell: Tell | None = None
+    programme: Transcription, begin: Array, max_iterations: int, tell: Tell | None = None
 ) -> list[Violation]:
     """What is missed where all but the discretisation may be, by the least sum of |amounts|.
 
@@ -157,7 +157,7 @@ def violations(
             column += ca.DM(sizes[here]) * (below[here] - above[here])
             at = here.stop
         relaxed.append(column)
-    start, (low, high) = programme.start(guess), programme.box()
+    low, high = programme.box()
     least, greatest = programme.bounds()
     slack = np.zeros(2 * len(sizes))
     found, stats = _ipopt(
@@ -167,7 +167,7 @@ def violations(
             "g": ca.vertcat(*relaxed),
         },
         {
-            "x0": np.append(start, slack + 0.1),
+            "x0": np.append(begin, slack + 0.1),
             "lbx": np.append(low, slack),
             "ubx": np.append(high, slack + np.inf),
             "lbg": least,
@@ -182,7 +182,7 @@ def violations(
             f"no motion was found that obeys the dynamics ({stats['return_status']}): begin "
             "elsewhere"
         )
-    used = np.array(found["x"]).ravel()[len(start) :]
+    used = np.array(found["x"]).ravel()[len(begin) :]
     return _reported(soft, used[: len(sizes)] + used[len(sizes) :])
 
 

@@ -9,7 +9,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import array, count, function, instance, interval, member, number, sequence
+from hybridctl.checks import (
+    Array,
+    array,
+    count,
+    function,
+    instance,
+    interval,
+    member,
+    number,
+    sequence,
+)
 from hybridctl.control.reference import per_event
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
@@ -101,6 +111,28 @@ class Condition:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class TransitionWeight:
+    r"""A cost of how far the motion spreads deviations, :math:`\tfrac12 w\, \|C \Phi D\|_F^2`.
+
+    Phi (nx, nx) is the state transition from start to end at fixed times, under the planned inputs;
+    at events it jumps by saltation matrices. weight: w. seen: C (m, nx), what counts of the
+    deviation in the end. begun: D (nx, k), the deviations at the start. All count by default.
+    """
+
+    weight: float
+    seen: ArrayLike | None = None
+    begun: ArrayLike | None = None
+
+    def start(self, nx: int) -> Array:
+        """D (nx, k)."""
+        return np.eye(nx) if self.begun is None else array("begun", self.begun, (nx, None))
+
+    def seeing(self, nx: int) -> Array:
+        """C (m, nx)."""
+        return np.eye(nx) if self.seen is None else array("seen", self.seen, (None, nx))
+
+
 def squared_input(x: Expression, u: Expression) -> Expression:
     """|u|^2."""
     return u.T @ u
@@ -126,7 +158,8 @@ class Task:
     those between events that come one by one, with contacts that press and inputs inside their
     limits; what an event opens need not press beyond it. widen: the weight of a common margin
     m >= 0, by which all orders stay (1 + m) times as far inside as the margins say; it is
-    subtracted from the cost.
+    subtracted from the cost. transition: a cost of the state transition, added to the others; the
+    phases then end with one guard each.
 
     Raises `InputError` for parts that do not fit together.
     """
@@ -145,6 +178,7 @@ class Task:
     final_cost: Callable[[Expression, Expression, Expression], Expression] | None = None
     spread: float | Sequence[float] = 0.0
     widen: float = 0.0
+    transition: TransitionWeight | None = None
 
     def __post_init__(self) -> None:
         instance("system", self.system, ContactSystem)
@@ -169,6 +203,21 @@ class Task:
         count("degree", self.degree, at_least=0)
         per_event("spread", self.spread, sum(bool(phase.ends) for phase in phases))
         number("widen", self.widen, at_least=0.0)
+        if self.transition is not None:
+            self._check_transition(instance("transition", self.transition, TransitionWeight))
+
+    def _check_transition(self, wanted: TransitionWeight) -> None:
+        space = self.system.space
+        number("weight of transition", wanted.weight, at_least=0.0)
+        if space.nx != space.ndx:
+            raise InputError("transition must be None for states whose coordinates are not added")
+        wanted.start(space.nx), wanted.seeing(space.nx)
+        for k, phase in enumerate(self.phases):
+            if len(phase.ends) > 1 and self.mode_after(k) is not None:
+                raise InputError(
+                    f"transition must be None where phases[{k}] ends with several guards, "
+                    f"{phase.ends}: the orders in which they fire have a derivative each"
+                )
 
     def _check_phase(self, k: int, phase: Phase) -> None:
         guards = self.system.outgoing(phase.mode).guards.names

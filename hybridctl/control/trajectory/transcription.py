@@ -7,13 +7,14 @@ on each phase, in Chebyshev's basis.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import casadi as ca
 import numpy as np
 from numpy.polynomial.chebyshev import chebvander
+from scipy.sparse.linalg import spsolve
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
@@ -29,6 +30,11 @@ from hybridctl.control.trajectory.functions import (
 from hybridctl.control.trajectory.hessian import ColumnFunction, hessian
 from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
 from hybridctl.control.trajectory.task import Phase, Task
+from hybridctl.control.trajectory.transition import (
+    Deviations,
+    deviation_flow,
+    deviations_after,
+)
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
@@ -83,7 +89,8 @@ class Transcription:
     """The variables of all phases, the common margin, the cost, and the blocks of constraints.
 
     margin: of the orders of touch (1, 1), see `Task.widen`. mapped: what all these see of functions
-    at the points of phases. fields: (x, u) -> dx/dt of each.
+    at the points of phases. fields: (x, u) -> dx/dt of each. deviations: of each phase, where the
+    state transition has a cost, and moving: what vanishes where they obey the motion (m, 1).
     """
 
     task: Task
@@ -93,11 +100,14 @@ class Transcription:
     blocks: tuple[Block, ...]
     mapped: tuple[ColumnFunction, ...]
     fields: tuple[Any, ...]
+    deviations: tuple[Deviations, ...] = ()
+    moving: Expression = None
 
     @property
     def column(self) -> Expression:
         """All variables (n, 1)."""
         columns = [column for phase in self.variables for column in phase.all]
+        columns += [ca.vec(part) for phase in self.deviations for part in phase]
         return ca.vertcat(*columns, self.margin)
 
     @property
@@ -127,6 +137,9 @@ class Transcription:
             free = np.full(sum(part.numel() for part in v.all) - 1, np.inf)
             low.append(np.append(-free, phase.duration[0]))
             high.append(np.append(free, phase.duration[1]))
+        free = np.full(sum(part.numel() for phase in self.deviations for part in phase), np.inf)
+        low.append(-free)
+        high.append(free)
         low.append(np.zeros(1))
         high.append(np.array([np.inf if self.task.widen else 0.0]))
         return np.concatenate(low), np.concatenate(high)
@@ -141,6 +154,16 @@ class Transcription:
             inputs[0] = _holding(self.task, field, guess(k, 0.5))
             parts += [inputs.ravel(), np.array([0.5 * sum(phase.duration)])]
         return np.concatenate([*parts, np.zeros(1)])
+
+    def with_deviations(self, values: Array) -> Array:
+        """Variables (n,) from those (k,) that are none of deviations: linear equations in these."""
+        size = sum(part.numel() for phase in self.deviations for part in phase)
+        begin = np.concatenate([values[:-1], np.zeros(size), values[-1:]])
+        rows = [self.moving, ca.jacobian(self.moving, self.column)]
+        missed, slopes = ca.Function("moving", [self.column], rows)(begin)
+        here = slice(len(values) - 1, len(values) - 1 + size)
+        begin[here] = spsolve(slopes.sparse()[:, here], -np.array(missed).ravel())
+        return begin
 
 
 def _holding(task: Task, field: Any, x: Array) -> Array:
@@ -200,7 +223,51 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
     if task.final_cost is not None:
         cost += task.final_cost(first, ends[-1], total)
     fields = tuple(f.field for f in functions)
-    return Transcription(task, variables, margin, cost, tuple(blocks), tuple(mapped), fields)
+    deviations, moving = tuple[Deviations, ...](), list[Block]()
+    if task.transition is not None:
+        deviations = tuple(Deviations.of(task, k) for k in range(len(task.phases)))
+        last, moving, seen = _transition(task, variables, deviations, functions)
+        mapped += seen
+        spread = task.transition.seeing(first.shape[0]) @ ca.reshape(last, first.shape[0], -1)
+        cost += 0.5 * task.transition.weight * ca.sumsqr(spread)
+    rows: Expression = ca.vertcat(*(ca.vec(block.values) for block in moving))
+    every = (*blocks, *moving)
+    return Transcription(
+        task, variables, margin, cost, every, tuple(mapped), fields, deviations, rows
+    )
+
+
+def _transition(
+    task: Task,
+    variables: Sequence[PhaseVariables],
+    deviations: Sequence[Deviations],
+    functions: Sequence[PhaseFunctions],
+) -> tuple[Expression, list[Block], list[ColumnFunction]]:
+    """Deviations at the end, what all of them obey, and the functions at points in that."""
+    assert task.transition is not None
+    blocks, mapped = list[Block](), list[ColumnFunction]()
+    start = task.transition.start(task.system.space.nx)
+    before: Expression = ca.DM(start.ravel("F"))
+    for k, (v, d, f) in enumerate(zip(variables, deviations, functions, strict=True)):
+        at = point_fractions(task.phases[k])
+        u = v.inputs @ ca.DM(input_basis(at, task.degree))
+        length = ca.repmat(v.duration / task.phases[k].intervals, 1, len(at))
+        flow = deviation_flow(f, d, v.points, u, length)
+        mapped.append(flow)
+        exact = (Limit("deviation", "", 0.0, 0.0),) * before.shape[0]
+        blocks.append(Block(d.knots[:, 0] - before, exact, k, np.zeros(1), hard=True))
+        blocks += _collocated(task.phases[k], k, d.knots, d.points, flow.values, exact)
+        before = d.knots[:, -1]
+        if task.mode_after(k) is not None:
+            x, inputs = v.knots[:, -1], (_input_at(v, 1.0), _last_rate(v))
+            following = (k + 1) % len(variables)
+            w = variables[following]
+            after = functions[following].field(w.knots[:, 0], _input_at(w, 0.0))
+            if task.symmetry is not None and not following:  # the start is the image of the end
+                after = ca.DM(np.linalg.inv(task.symmetry.matrix)) @ after
+            step = deviations_after(task, k, start.shape[1])
+            before = step(before, x, *inputs, after)
+    return before, blocks, mapped
 
 
 def _variables(task: Task, k: int) -> PhaseVariables:
@@ -218,23 +285,13 @@ def _phase(
 ) -> tuple[list[Block], Expression, list[ColumnFunction]]:
     """Constraints and cost of one phase, and the functions at its points in them."""
     phase = task.phases[k]
-    roots = ca.collocation_points(phase.points, phase.scheme)
-    slopes, ends, weights = (np.array(part) for part in ca.collocation_coeff(roots))
+    weights = _coefficients(phase)[2]
     at = point_fractions(phase)
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
     length = ca.repmat(v.duration / phase.intervals, 1, len(at))
     flow = ColumnFunction.over(_flow(f), v.points, u, length)
-    defects, joins = [], []
-    for i in range(phase.intervals):
-        here = slice(i * phase.points, (i + 1) * phase.points)
-        nodes = ca.horzcat(v.knots[:, i], v.points[:, here])
-        defects.append(nodes @ ca.DM(slopes) - flow.values[:-1, here])
-        joins.append(nodes @ ca.DM(ends) - v.knots[:, i + 1])
     exact = tuple(Limit(name, unit, 0.0, 0.0) for name, unit in _coordinates(task))
-    blocks = [
-        Block(ca.horzcat(*defects), exact, k, at, hard=True),
-        Block(ca.horzcat(*joins), exact, k, hard=True),
-    ]
+    blocks = _collocated(phase, k, v.knots, v.points, flow.values[:-1, :], exact)
     mapped = [flow]
     if f.inside_limits:
         inside, block = _inside(task, k, v, f)
@@ -252,6 +309,35 @@ def _phase(
         blocks.append(Block(values, f.end_limits, k, np.ones(1)))
     spent = flow.values[-1, :] @ ca.DM(np.tile(weights.ravel(), phase.intervals))
     return blocks, spent, mapped
+
+
+def _collocated(
+    phase: Phase,
+    k: int,
+    knots: Expression,
+    points: Expression,
+    rates: Expression,
+    exact: tuple[Limit, ...],
+) -> list[Block]:
+    """Polynomials through knots (n, N + 1) and points (n, N d) have these rates, and join."""
+    slopes, ends, _ = _coefficients(phase)
+    defects, joins = [], []
+    for i in range(phase.intervals):
+        here = slice(i * phase.points, (i + 1) * phase.points)
+        nodes = ca.horzcat(knots[:, i], points[:, here])
+        defects.append(nodes @ ca.DM(slopes) - rates[:, here])
+        joins.append(nodes @ ca.DM(ends) - knots[:, i + 1])
+    return [
+        Block(ca.horzcat(*defects), exact, k, point_fractions(phase), hard=True),
+        Block(ca.horzcat(*joins), exact, k, hard=True),
+    ]
+
+
+def _coefficients(phase: Phase) -> tuple[Array, Array, Array]:
+    """Of collocation: slopes at the points, values at the end, weights of an integral."""
+    roots = ca.collocation_points(phase.points, phase.scheme)
+    slopes, ends, weights = (np.array(part) for part in ca.collocation_coeff(roots))
+    return slopes, ends, weights
 
 
 def _flow(f: PhaseFunctions) -> Any:
