@@ -82,7 +82,8 @@ def orbit_derivatives(
     """How an orbit of these expressions and its multipliers change with parameters.
 
     parameters: symbol and value by name, as for `symbolic.parametric_system`, whose system the
-    orbit is one of. input: u(t) (nu,) with which it was found. Derivatives of multipliers are those
+    orbit is one of; coefficients of inputs that are expressions of time are parameters like others.
+    input: u(t) (nu,) with which it was found. Derivatives of multipliers are those
     of simple ones; where several meet, they split as roots do, and have none.
 
     Raises what `symbolic.variational` and `parameter_sensitivity` raise, and `InputError` for

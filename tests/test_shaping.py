@@ -3,6 +3,7 @@
 import casadi as ca
 import numpy as np
 import pytest
+from hybridctl.robots import paddle as robot
 
 import hybridctl as hc
 from hybridctl.control.ilqr.backward import total_cost
@@ -191,3 +192,42 @@ def test_ilqr_shapes_an_event_until_no_input_spreads_deviations_less(grid, weigh
     for direction in np.random.default_rng(0).normal(size=(4, grid, 1)):
         ahead, behind = (value(found.inputs + s * direction) for s in (step, -step))
         assert abs(ahead - behind) / (2.0 * step) < 1e-3 * found.cost
+
+
+def driven_paddle(coefficients):
+    """The paddle of `robots.paddle` under c0 + c1 cos(f t) + c2 sin(f t); its orbit."""
+    p, t, c = robot.Parameters(), ca.SX.sym("t"), ca.SX.sym("c", 3)
+    x = ca.SX.sym("x", 4)
+    drive = c[0] + c[1] * ca.cos(p.frequency * t) + c[2] * ca.sin(p.frequency * t)
+    rise = drive - p.stiffness * x[1] - p.damping * x[3]
+    e = p.restitution
+    after = ca.vertcat(x[:2], (1.0 + e) * x[3] - e * x[2], x[3])
+    modes = [Mode("air", x, [x[2], x[3], -p.gravity, rise], time=t)]
+    hit = [Transition("air", "hit", x[0] - x[1], "air", after)]
+    names = ("rest", "cosine", "sine")
+    values = {n: (c[k], coefficients[k]) for k, n in enumerate(names)}
+    system, _ = parametric_system(modes, hit, values)
+    orbit = periodic_orbit(system, "air", robot.apex(p), p.period, **TIGHT)
+    return orbit, (modes, hit, values)
+
+
+def test_multipliers_and_norm_move_with_the_coefficients_of_the_input():
+    """An input that is an expression of time has parameters: differences of orbits found anew. A
+    constant moves all of the motion; orbits are found to 1e-12, so that differences err by 1e-7."""
+    p = robot.Parameters()
+    quarter = 0.25 * p.period
+    drives = [robot.drive(t, p)[0] for t in (0.0, quarter)]
+    coefficients, step = np.array([0.0, *drives]), 1e-5
+    orbit, parts = driven_paddle(coefficients)
+    np.testing.assert_allclose(orbit.state, robot.apex(p), atol=1e-8)
+    found = orbit_derivatives(*parts, orbit)
+    for k, change in enumerate(step * np.eye(3)):
+        ahead, behind = (driven_paddle(coefficients + s * change)[0] for s in (1.0, -1.0))
+        largest = [np.abs(one.multipliers.others[0]) for one in (ahead, behind)]
+        norms = [np.linalg.norm(one.linearization.state_transition, 2) for one in (ahead, behind)]
+        assert found.moduli[0, k] == pytest.approx(
+            np.subtract(*largest) / (2.0 * step), rel=1e-5, abs=1e-7
+        )
+        assert found.norm[k] == pytest.approx(
+            np.subtract(*norms) / (2.0 * step), rel=1e-5, abs=1e-7
+        )
