@@ -37,7 +37,12 @@ from hybridctl.mechanics.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import ContactPhase, default_slip
-from hybridctl.mechanics.tolerances import FIXED_VELOCITY, SEPARATION_SPEED, STANDSTILL
+from hybridctl.mechanics.tolerances import (
+    FIXED_VELOCITY,
+    NO_DIRECTION,
+    SEPARATION_SPEED,
+    STANDSTILL,
+)
 
 
 @dataclass(frozen=True)
@@ -270,9 +275,8 @@ def impact_derivatives(
         )
         xi_z += rows @ velocity_z
         if eq.system.redundant:
-            speeds = result.law_rates[phase.all_rows]
-            turns = -phase.turning(eq.directions, speeds, np.ones(len(closed))) @ xi_z
-            m_z += _redundant_change(dynamics, phase, q, rows, eq, forces, turns)
+            dv, dm = _redundant_change(dynamics, phase, q, result, eq, xi_z, m_z)
+            velocity_z, m_z, xi_z = velocity_z + dv, m_z + dm, xi_z + rows @ dv
         rows_z = eq.mix @ m_z - eq.turning @ xi_z
         impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
     return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
@@ -322,26 +326,67 @@ def _redundant_change(
     dynamics: ContactDynamics,
     phase: ContactPhase,
     q: Array,
-    rows: Array,
+    result: ImpactResult,
     eq: Linearised,
-    forces: Array,
-    turns: Array,
-) -> Array:
-    """How impulses of least norm move within what the equations leave open.
+    xi_z: Array,
+    m_z: Array,
+) -> tuple[Array, Array]:
+    """How velocity and impulses of least norm move within what the equations leave open.
 
-    With the multipliers m = W E' f and G' y = W^-1 m they change by P W D(E' J z), where
-    z = A^-1 C' y: the rows turn, and friction per normal impulse by `turns` (r, .).
+    With the multipliers m = W E' f, G' y = W^-1 m and z = A^-1 C' y, impulses are of least norm
+    where W^-1 m - E' J z is zero along N, G N = 0. What the equations leave open, N alpha, moves
+    velocities by V alpha, V = A^-1 J' E N, so that
+
+        N' (W^-1 dm - D(E' J) z) + V' (D(A) z - D(C') y) = 0.
+
+    xi_z (r, .), m_z (k, .): changes of what the law is about, and of m, without alpha.
     """
-    weights = eq.system.weights
-    multipliers = weights * (eq.mix.T @ forces)
-    z = eq.system.by_mass(rows.T @ eq.select.T @ eq.system.adjoint(multipliers))
-    nothing = np.zeros(len(dynamics.all.owner))
-    turned = dynamics.terms.impulse_derivatives(q, z, nothing).rates[phase.all_rows]
-    change = np.zeros((len(multipliers), turns.shape[1]))
-    change[:, : len(z)] = eq.mix.T @ turned
+    rows, forces = result.terms.jacobian[phase.all_rows], row_values(phase, result)
+    multipliers = eq.system.weights * (eq.mix.T @ forces)
+    pull = eq.select.T @ eq.system.adjoint(multipliers)
+    z = eq.system.by_mass(rows.T @ pull)
+    bend = phase.scattered(pull - eq.turning @ rows @ z, len(dynamics.all.owner))
+    d = dynamics.terms.impulse_derivatives(q, z, bend)
+    turned = d.rates[phase.all_rows]
+    u, sizes, _ = np.linalg.svd(eq.system.indeterminate())
+    open_m = u[:, sizes > 0.5]
+    open_v = eq.system.push @ open_m
+
+    def left(xi: Array, m: Array) -> Array:
+        """The equation's change (n, .) by changes of xi and m, at the same q."""
+        bent, tilted = _bending(phase, result, eq, rows @ z, xi, m)
+        change = m / eq.system.weights[:, None] - tilted
+        return np.asarray(open_m.T @ change + open_v.T @ rows.T @ bent)
+
+    nv = len(z)
+    by_q = open_v.T @ (d.momentum + rows.T @ eq.turning @ turned) - open_m.T @ eq.mix.T @ turned
+    wanted = left(xi_z, m_z)
+    wanted[:, :nv] += by_q
+    alpha = -np.linalg.solve(left(rows @ open_v, open_m), wanted)
+    return open_v @ alpha, open_m @ alpha
+
+
+def _bending(
+    phase: ContactPhase, result: ImpactResult, eq: Linearised, w: Array, xi: Array, m: Array
+) -> tuple[Array, Array]:
+    """How K w (r, .) and E' w (k, .) change where changes xi turn and m load sliding contacts."""
+    bent, tilted = np.zeros_like(xi), np.zeros_like(m)
+    rates = result.law_rates[phase.all_rows]
     for slide in phase.spatial:
-        change[slide.contact] += (rows @ z)[slide.rows] @ turns[slide.rows]
-    return np.asarray(eq.system.indeterminate() @ (weights[:, None] * change))
+        at, k, mu = slide.rows, slide.contact, slide.friction
+        speed = float(np.linalg.norm(rates[at]))
+        if speed <= NO_DIRECTION:
+            continue
+        s, load = eq.directions[k], mu * result.impulses[phase.closed[k]] / speed
+        across = np.eye(2) - np.outer(s, s)
+        turn = across @ xi[at] / speed
+        tilted[k] = -mu * w[at] @ turn
+        bent[at] = (
+            np.outer(across @ w[at], mu * m[k] / speed - load * (s @ xi[at]) / speed)
+            - load * (s @ w[at]) * turn
+            - load * np.outer(s, w[at] @ turn)
+        )
+    return bent, tilted
 
 
 def row_values(phase: ContactPhase, result: ImpactResult) -> Array:

@@ -258,6 +258,7 @@ def test_a_family_is_reported_exactly_where_pushes_are_independent_but_normals_a
 
 ROCK = np.array([0.05, 0.02, -1.0, 0.1, -0.05, 0.1])
 SLIDE = np.array([1.0, 0.4, -1.0, 0.0, 0.0, 0.0])
+SPIN = np.array([1.0, 0.4, -1.0, 0.0, 0.0, 3.0])
 # name: (points, mu, restitution, velocity, states); points that stick come to rest together only
 # without restitution
 IMPACTS = {
@@ -267,6 +268,8 @@ IMPACTS = {
     "stick": (FOOT, 0.9, 0.0, ROCK, "stick"),
     "stick, eight": (FACES["eight"], 0.9, 0.0, ROCK, "stick"),
     "slip alike": (FACES["eight"], 0.1, 0.3, SLIDE, "slip"),
+    "slip, four, velocity open": (FOOT[:4], 0.1, 0.0, SPIN, "slip"),
+    "slip, eight, velocity open": (FACES["eight"], 0.1, 0.3, SPIN, "slip"),
 }
 
 
@@ -278,6 +281,7 @@ def test_derivatives_of_redundant_impulses(name):
     base = hit(dynamics, q, v)
     assert set(base.states) == {state}
     assert not base.border
+    assert (base.uniqueness == "disproven") == ("velocity open" in name)
     d = impact_derivatives(dynamics, q, v, base)
 
     def result(q, v):
