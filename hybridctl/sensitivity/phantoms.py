@@ -196,9 +196,8 @@ class Phantoms:
         return AmbiguousEventError(
             f"guards {names} fire together at t = {self.events[0].time:.9g} s and their order "
             f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
-            "Motions just beside this one end apart from it, so that it has no derivative: let the "
-            "guards fire one after the other (lift one foot a little), make the contacts give, or "
-            "take impacts of several contacts as one (simultaneous='at once')",
+            "Motions just beside this one end apart from it, so that it has no derivative: make "
+            "them clearly apart (lift one foot a little), or one impact (simultaneous='at once')",
             orders=(order, other),
             modes=(key, side.mode.key),
             states=(state, side.state),
