@@ -16,10 +16,9 @@ from hybridctl.checks import Array, instance
 from hybridctl.control.reference import Reference, firings_at
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import SAME_STATE
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 from hybridctl.tables import mode_text
-
-_SAME_STATE = 1e-6  # of states that two orders of resets lead to
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def feasibility(
             for name, rate in e.guard_rates.items()
             if not rate < 0.0
         ]
-        if e.associativity > _SAME_STATE:
+        if e.associativity > SAME_STATE:
             failures.append(
                 f"event {e.index}: the order of resets changes the state by {e.associativity:.3g}"
             )

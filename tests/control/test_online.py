@@ -10,6 +10,7 @@ from hybridctl.control.online import Controller
 from hybridctl.control.spreading import START, ClockTracking, Position
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.plant import SimulatedPlant
 
 GAIN = [[40.0, 12.0]]
@@ -263,3 +264,21 @@ def test_wrong_arguments_are_named(landing):
         Controller(landing[0], controller(landing).policy, 0.0, mode="air")
     with pytest.raises(InputError, match="detector must be a Detector"):
         Controller(landing[0], controller(landing).policy, PERIOD, "flags", mode="air")
+
+
+def test_a_policy_is_asked_at_the_sample_that_it_named_to_rounding(landing):
+    """0.1 + 0.2 is 6e-17 more than 0.3."""
+    asked = []
+
+    class Policy:
+        def law(self, history):
+            asked.append(history.time)
+            return HeldInput(np.zeros(1))
+
+        def next_change(self, history):
+            return history.time + 0.2
+
+    loop = Controller(landing[0], Policy(), 0.1, mode="air")
+    for t in (0.1, 0.2, 0.3, 0.4):
+        loop.step(t, [1.0, 0.0])
+    assert asked == [0.1, 0.3]
