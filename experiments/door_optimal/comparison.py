@@ -26,7 +26,14 @@ from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.control.tuning.ensemble import Controller, Ensemble, Outcome, Statistics, outcome
+from hybridctl.control.tuning.ensemble import (
+    Controller,
+    Ensemble,
+    Outcome,
+    Statistics,
+    outcome,
+    standard_error,
+)
 from hybridctl.control.tuning.search import tune
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -178,8 +185,7 @@ class Tuned:
     @property
     def standard_error(self) -> float:
         """The standard error of the mean error."""
-        errors = self.statistics.errors
-        return float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else float("nan")
+        return standard_error(self.statistics.errors)
 
     def record(self) -> dict[str, Any]:
         """The controller as it stands in summary.json."""

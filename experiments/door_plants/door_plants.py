@@ -19,7 +19,6 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.door_plants import figures
-from hybridctl.experiments.door_plants.figures import standard_error
 from hybridctl.experiments.door_plants.laws import LAWS, structure
 from hybridctl.experiments.door_plants.plants import PlantTrial, Setting
 from hybridctl.experiments.door_plants.sensing import Kind
@@ -29,7 +28,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, member
-from hybridctl.control.tuning.ensemble import Ensemble, Statistics
+from hybridctl.control.tuning.ensemble import Ensemble, Statistics, standard_error
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.search import Validation, tune
 from hybridctl.settings import Bounds, Count, Positive, Settings

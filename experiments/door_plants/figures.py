@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.checks import Array
-from hybridctl.control.tuning.ensemble import Statistics
+from hybridctl.control.tuning.ensemble import Statistics, standard_error
 
 _MARKS = {
     "conventional": (BASELINE, "s"),
@@ -83,11 +82,6 @@ def _style(law: str) -> dict[str, Any]:
         "markersize": 6,
         "linestyle": "none",
     }
-
-
-def standard_error(values: Array) -> float:
-    """The standard error of the mean."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
 def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:

@@ -48,6 +48,11 @@ class Trial(Protocol):
         ...
 
 
+def standard_error(values: Array) -> float:
+    """The standard error of the mean of values (n,), nan for one alone."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Outcomes of an ensemble: errors, peaks (n,), and how often each failure happened.

@@ -90,10 +90,9 @@ class FootPlace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A mode, its states, feet in contact, and variances (ndx,) per s of deviations."""
+    """A mode, its feet in contact, and variances (ndx,) per s of deviations."""
 
     mode: Strapdown
-    space: BaseSpace
     places: tuple[FootPlace, ...]
     variances: Array
 
@@ -123,7 +122,7 @@ class LeggedBase:
 
     def space(self, key: ModeKey) -> BaseSpace:
         """The states of a mode. Raises `UnknownNameError` for what is no mode."""
-        return self.layout(key).space
+        return self.layout(key).mode.space
 
     def places(self, key: ModeKey) -> tuple[FootPlace, ...]:
         """The feet in contact in a mode. Raises `UnknownNameError` for what is no mode."""
@@ -163,7 +162,7 @@ class LeggedBase:
             if place.turn_dx is not None:
                 variances[place.turn_dx] = self.noise.foot_turn**2
         mode = Strapdown(key, space, self.gravity, self.nu)
-        return Layout(mode, space, places, variances)
+        return Layout(mode, places, variances)
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
