@@ -9,11 +9,9 @@ import numpy as np
 from hybridctl.experiments.door_optimal.comparison import Stage, Tuned
 from hybridctl.experiments.tuning.door import Draw
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.control.tracking import tracking_error
 
 _BEFORE, _AFTER = 4.0, 12.0  # of the time between the touches, that is shown around them
@@ -39,8 +37,7 @@ def draw_comparison(
 
     The run, perturbed as drawn, is on the first of the references.
     """
-    figure = Figure(figsize=(10.0, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(10.0, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
     shown = next(iter(results))
     _draw_run(left, stages[shown], results[shown], drawn)

@@ -11,8 +11,6 @@ from hybridctl.experiments.walking.controllers import TITLES
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, Name, Survived
 from hybridctl.experiments.walking.walk import Walk
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
@@ -21,6 +19,7 @@ from hybridctl.app.plots import (
     TRACKING,
     Line,
     Panel,
+    canvas,
     save_figure,
     series,
 )
@@ -79,8 +78,7 @@ def draw_gait(path: Path, gait: Gait) -> None:
 
 def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
     """The error after each touchdown, and the slope of the largest multiplier."""
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(7.0, 4.2)
     axes = figure.subplots()
     for k, each in enumerate(walks):
         if each.run is None or not each.steps:
@@ -120,8 +118,7 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
     Dots are the starts. Grids end at the dashed lines. Unstable controllers are hatched.
     """
     pairs = [pair for pair in _PAIRS if pair[1] in found[0].limits]
-    figure = Figure(figsize=(2.0 + 2.4 * len(pairs), 1.6 + 0.4 * len(found)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(2.0 + 2.4 * len(pairs), 1.6 + 0.4 * len(found))
     panels = figure.subplots(1, len(pairs), sharey=True, squeeze=False)[0]
     for axes, pair in zip(panels, pairs, strict=True):
         titles = []
@@ -177,8 +174,7 @@ def _limbs(x: Array) -> list[Array]:
 
 def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> None:
     """A row for each controller and contact, a dot for each start: its steps before a fall."""
-    figure = Figure(figsize=(7.0, 1.2 + 0.32 * len(records)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(7.0, 1.2 + 0.32 * len(records))
     axes = figure.subplots()
     labels = []
     for row, r in zip(range(len(records))[::-1], records, strict=True):

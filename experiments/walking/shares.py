@@ -10,11 +10,9 @@ import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, Name, limit
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from rich.table import Table
 
-from hybridctl.app.plots import REFERENCE, TRACKING, save_figure
+from hybridctl.app.plots import REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.app.report import table
 
 WAYS: tuple[Name, ...] = ("push forward", "push back", "up", "down")
@@ -64,18 +62,12 @@ def share_table(records: Sequence[dict[str, Any]]) -> Table:
 
 def draw_shares(path: Path, records: Sequence[dict[str, Any]], chosen: float) -> None:
     """What is survived over the cost, a point for each share; the chosen one is marked."""
-    figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(8.0, 3.6)
     costs = [r["cost"] for r in records]
     for axes, ways in zip(figure.subplots(1, 2), (WAYS[:2], WAYS[2:]), strict=True):
         for way, color in zip(ways, (TRACKING, REFERENCE), strict=True):
-            axes.plot(
-                costs,
-                [r["limits"][way] for r in records],
-                "o-",
-                color=color,
-                label=KINDS[way].title,
-            )
+            survived = [r["limits"][way] for r in records]
+            axes.plot(costs, survived, "o-", color=color, label=KINDS[way].title)
         for r in records:
             at = r["cost"], r["limits"][ways[0]]
             axes.annotate(f"{r['share']:g}", at, xytext=(0, -14), textcoords="offset points")

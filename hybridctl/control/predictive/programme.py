@@ -178,12 +178,8 @@ class Programme:
 
     def _lay_out(self) -> None:
         """Columns of states, corrections and durations; the first state of all is given."""
-        at, self._states, self._inputs, self._times = (
-            0,
-            list[Indices](),
-            list[Indices](),
-            list[int](),
-        )
+        self._states, self._inputs = list[Indices](), list[Indices]()
+        self._times, at = list[int](), 0
         for p, section in enumerate(self._sections):
             n = len(section.corrections)
             first = at - self._nx if p == 0 else at
