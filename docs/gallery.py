@@ -40,8 +40,14 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "cube-filter": "",
     "icub-base": "",
 }
-WHOLE = {"door-optimal", "door-plants", "walker-plants"}  # shown by runs that are --full
-DEFAULT = {"bderivative", "contact-law", "filter-study", "lqr"}  # not quick
+WHOLE = {
+    "contact-law",
+    "door-optimal",
+    "door-plants",
+    "lqr",
+    "walker-plants",
+}  # shown by runs that are --full
+DEFAULT = {"bderivative", "filter-study"}  # not quick
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
     "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same

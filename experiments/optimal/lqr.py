@@ -58,7 +58,7 @@ class Config(Settings):
     those of the case. sizes: of one deviation, likewise. tolerance: of the simulations.
     """
 
-    samples: Count = 20
+    samples: Count = 8
     seed: Annotated[int, Bounds(at_least=0)] = 0
     size: Positive = 1.0
     sizes: tuple[Positive, ...] = (0.4, 0.2, 0.1, 0.05)
@@ -85,6 +85,11 @@ class DesignCosts:
     def ratios(self, design: str) -> Array:
         """Costs (samples,) by those of the right design."""
         return np.asarray(self.costs[design] / self.costs["saltation"])
+
+
+def full(config: Config) -> Config:
+    """More starts, for a picture of their costs."""
+    return replace(config, samples=20)
 
 
 def quick(config: Config) -> Config:

@@ -66,17 +66,17 @@ def test_both_corners_touch_at_once_and_press(published):
 
 @pytest.mark.slow
 def test_random_guesses_reach_one_optimum(published):
-    """Noise of standard deviation 0.1 rad and rad/s: at least 8 of 10, all to one cost.
+    """Noise of standard deviation 0.1 rad and rad/s: at least 4 of 5, all to one cost.
 
     Others end at a worse optimum, or at one whose corners touch between points of collocation,
     which the simulation shows.
     """
     plant, nominal = published
     random, costs = np.random.default_rng(0), []
-    for _ in range(10):
+    for _ in range(5):
         try:
             costs.append(found(plant, nominal, 0.1 * random.normal(size=(4, 8))).cost)
         except SimulationError:
             costs.append(np.inf)
     best = min(costs)
-    assert sum(cost < best * (1.0 + 1e-6) for cost in costs) >= 8, costs
+    assert sum(cost < best * (1.0 + 1e-6) for cost in costs) >= 4, costs

@@ -139,17 +139,17 @@ def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
 
 
 @pytest.mark.slow
-def test_eight_of_ten_random_guesses_reach_one_optimum(known):
+def test_four_of_five_random_guesses_reach_one_optimum(known):
     """States at the ends of both arcs moved by 0.1 rad and rad/s (standard deviation)."""
     random, costs = np.random.default_rng(1), []
-    for _ in range(10):
+    for _ in range(5):
         try:
             noise = 0.1 * random.normal(size=(4, 8))
             costs.append(find("plain", Wanted(), known[1], noise).optimum.cost)
         except HybridctlError:
             costs.append(np.inf)
     best = min(costs)
-    assert sum(cost <= best + 1e-6 * abs(best) for cost in costs) >= 8, costs
+    assert sum(cost <= best + 1e-6 * abs(best) for cost in costs) >= 4, costs
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_settings_are_checked(name, value):
 @pytest.mark.slow
 def test_ball_and_block_are_consistent_over_many_runs(tmp_path):
     config = study.Config(
-        runs=60, sweep=2, particle_runs=20, scales=(2.0,), models=("ball", "block")
+        runs=30, sweep=2, particle_runs=10, scales=(2.0,), models=("ball", "block")
     )
     found = study.run(config, RunFolder("study", tmp_path), Console(quiet=True))
     for model in ("ball", "block"):
