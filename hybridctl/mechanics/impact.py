@@ -23,6 +23,7 @@ a continuum the one whose impulses have the least norm is taken either way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import hypot
 from typing import NamedTuple
@@ -275,11 +276,22 @@ def impact_derivatives(
         )
         xi_z += rows @ velocity_z
         if eq.system.redundant:
-            dv, dm = _redundant_change(dynamics, phase, q, result, eq, xi_z, m_z)
+
+            def turned(z: Array, bend: Array) -> tuple[Array, Array]:
+                d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(bend, size))
+                by_q = d.rates[phase.all_rows]
+                bent, still = d.momentum + rows.T @ eq.turning @ by_q, np.zeros((nv, nv))
+                tilted = np.hstack([eq.mix.T @ by_q, np.zeros((len(m_z), nv))])
+                return np.hstack([bent, still]), tilted
+
+            dv, dm = open_change(phase, result, eq, xi_z, m_z, turned)
             velocity_z, m_z, xi_z = velocity_z + dv, m_z + dm, xi_z + rows @ dv
         rows_z = eq.mix @ m_z - eq.turning @ xi_z
         impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
     return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
+
+
+Turned = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class Linearised(NamedTuple):
@@ -322,14 +334,8 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
 
 
-def _redundant_change(
-    dynamics: ContactDynamics,
-    phase: ContactPhase,
-    q: Array,
-    result: ImpactResult,
-    eq: Linearised,
-    xi_z: Array,
-    m_z: Array,
+def open_change(
+    phase: ContactPhase, result: ImpactResult, eq: Linearised, xi: Array, m: Array, explicit: Turned
 ) -> tuple[Array, Array]:
     """How velocity and impulses of least norm move within what the equations leave open.
 
@@ -339,29 +345,25 @@ def _redundant_change(
 
         N' (W^-1 dm - D(E' J) z) + V' (D(A) z - D(C') y) = 0.
 
-    xi_z (r, .), m_z (k, .): changes of what the law is about, and of m, without alpha.
+    xi (r, .), m (k, .): changes of what the law is about, and of m, without alpha. explicit: of z
+    and the forces S' y - K J z (r,), where S selects C from J, the changes of A z - C' y (nv, .)
+    and E' J z - W^-1 m (k, .) at the same xi, m, z and y.
     """
     rows, forces = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    multipliers = eq.system.weights * (eq.mix.T @ forces)
-    pull = eq.select.T @ eq.system.adjoint(multipliers)
+    pull = eq.select.T @ eq.system.adjoint(eq.system.weights * (eq.mix.T @ forces))
     z = eq.system.by_mass(rows.T @ pull)
-    bend = phase.scattered(pull - eq.turning @ rows @ z, len(dynamics.all.owner))
-    d = dynamics.terms.impulse_derivatives(q, z, bend)
-    turned = d.rates[phase.all_rows]
     u, sizes, _ = np.linalg.svd(eq.system.indeterminate())
     open_m = u[:, sizes > 0.5]
     open_v = eq.system.push @ open_m
 
     def left(xi: Array, m: Array) -> Array:
-        """The equation's change (n, .) by changes of xi and m, at the same q."""
+        """The equation's change (n, .) by changes of xi and m."""
         bent, tilted = _bending(phase, result, eq, rows @ z, xi, m)
         change = m / eq.system.weights[:, None] - tilted
         return np.asarray(open_m.T @ change + open_v.T @ rows.T @ bent)
 
-    nv = len(z)
-    by_q = open_v.T @ (d.momentum + rows.T @ eq.turning @ turned) - open_m.T @ eq.mix.T @ turned
-    wanted = left(xi_z, m_z)
-    wanted[:, :nv] += by_q
+    bent, tilted = explicit(z, pull - eq.turning @ rows @ z)
+    wanted = left(xi, m) + open_v.T @ bent - open_m.T @ tilted
     alpha = -np.linalg.solve(left(rows @ open_v, open_m), wanted)
     return open_v @ alpha, open_m @ alpha
 

@@ -41,7 +41,7 @@ from hybridctl.mechanics.equations import (
     linearised,
 )
 from hybridctl.mechanics.guards import ContactGuards
-from hybridctl.mechanics.impact import ImpactResult, row_values, states_linearised
+from hybridctl.mechanics.impact import ImpactResult, open_change, row_values, states_linearised
 from hybridctl.mechanics.phase import ContactPhase, contact_modes
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import steered_derivatives
@@ -251,11 +251,25 @@ def _velocity_after(
     lower = -equations.select @ xi_p
     upper = rows.T @ (own - equations.turning @ xi_p)
     upper -= columns.momentum(q, result.velocity_after - v)
-    velocity, _ = equations.system.solve(upper, lower)
+    velocity, m_p = equations.system.solve(upper, lower)
     left = equations.select @ rows @ velocity - lower
     if np.abs(left).max() > CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(
             "the impact has no derivative by the restitution of some redundant contacts alone: "
             "with it they would not take part together"
         )
-    return velocity
+    if not equations.system.redundant:
+        return velocity
+
+    def turned(z: Array, bend: Array) -> tuple[Array, Array]:
+        w = rows @ z
+        stiffer, tilted = np.zeros_like(own), np.zeros_like(m_p)
+        for slide, change in zip(phase.sliding, changes, strict=True):
+            k, at = slide.contact, slide.rows
+            by_p = columns.friction[phase.closed[k]]
+            tilted[k] = w[at] @ change - 2.0 * slide.friction * impulses[k] * by_p  # D(W^-1) m
+            stiffer[at] = np.outer((equations.turning @ w)[at], by_p / slide.friction)
+        return columns.momentum(q, z) + rows.T @ stiffer, tilted
+
+    xi_p = xi_p + rows @ velocity
+    return velocity + open_change(phase, result, equations, xi_p, m_p, turned)[0]

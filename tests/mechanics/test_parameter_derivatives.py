@@ -191,6 +191,28 @@ def test_impacts(hit, seed):
     assert_derivative(outcome, expected[robot.nv :])
 
 
+def test_an_impact_whose_redundant_points_slide_and_leave_the_velocity_open():
+    """By masses and friction; what bounces less than others would not take part with them."""
+    points = [replace(p, restitution=0.0, friction=0.1, static_friction=0.2) for p in CORNERS]
+    robot, contacts = pair(NONE, points)
+    kept = [not name.startswith("restitution") for name in NAMES]
+    names, changes = np.array(NAMES)[kept].tolist(), SOME * np.array(kept)[:, None]
+    fired, modes = tuple(f"{name} closes" for name in "abcd"), ("open",) * 4
+    q = moving(robot, contacts, ("slip",) * 4)[0][: robot.nq]
+    x, u = np.concatenate((q, [1.0, 0.4, -1.0, 0.0, 0.0, 3.0, 0.0])), np.zeros(robot.nu)
+
+    def jump(z):
+        system = contact_system(*pair(changes @ z, points), terms="pinocchio")
+        return system.outgoing(modes).edge(fired).reset(0.0, x, u)
+
+    report = jump(np.zeros(3)).report
+    assert report.states == ("slip",) * 4
+    assert report.uniqueness == "disproven"
+    found = parameter_derivatives(robot, contacts, names).reset(modes, fired, 0.0, x, u)
+    expected = found[robot.nv :] @ changes[kept]
+    assert_derivative(lambda z: jump(z).state[len(q) :], expected)
+
+
 def test_an_event_without_impact_does_not_depend_on_parameters():
     robot, contacts = pair(NONE)
     d = parameter_derivatives(robot, contacts, NAMES)
