@@ -89,7 +89,7 @@ class Config(Settings):
     shares: tuple[Positive, ...] = (0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
     share_steps: Count = 20
     levels: tuple[Positive, ...] = (0.1, 0.3, 1.0)
-    driven: tuple[Positive, ...] = (1e-3, 1e-1)
+    driven: tuple[Positive, ...] = (1e-3,)
     filtered: Count = 5
     filtered_steps: Count = 20
     filtered_weight: Positive = 0.1

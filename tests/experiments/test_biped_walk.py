@@ -305,7 +305,7 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path, full):
         assert set(stored["limits"]) == set(controllers.NAMES)
         assert set(stored["limits"]["predictive"]) == set(config.kinds)
         kept = (folder / biped_walk.RECORD).read_text().splitlines()
-        assert len(kept) == 1 + len(controllers.NAMES) * len(config.kinds)
+        assert len(kept) == 1 + len(controllers.NAMES) * (1 + len(config.kinds))
     for name in names:
         assert (folder / "figures" / name).stat().st_size > 10000
 
