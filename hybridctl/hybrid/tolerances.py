@@ -15,7 +15,8 @@ LEAST_RTOL = 100.0 * np.finfo(np.float64).eps
 INPUT_RTOL = 1e-6
 """Of the largest input on a step: how well its record is to show what fields do not feel."""
 OFF = 1e-5
-"""Of what a mode tolerates: a state this far from what it holds is put back on it,"""
+"""Of what a mode tolerates: a state this far from what it holds is put back on it; of 1e-5 m of a
+gap ten times what Newton's method leaves there,"""
 FARTHEST = 1e4
 """Times the tolerance of a step and what the state is off: but no farther. Constraints that know a
 direction only weakly take it ten times as far."""
@@ -36,9 +37,10 @@ BOTTOM = 1e-8
 TAIL = 1e-4
 """Of a guard's largest coefficient on a step: its last three may be this large."""
 CREEP = 1e-6
-"""Of a violation at the start of an arc: how much farther outside the arc may go."""
+"""Of a violation at the start of an arc: how much farther outside the arc may go. Violations are
+above 1e-8 of the guard's scale, so that its rounding is 1e-8 of them."""
 HOP = 1e-3
-"""Of the guard's tolerance: a rise that counts as one."""
+"""Of the guard's tolerance: a rise that counts as one. Rounding of the guard is 1e-8 of it."""
 OUTSIDE = 10.0
 """Times the guard's tolerance: an arc that begins farther outside fires at once."""
 

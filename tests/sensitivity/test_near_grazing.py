@@ -1,6 +1,7 @@
 """Events next to grazing: what is wrong by a thousandth or more says so, what is right is quiet."""
 
 import warnings
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import casadi as ca
@@ -9,7 +10,8 @@ import pytest
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import NearGrazingWarning
+from hybridctl.errors import GrazingError, NearGrazingWarning
+from hybridctl.hybrid.trajectory import Event
 
 GRAVITY, RESTITUTION = 9.81, 0.8
 DOUBTFUL = 1e-3  # of the derivative: what is off by more has to say so
@@ -83,3 +85,19 @@ def test_parameters_that_are_large_numbers_do_not_blur_a_guard():
     )
     run = hc.simulate(hybrid, "air", [1e-2, 0.0, 1e6], (0.0, 0.1))
     hc.linearize(hybrid, run)  # warnings are errors
+
+
+@pytest.mark.parametrize(("rate", "grazes"), [(-1e-4, True), (-1.0, False)])
+def test_a_rate_that_its_terms_leave_as_rounding_is_grazing(rate, grazes):
+    """x falls at 1e6 under a guard x + u, and u rises as fast: 1e-9 of both is no rate."""
+    x, u = ca.SX.sym("x"), ca.SX.sym("u")
+    modes = [symbolic.Mode(key, x, [-1e6], u) for key in ("above", "below")]
+    system = symbolic.hybrid_system(modes, [symbolic.Transition("above", "g", x + u, "below")])
+    zero = np.zeros(1)
+    event = Event(0, 0.0, "above", "below", ("g",), zero, zero, zero, zero, zero + 1e6 + rate, zero)
+    event = replace(event, accuracy=None)
+    if grazes:
+        with pytest.raises(GrazingError, match="of the size of its terms"):
+            hc.jump_gains(system, event)
+    else:
+        assert hc.jump_gains(system, event).time_state == pytest.approx(1.0)
