@@ -243,7 +243,10 @@ class MotionPlan:
 
 
 def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
-    """The Riccati equation back along an arc, over steps with constant coefficients."""
+    """The Riccati equation back along an arc, over steps with constant coefficients.
+
+    Coarser than `lqr.riccati`, which follows gains to 1e-8: tracking a plan does not need that.
+    """
     times = np.unique(np.linspace(arc.breaks, arc.breaks + arc.lengths, _KNOTS + 1))
     n, nu = len(q), len(r)
     value, gains = q, []
