@@ -160,6 +160,11 @@ class GuardWatch:
         """Begin an arc, with the next step that is scanned."""
         self._armed = []
 
+    def outside(self, values: Array) -> tuple[str, ...]:
+        """The guards, of these values (n,), that fire at once where an arc begins there."""
+        each = zip(self._guards.names, values.tolist(), self._tolerances, strict=True)
+        return tuple(name for name, g, allowed in each if g < -OUTSIDE * allowed)
+
     def _start(self, t: float, values: Array) -> None:
         """Look at the guards (n,) at time t, the start of an arc."""
         self._armed, self._floor, self._fell = [], [], []

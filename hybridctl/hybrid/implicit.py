@@ -44,7 +44,7 @@ class ImplicitStepper:
         atol: float,
         first_step: float | None = None,
     ) -> None:
-        self._motion = motion
+        self._motion, self._cubic = motion, method is Radau
         self._asked: tuple[float, Array] = (t, x)
         self._make = partial(
             _begun,
@@ -80,7 +80,8 @@ class ImplicitStepper:
         start, end = float(solver.t_old), float(solver.t)
         states = solver.dense_output()(start + (end - start) * FRACTIONS).T
         states[-1] = solver.y
-        step = self._motion.sampled(start, end, states, self._guards)
+        motion, after = self._motion, self._motion.guards_at(end, states[-1])
+        step = motion.sampled(start, end, states, self._guards, after, self._cubic)
         self._guards = None if step.guards is None else step.guards[-1]
         return step
 

@@ -229,6 +229,8 @@ def _under_law(run: Run, point: ArcStart) -> FlownArc:
             point.mode.guard_set, key, tolerance=run.guard_tolerance, window=run.event_window
         )
         memory.watches[key] = watch
+    if point.here is not None and (fired := watch.outside(point.here.guards)):
+        return FlownArc([], point.time, Crossing(point.time, fired))
     integrator, length = run.integrator, None
     if integrator.first_step is None:
         length = memory.lengths.get(key)

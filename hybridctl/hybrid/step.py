@@ -160,6 +160,14 @@ class DrivenMode:
             known = self._known[t] = self.mode.guards(t, x, self.law(t, x)).tolist()
         return known[i]
 
+    def guards_at(self, t: float, coordinates: Array) -> Array | None:
+        """The guards (n,) where the rate was asked for last, if it was here."""
+        point = self.point
+        if not (self.keeps and self.watched) or point is None or point.t != t:
+            return None
+        same = np.array_equal(point.x, self.mode.space.normalize(coordinates))
+        return point.guards if same else None
+
     def sampled(
         self,
         start: float,
@@ -167,8 +175,12 @@ class DrivenMode:
         states: Array,
         before: Array | None = None,
         after: Array | None = None,
+        cubic: bool = False,
     ) -> Step:
-        """The step with these states (8, nx); before, after (n,): guards at its ends, if known."""
+        """The step with these states (8, nx); before, after (n,): guards at its ends, if known.
+
+        cubic: whether the states are a polynomial of third degree.
+        """
         inputs = self._inputs(start, end, states)
         if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
             what = "the state or the input is not finite"
@@ -177,8 +189,10 @@ class DrivenMode:
         if not self.watched:
             return step
         known = {k: row for k, row in ((0, before), (len(states) - 1, after)) if row is not None}
-        if self.short:
-            guards = _FROM_FEW @ self._along(step, _FEW, known)
+        if self.short or cubic:
+            few = self._along(step, _FEW, known)
+            guards = _FROM_FEW @ few
+            guards[list(_FEW)] = few
             bounds = guard_bounds(guards)
             if (bounds > 0.0).all():
                 return Step(start, end, states, inputs, guards, bounds)

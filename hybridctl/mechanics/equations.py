@@ -22,7 +22,7 @@ are those of the equations alone: they pull, or exceed friction, and say so to t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -52,8 +52,7 @@ class ContactRows(NamedTuple):
     target: Array
 
 
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """One solve: phase, rows, sliding directions, mix E, system, acceleration, multipliers.
 
     phase: of the mode, in which contacts that are to slide but are held where they stand stick.
@@ -172,7 +171,7 @@ def _weighed(now: Solution) -> Solution:
     target = now.rows.target[phase.constrained]
     a, m = kkt.solve(now.rows.drive, target)
     left = target - now.rows.jacobian[phase.constrained] @ a
-    return replace(now, kkt=kkt, acceleration=a, multipliers=m, residual=left, even=now)
+    return now._replace(kkt=kkt, acceleration=a, multipliers=m, residual=left, even=now)
 
 
 def shared(now: Solution, friction: Friction) -> Solution:
@@ -215,9 +214,8 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     except NoContactSolutionError:
         return now
     moved = now.kkt.push @ (least.multipliers - now.multipliers)
-    return replace(
-        now, acceleration=now.acceleration + moved, multipliers=least.multipliers, least=least
-    )
+    a = now.acceleration + moved
+    return now._replace(acceleration=a, multipliers=least.multipliers, least=least)
 
 
 def problem(phase: ContactPhase, rows: ContactRows, friction: Friction) -> CoulombProblem:

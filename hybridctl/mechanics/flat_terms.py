@@ -34,7 +34,9 @@ class FlatTerms:
         self._robot, self._heights = robot, ground.heights
         self._local, self._directions = ground.points, ground.directions
         joints, count, rows = sorted(set(ground.joints)), len(ground.joints), np.arange(len(owner))
-        self._joints = [joints.index(j) for j in ground.joints]
+        places = [joints.index(j) for j in ground.joints]
+        own = places == list(range(len(joints)))
+        self._joints: slice | list[int] = slice(None) if own else places
         along, turn = np.zeros((len(owner), count, 3)), np.zeros((len(owner), 3, count, 3))
         along[rows, owner] = ground.directions
         turn[rows, :, owner] = -skew(ground.directions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ def sliding_directions(
     starting = []
     for slide in phase.spatial:
         velocity = rows.rates[slide.rows]
-        speed = float(np.linalg.norm(velocity))
+        speed = math.sqrt(velocity.dot(velocity))
         if speed <= STANDSTILL:
             starting.append(slide.contact)
         found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
