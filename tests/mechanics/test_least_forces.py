@@ -181,3 +181,29 @@ def test_derivatives_with_borders_that_act():
         # differences: h^2 times third derivatives, some thousands here, and 1e-13 / h
         np.testing.assert_allclose(change, expected, atol=1e-5 * max(1.0, np.abs(expected).max()))
     assert min(met.values()) >= 5
+
+
+def test_forces_are_found_where_weights_of_four_decades_leave_them_far_outside_the_cones():
+    """A light, a middle and a heavy body on rails that lean by 0.0114, pressed on each other.
+
+    Forces of least norm are friction of 17 times the normal force: the programme's numerics fail,
+    and both rubbing contacts are at their limits.
+    """
+    c, s = np.cos(0.0114), np.sin(0.0114)
+    rows = np.array([[c, 0, 0], [-c, c, 0], [0, -c, c], [s, 0, 0], [0, -s, s]])
+    mass, drive = np.array([0.01, 2.2, 100.0]), np.array([-0.1, -43.3, -1495.4])
+    mu, tangents = (
+        np.array([0.0464, 0.0, 0.4376]),
+        (np.array([3]), np.array([], int), np.array([4])),
+    )
+    free = rows @ (drive / mass)
+    problem = CoulombProblem(
+        rows / mass @ rows.T, free, tangents, mu, mu, (None,) * 3, np.abs(free).max()
+    )
+    weights = np.array([1.0, 1.0, 1.0, 1540.0, 1495.0])
+    result = least_forces(problem, ("stick", "closed", "stick"), (None,) * 3, weights)
+    heavy = 1495.4 / (c + 0.4376 * s)
+    light = 1538.8 / (c + 0.0464 * s)
+    np.testing.assert_allclose(rows.T @ result.forces, -drive, atol=1e-6)
+    assert result.slipping == (0, 2)
+    np.testing.assert_allclose(result.forces[[0, 2]], [light, heavy], rtol=1e-8)

@@ -29,14 +29,19 @@ from hybridctl.mechanics.coulomb.law import CoulombProblem
 _TOLERANCE = 1e-11
 _FULL, _RESTART, _HOPELESS = 15, 40, 40
 _SOLVED = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
+_NONE = (clarabel.SolverStatus.PrimalInfeasible, clarabel.SolverStatus.AlmostPrimalInfeasible)
 
 
 class ConeSolution(NamedTuple):
-    """The minimum (n,), multipliers of the cones' rows (m,), and whether they were found."""
+    """The minimum (n,), multipliers of the cones' rows (m,), and whether they were found.
+
+    infeasible: whether there is none, and not only a failure of the numerics.
+    """
 
     point: Array
     multipliers: Array
     solved: bool
+    infeasible: bool
 
 
 class ConeProgramme:
@@ -56,7 +61,8 @@ class ConeProgramme:
     def solve(self) -> ConeSolution:
         """The solution for the present data."""
         found = self._solver.solve()
-        return ConeSolution(np.array(found.x), np.array(found.z), found.status in _SOLVED)
+        solved, infeasible = found.status in _SOLVED, found.status in _NONE
+        return ConeSolution(np.array(found.x), np.array(found.z), solved, infeasible)
 
     def update(self, gradient: Array, offset: Array) -> None:
         """Change q and c."""

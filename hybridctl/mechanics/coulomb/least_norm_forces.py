@@ -9,7 +9,8 @@ closed contacts and the tangents of sticking ones, f = E m, and the rows that ar
 
 is strictly convex, so the forces are unique. Where equations contradict each other A m is next to
 c. If the forces of least norm alone are inside the cones they are it; otherwise Clarabel solves
-the programme on the null space of A, and Newton's method on its optimality conditions,
+the programme on the null space of A, or, where its numerics fail, the borders that those forces
+leave are taken for those that act, and Newton's method on its optimality conditions,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 
@@ -269,9 +270,10 @@ def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Activ
     offset = rows @ system.particular
     offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
     start = ConeProgramme(np.eye(count), np.zeros(count), rows @ system.null, offset, kinds).solve()
-    if not start.solved:
+    if start.infeasible:
         return None
-    m = system.particular + system.null @ start.point
+    z = start.point if start.solved else np.zeros(count)
+    m = system.particular + system.null @ z
     active = [INSIDE] * len(cones)
     for j, (cone, slack) in enumerate(zip(cones, _slacks(cones, m), strict=True)):
         if m[cone.normal] <= _GUESSED * size:
@@ -282,7 +284,7 @@ def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Activ
     found = None
     while active not in met:
         met.append(list(active))
-        m, loads = _on_borders(cones, active, system, start.point)
+        m, loads = _on_borders(cones, active, system, z)
         if _slacks(cones, m).min() >= -_TOUCHES * size:
             found = m, list(active), loads
         change = _change(cones, active, m, loads)
