@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
 
 _SAME_FIELD = (
-    1e-4  # of the rate: more than a run leaves whose tolerances are 1e-5, whatever its method
+    1e-4  # of the rate: more than a run leaves whose tolerances are _LOOSEST, by any method
 )
+_LOOSEST = 1e-5  # of states, or in their units: what fast fields make larger counts as well
 _STEEPEST = 49.0  # of a Chebyshev polynomial of degree 7: what its coefficient makes of the slope
 
 
 def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
     """Raise `InputError` for a trajectory that is a run of another system.
 
-    Looked at are sizes of modes, the field in the middle of the longest step of each arc, and at
-    events guards and resets, but for those of accumulations and bridges.
+    The one that has made it, `trajectory.source`, is not looked at. Of another one it is sizes of
+    modes, the field in the middle of the longest step of each arc, and at events guards and resets,
+    but for those of accumulations and bridges.
     """
+    if trajectory.source is system:
+        return
     try:
         for arc in trajectory.arcs:
             _check_flow(system, arc)
@@ -59,9 +63,11 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
     x, u = arc.state_and_input(t)
     moves, flows = arc.state_rate(t), mode.space.rate(x, mode.field(t, x, u))
     left = np.abs(arc.states[k, -2:]).sum(axis=0) + np.finfo(float).eps * np.abs(x).max()
-    accuracy = (
-        _SAME_FIELD * (np.abs(moves).max() + _SAME_FIELD) + 2.0 / length * _STEEPEST * left.max()
-    )
+    accuracy = _SAME_FIELD * (np.abs(moves).max() + _SAME_FIELD)
+    accuracy += 2.0 / length * _STEEPEST * left.max()
+    if mode.differentiable:
+        slopes = np.abs(mode.jacobian(t, x, u).state).sum(axis=1)
+        accuracy += _LOOSEST * max(1.0, np.abs(x).max()) * slopes.max(initial=0.0)
     if not (np.abs(moves - flows) <= accuracy).all():
         raise _of_another(
             f"at t = {t:.9g} s in mode {arc.mode!r} the state of the run moves at {moves}, but the "

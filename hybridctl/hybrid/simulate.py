@@ -212,7 +212,7 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
     fired = 0
 
     def so_far() -> HybridTrajectory:
-        return HybridTrajectory(tuple(arcs), tuple(events), run.system)
+        return HybridTrajectory(tuple(arcs), tuple(events), run.system, run.system)
 
     while True:
         flown = flow_on(run, point, tuple(events))

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, Literal
@@ -207,15 +207,18 @@ class HybridTrajectory:
 
     At an event time both limits exist: `traj(t, side="left")` is the state before all events at
     t, `side="right"` the state after them. system: the one that was simulated, which knows outputs
-    and names. It is not pickled: `dataclasses.replace(run, system=system)` gives it back.
+    and names. It is not pickled: `dataclasses.replace(run, system=system)` gives it back. source:
+    the one that has made the run, None where that is not known, as after a file: what goes on from
+    such a run checks the system first.
     """
 
     arcs: tuple[Arc, ...]
     events: tuple[Event, ...]
     system: HybridSystem | None = None
+    source: HybridSystem | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arcs": self.arcs, "events": self.events, "system": None}
+        return {"arcs": self.arcs, "events": self.events, "system": None, "source": None}
 
     @property
     def guard_events(self) -> tuple[Event, ...]:

@@ -75,9 +75,11 @@ def with_parameters(
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
     n = len(derivatives.names)
-    return _in_parameters(system, derivatives), HybridTrajectory(
+    moved = _in_parameters(system, derivatives)
+    return moved, HybridTrajectory(
         tuple(_augmented_arc(arc, n) for arc in trajectory.arcs),
         tuple(_augmented_event(event, n) for event in trajectory.events),
+        source=moved if trajectory.source is system else None,
     )
 
 

@@ -329,7 +329,7 @@ class _Returns:
             event.input_after,
             event.time,
         )
-        return HybridTrajectory((*run.arcs[: k + 1], rest), run.events[: k + 1])
+        return replace(run, arcs=(*run.arcs[: k + 1], rest), events=run.events[: k + 1])
 
     def _until(self, run: HybridTrajectory, section: PoincareSection) -> HybridTrajectory:
         """The run until it crosses the section."""
@@ -351,7 +351,7 @@ class _Returns:
             states=arc.states[kept],
             inputs=arc.inputs[kept],
         )
-        return HybridTrajectory((*run.arcs[: arc.index], last), run.events[: arc.index])
+        return replace(run, arcs=(*run.arcs[: arc.index], last), events=run.events[: arc.index])
 
     def _chosen(self, found: list[T], what: str) -> T:
         if len(found) < self.crossings:

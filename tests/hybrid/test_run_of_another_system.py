@@ -87,3 +87,17 @@ def test_a_run_that_was_given_another_system_is_refused_too(tmp_path):
     for given in (loaded, replace(run, system=other)):
         with pytest.raises(InputError, match="moves at"):
             hc.linearize(other, given)
+
+
+def test_a_field_that_makes_much_of_the_accuracy_of_a_run_is_that_of_the_run(tmp_path):
+    """Drag of 1e4 1/s: errors of 1e-6 m/s are rates of 1e-2 m/s^2, which the run does not have."""
+    system = ball(drag=1e4)
+    options = {"method": "RK45", "rtol": 1e-6, "atol": 1e-6}
+    run = hc.simulate(system, "air", [HEIGHT, 0.0], (0.0, 0.05), lambda t, x: [0.1], **options)
+    run.save(tmp_path / "run.npz")
+    loaded = hc.HybridTrajectory.load(tmp_path / "run.npz", system)
+    np.testing.assert_array_equal(
+        hc.linearize(system, loaded).state_transition, hc.linearize(system, run).state_transition
+    )
+    with pytest.raises(InputError, match="moves at"):
+        hc.linearize(ball(drag=1.1e4), run)
