@@ -25,6 +25,7 @@ REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5", "#e0eef8")
 SLIDING = ("#ffffff", "#f9d5a0", "#c9e6cf", "#d6c3ec", "#bfdcf0")  # modes in which a contact slides
+_TICKS = 6  # at most; as many as there is room for would change the room that the layout left
 _DPI = 130
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the axis: a band as wide has its name above it
@@ -255,6 +256,8 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.axhline(0.0, color="black", lw=0.6)
     if panel.log:
         axes.set_yscale("log")
+    else:
+        axes.locator_params(axis="y", nbins=_TICKS)
     low, high = axes.get_ylim()
     if panel.log and high < _FEW * low:
         axes.yaxis.set_major_formatter("{x:g}")
