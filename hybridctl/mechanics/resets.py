@@ -132,7 +132,7 @@ class _ImpactReset(ResetModel):
         result = self._hit(q, v)
         after = np.concatenate([q, result.velocity_after])
         gaps = result.terms.gaps
-        if any(gaps[i] > ON_SURFACE for i in self._joined(result)):
+        if any(gaps[i] > ON_SURFACE for i in self._closed_at_once(result)):
             phase = self.dynamics.phase(result.modes)
             after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
         hit = self.hit - self._bouncing(result.terms)
@@ -173,20 +173,21 @@ class _ImpactReset(ResetModel):
         )
 
     def _closing(self, q: Array, result: ImpactResult) -> Array:
-        """What is left (2 nv, 2 nv) of deviations after the impact where gaps are closed.
-
-        The gap of a single contact that hits is zero whenever it does.
-        """
-        joined = self._joined(result)
-        if not joined or (len(self.hit) == 1 and self.hit.issuperset(joined)):
+        """What is left (2 nv, 2 nv) of deviations after the impact where gaps are closed."""
+        closed = self._closed_at_once(result)
+        if not closed:
             return np.eye(2 * len(result.velocity_after))
         after, phase = result.velocity_after, self.dynamics.phase(result.modes)
-        return self.dynamics.projected_derivatives(phase, q, after, joined)
+        return self.dynamics.projected_derivatives(phase, q, after, closed)
 
-    def _joined(self, result: ImpactResult) -> list[int]:
-        """The contacts that are closed from here on, and were not."""
+    def _closed_at_once(self, result: ImpactResult) -> list[int]:
+        """The contacts whose gaps the impact closes: those that are closed from here on.
+
+        But not a single one that hits: its gap is zero whenever it does.
+        """
         touching = self._touching(result.terms)
-        return [i for i in touching if i not in self.closed and result.modes[i] != OPEN]
+        joined = [i for i in touching if i not in self.closed and result.modes[i] != OPEN]
+        return [] if len(self.hit) == 1 and self.hit.issuperset(joined) else joined
 
     def _known(self, at: JumpPoint) -> ImpactResult:
         """What the impact found at a point, or finds there now."""
