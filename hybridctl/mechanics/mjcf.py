@@ -1,4 +1,4 @@
-"""What Pinocchio's parser of MJCF leaves out, found in the file, so that it is refused by name."""
+"""What of an MJCF file Pinocchio's parser leaves out, or reads in another form."""
 
 from __future__ import annotations
 
@@ -47,6 +47,26 @@ def parsed(text: str) -> ElementTree.Element:
     if root.find(".//include") is not None:
         raise InputError("mjcf must be one file, but it has an <include>")
     return root
+
+
+def nested(root: ElementTree.Element) -> str | None:
+    """The file with a body for each joint, None where no body has several.
+
+    MuJoCo moves a body by its joints in their order, which is what bodies without mass inside each
+    other do, each with one of them; the last one has the name, and all that is fixed to it.
+    """
+    several = [body for body in root.iter("body") if len(body.findall("joint")) > 1]
+    for number, body in enumerate(several):
+        joints = body.findall("joint")[:-1]
+        rest = [child for child in body if child not in joints]
+        name = body.get("name", f"body {number}")
+        for k, joint in enumerate(joints):
+            body.set("name", f"{name}, joint {k + 1}")
+            body[:] = [joint, ElementTree.Element("body")]
+            body = body[-1]
+        body.set("name", name)
+        body[:] = rest
+    return ElementTree.tostring(root, "unicode") if several else None
 
 
 def motors_of(root: ElementTree.Element) -> tuple[str, ...] | None:

@@ -35,7 +35,7 @@ from hybridctl.mechanics.joints import (
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.mjcf import check_mjcf, motors_of, parsed
+from hybridctl.mechanics.mjcf import check_mjcf, motors_of, nested, parsed
 from hybridctl.mechanics.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.sweeps import Sweeps
 from hybridctl.mechanics.tolerances import UNIT_NORM
@@ -176,12 +176,12 @@ class Robot:
         and controllers of the file. The other arguments are those of `from_urdf`.
 
         Raises `FileFormatError` for a file that is no MJCF, and `InputError` for what would be
-        lost: includes, equality constraints, tendons, soft bodies, springs that are not given, dry
-        friction of joints, and bodies with several joints.
+        lost: includes, equality constraints, tendons, soft bodies, springs that are not given, and
+        dry friction of joints.
         """
         root = parsed(file_or_text("mjcf", mjcf))
         check_mjcf(root, stiffness or {})
-        with file_of(mjcf, ".xml") as path:
+        with file_of(nested(root) or mjcf, ".xml") as path:
             try:
                 model = pin.buildModelFromMJCF(str(path))
             except (ValueError, RuntimeError) as error:

@@ -41,6 +41,32 @@ def test_motion_is_that_of_mujoco():
     assert 0.5 * v @ robot.mass_matrix(q) @ v == pytest.approx(data.energy[1], rel=1e-12)
 
 
+HOPPER = """<mujoco><compiler angle="degree"/><default><default class="leg">
+<joint axis="0 -1 0"/></default></default><worldbody><body name="torso" pos="0 0 1.2">
+<joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/>
+<joint name="pitch" type="hinge" axis="0 1 0"/>
+<geom type="capsule" size="0.05" fromto="0 0 0.2 0 0 -0.2"/>
+<body name="leg" pos="0 0.1 -0.2" euler="0 20 0" childclass="leg">
+<joint name="out" axis="1 0 0" pos="0 0 0.05"/><joint name="hip" pos="0.02 0 0"/>
+<geom type="capsule" size="0.04" fromto="0 0 0 0 0 -0.4"/></body></body></worldbody></mujoco>"""
+
+
+def test_bodies_with_several_joints_move_as_those_of_mujoco():
+    """A planar base, and a hip of two axes that are apart, in a leg that is mounted at an angle."""
+    mujoco = pytest.importorskip("mujoco")
+    robot = Robot.from_mjcf(HOPPER)
+    assert robot.joint_names == ("x", "z", "pitch", "out", "hip")
+    assert {"torso", "leg"} <= set(robot.link_names)
+    model = mujoco.MjModel.from_xml_string(HOPPER)
+    data = mujoco.MjData(model)
+    rng = np.random.default_rng(5)
+    q, v, a = rng.normal(size=(3, robot.nv))
+    data.qpos[:], data.qvel[:], data.qacc[:] = q, v, a
+    mujoco.mj_inverse(model, data)
+    ours = robot.mass_matrix(q) @ a + robot.bias(q, v)
+    np.testing.assert_allclose(ours, data.qfrc_inverse, atol=1e-11)
+
+
 def test_joints_with_an_actuator_are_the_actuated_ones():
     assert Robot.from_mjcf(PLAIN).nu == 1
     assert Robot.from_mjcf(PLAIN, actuated=["hip", "knee"]).nu == 2
