@@ -142,9 +142,11 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
         axes.set_axisbelow(True)
     panels[0].set_yticks(range(len(found)), [TITLES[each.controller] for each in found])
     panels[0].invert_yaxis()
+    meant = "dashed: ends of the grids"
+    if not all(each.is_stable for each in found):
+        meant += "; hatched: unstable"
     figure.suptitle(
-        "What controllers survive: means over starts, standard errors, and each start "
-        "(dashed: ends of the grids; hatched: unstable)",
+        f"What controllers survive: means over starts, standard errors, and each start ({meant})",
         fontsize=10,
     )
     save_figure(figure, path)
