@@ -128,6 +128,17 @@ def test_a_slope_is_learnt_from_what_states_are_off(gait, make):
     assert policy.disturbance == 0.0
 
 
+def test_a_disturbance_that_changes_nothing_is_not_learnt(gait, fixed):
+    """Of the very system that is planned for no number of units can be told."""
+    planned = task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
+    both = np.eye(14), np.eye(4)
+    policy = hc.control.HybridMpc(planned, gait.step, both, [np.eye(14)], fixed, disturbed=planned)
+    policy.law(middle(gait))
+    later = 0.5 * gait.period + 0.02
+    policy.law(History(("stick", "open"), later, gait.step.run(later)))
+    assert policy.disturbance == 0.0
+
+
 @pytest.mark.parametrize("impulse", [35.0, -50.0])
 def test_it_recovers_from_pushes_that_the_fixed_law_falls_from(gait, make, fixed, impulse):
     """In N s, forwards and backwards, with two touchdowns after them."""

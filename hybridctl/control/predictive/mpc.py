@@ -204,7 +204,10 @@ class HybridMpc:
             return
         found = self._course.step(plan, last, h, self.disturbance)
         off, along = at.state - found.states[0], self._state * found.by_disturbance[0]
-        missing = float(along @ off) / float(along @ found.by_disturbance[0])
+        effect = float(along @ found.by_disturbance[0])
+        if effect == 0.0:
+            return
+        missing = float(along @ off) / effect
         share = -math.expm1(-h / self.horizon.memory)
         self.disturbance += share * min(max(missing, -1.0), 1.0)
 
