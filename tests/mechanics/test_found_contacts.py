@@ -115,3 +115,14 @@ def test_a_sole_without_shapes_takes_the_box_that_it_lies_in():
     corners = np.array([c.offset for c in contacts[:4]])
     np.testing.assert_allclose(np.ptp(corners, axis=0), (0.21, 0.13, 0.0), atol=1e-15)
     np.testing.assert_allclose(corners[:, 2], -0.11, atol=1e-15)
+
+
+def test_a_sole_takes_the_box_of_a_link_beside_it():
+    """A pad of 4 cm, fixed to the leg 1 cm above the origin of the sole, which lies in it."""
+    urdf = legged("sole", "").replace(
+        "</robot>",
+        f"""<link name="pad">{BODY}{BOX}</link><joint name="glue" type="fixed">
+<parent link="leg"/><child link="pad"/><origin xyz="0 0 -0.29"/></joint></robot>""",
+    )
+    contacts = found(urdf)
+    assert [(c.name, c.frame) for c in contacts] == [(f"sole {k}", "pad") for k in (1, 2, 3, 4)]
