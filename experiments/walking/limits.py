@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from hybridctl.robots import five_link
 from hybridctl.checks import Array
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.tuning.ensemble import standard_error
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
 from hybridctl.mechanics.system import ContactSystem
@@ -144,8 +144,7 @@ class Survived:
 
     def error(self, kind: Name) -> float:
         """The standard error of that mean; NaN of one start."""
-        found = self.limits[kind]
-        return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+        return standard_error(np.array(self.limits[kind]))
 
     def record(self) -> dict[str, Any]:
         """What was survived, as it stands in summary.json."""
