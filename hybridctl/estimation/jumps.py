@@ -198,7 +198,12 @@ def _vague(rates: Rates, p: Array) -> str | None:
 
     The time of its event is then no first-order function of the deviation.
     """
-    return next((g for g, (rate, row) in rates.items() if abs(rate) < np.sqrt(row @ p @ row)), None)
+    return next((g for g, (rate, row) in rates.items() if abs(rate) < _deviation(row, p)), None)
+
+
+def _deviation(row: Array, p: Array) -> float:
+    """The standard deviation of row z; zero where rounding leaves its variance below zero."""
+    return float(np.sqrt(max(row @ p @ row, 0.0)))
 
 
 def _falling(system: HybridSystem, event: Event, p: Array, rate: float, row: Array) -> Event | None:
@@ -207,7 +212,7 @@ def _falling(system: HybridSystem, event: Event, p: Array, rate: float, row: Arr
     With the rate r and its row a, of variance s^2 = a P a^T, they are what is left of a normal
     distribution cut off at a rate of zero.
     """
-    s = float(np.sqrt(row @ p @ row))
+    s = _deviation(row, p)
     space = system.mode(event.mode_before).space
     way = p @ row * (-truncated(-rate / s)[0] / s)
     x = space.normalize(space.integrate(event.state_before, way))

@@ -253,6 +253,15 @@ def test_rates_of_any_size_are_compared_with_their_deviation():
     assert _vague({"fast": (1e300, row), "slow": (-1.5, row)}, p) == "slow"
 
 
+def test_a_rate_of_which_rounding_makes_the_variance_negative_is_certain():
+    """Rank one, and a row that it does not move: the variance is zero to rounding, of any sign."""
+    along = np.array([0.1, 0.7])
+    row = np.array([0.7, -0.1])
+    for p in (np.outer(along, along) - 1e-15 * np.eye(2), np.diag([-1e-40, 0.0])):
+        assert row @ p @ row < 0.0
+        assert _vague({"hit": (-1.0, row)}, p) is None
+
+
 @pytest.mark.parametrize("rate", [-1e-6, -0.02])
 @pytest.mark.parametrize("strategy", ["saltation", "reset_jacobian"])
 def test_noise_of_a_guard_counts_where_its_rate_is_less_certain_than_its_sign(rate, strategy):
