@@ -24,7 +24,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
 from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
-from hybridctl.hybrid.model import JumpPoint
+from hybridctl.hybrid.jump import ends
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.augmentation import with_guard_offsets
@@ -109,19 +109,13 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
 
     A reset without a Jacobian, like that where events accumulate, counts as the identity.
     """
-    t, x, u = event.time, event.state_before, event.input_before
-    edge = system.outgoing(event.mode_before).edge(event.guards)
-    if edge is not None and edge.reset.differentiable:
-        return edge.reset.calc_diff(JumpPoint(t, x, u, event.report)).state
-    key, total = event.mode_before, np.eye(system.mode(event.mode_before).space.ndx)
-    for guard in event.guards:
-        single = system.outgoing(key).edge((guard,))
-        if single is None or not single.reset.differentiable:
-            continue
-        key, jump = single.jump(t, x, u)
-        total = single.reset.calc_diff(JumpPoint(t, x, u, jump.report)).state @ total
-        x = jump.state
-    return np.asarray(total)
+    at = event.time, event.state_before, event.input_before
+    total: Array = np.eye(system.mode(event.mode_before).space.ndx)
+    if event.accumulation is None:
+        for reset, point in next(ends(system, event.mode_before, event.guards, *at)).resets:
+            if reset.differentiable:
+                total = reset.calc_diff(point).state @ total
+    return total
 
 
 def _linear(matrix: Array, p: Array, note: str | None = None) -> Jumped:

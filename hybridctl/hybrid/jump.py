@@ -6,21 +6,26 @@ select the one that goes on, until one selects itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import AmbiguousEventError, NoContactSolutionError, SystemDefinitionError
-from hybridctl.hybrid.mode import Jump, ModeKey, ModeModel
-from hybridctl.hybrid.model import Point
+from hybridctl.hybrid.mode import Edge, Jump, ModeKey, ModeModel
+from hybridctl.hybrid.model import JumpPoint, Point, ResetModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 
+S = TypeVar("S")
+G = TypeVar("G", bound=Hashable)
+
+MOST_GUARDS = 12  # whose orders are compared where they commute
+_MOST_RESETS = MOST_GUARDS * 2 ** (MOST_GUARDS - 1)
 _SELECTIONS = 8  # one after the other
-_MOST_RESETS = 32_768  # enough for 12 guards that commute: 12 * 2^11 of them
 
 
 def jump(
@@ -33,17 +38,28 @@ def jump(
     add up.
 
     Raises `AmbiguousEventError` where two orders end in different modes or states, naming both,
-    and where more than 32,768 resets would be needed to tell: that is from 13 guards on.
+    and where more resets would be needed to tell than 12 guards that commute take.
     """
-    edge = system.outgoing(source).edge(guards)
-    if edge is not None:
-        return edge.jump(t, x, u)
-    ends = (one for one in firings(system, source, guards, t, x, u) if not one.waiting)
-    first = next(ends)
-    for other in ends:
+    first, *others = ends(system, source, guards, t, x, u)
+    for other in others:
         if not first.agrees(other):
             raise _ambiguous(source, guards, t, first, other)
-    return first.mode, replace(first.jump, impulses=first.impulses)
+    jump = first.jump
+    if jump.impulses is not first.impulses:
+        jump = replace(jump, impulses=first.impulses)
+    return first.mode, jump
+
+
+def ends(
+    system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
+) -> Iterator[Firing]:
+    """All ways in which an event may end: by the joint edge of its guards, or by `firings`."""
+    edge = system.outgoing(source).edge(guards)
+    if edge is None:
+        return (one for one in firings(system, source, guards, t, x, u) if not one.waiting)
+    key, jump = edge.jump(t, x, u)
+    at = JumpPoint(t, x, u, jump.report)
+    return iter([Firing(guards, key, jump, jump.impulses, (), ((edge.reset, at),))])
 
 
 def consistent(
@@ -86,13 +102,12 @@ def selected(here: Point, tolerance: float | None = None) -> ModeKey:
     return mode.select_at(here)
 
 
-@dataclass(frozen=True)
-class Firing:
+class Firing(NamedTuple):
     """Guards that fire one after the other at one instant, in this order, and where they lead.
 
     jump: that of the last. impulses: what all of them add up to. waiting: the other guards that the
     mode reached so far has. Without any the event is over, though not all need have fired: one may
-    do what another does.
+    do what another does. resets: those that were taken, each where it was.
     """
 
     order: tuple[str, ...]
@@ -100,6 +115,7 @@ class Firing:
     jump: Jump
     impulses: Array
     waiting: tuple[str, ...]
+    resets: tuple[tuple[ResetModel, JumpPoint], ...] = ()
 
     def agrees(self, other: Firing) -> bool:
         """Whether another order leads to the same mode and state."""
@@ -119,7 +135,7 @@ def firings(
     The first that is complete has the order of the guards. Where orders of the same guards agree,
     one of them goes on: n guards that commute take n 2^(n-1) resets. [RS] (4.13)-(4.14).
 
-    Raises `AmbiguousEventError` where 32,768 resets are not enough, and `SystemDefinitionError`
+    Raises `AmbiguousEventError` where that is not enough for 12 guards, and `SystemDefinitionError`
     where a mode has no edge for a guard alone.
     """
 
@@ -128,32 +144,59 @@ def firings(
         return tuple(name for name in guards if name in names and name not in order)
 
     def fire(here: Firing, name: str) -> Firing:
-        if next(resets) > _MOST_RESETS:
-            raise AmbiguousEventError(
-                f"{len(guards)} guards of mode {source!r} fired together at t = {t:.9g} s, and "
-                f"{_MOST_RESETS} resets do not tell whether their order matters: give them a "
-                "transition of their own"
-            )
-        edge = system.outgoing(here.mode).edge((name,))
-        if edge is None:
-            raise SystemDefinitionError(f"mode {here.mode!r} has no edge for guard {name!r} alone")
-        key, jump = edge.jump(t, here.jump.state, u)
+        x = here.jump.state
+        edge = single_edge(system, here.mode, name)
+        key, jump = edge.jump(t, x, u)
         together, order = jump.impulses, (*here.order, name)
         if len(here.impulses) == len(together):
             together = here.impulses + together
-        return Firing(order, key, jump, together, left(key, order))
+        resets = (*here.resets, (edge.reset, JumpPoint(t, x, u, jump.report)))
+        return Firing(order, key, jump, together, left(key, order), resets)
 
-    def onward(here: Firing) -> Iterator[Firing]:
+    start = Firing((), source, Jump(x), np.zeros(0), left(source, ()))
+    return in_any_order(start, lambda here: here.waiting, fire, Firing.agrees, t)
+
+
+def single_edge(system: HybridSystem, key: ModeKey, guard: str) -> Edge:
+    """The edge behind one guard of a mode; `SystemDefinitionError` where there is none."""
+    edge = system.outgoing(key).edge((guard,))
+    if edge is None:
+        raise SystemDefinitionError(f"mode {key!r} has no edge for guard {guard!r} alone")
+    return edge
+
+
+def in_any_order(
+    start: S,
+    waiting: Callable[[S], Sequence[G]],
+    fire: Callable[[S, G], S],
+    agree: Callable[[S, S], bool],
+    t: float,
+) -> Iterator[S]:
+    """All that guards lead to which fire one after the other in any order, from none of them on.
+
+    waiting(here): the guards that may fire next, of which the first is tried first. fire(here,
+    guard): where that leads. Where orders of the same guards agree, one of them goes on. Raises
+    `AmbiguousEventError` where the order of more than 12 guards that commute is asked for.
+    """
+    known: dict[frozenset[G], list[S]] = {}
+    fired = count(1)
+
+    def onward(here: S, done: frozenset[G]) -> Iterator[S]:
         yield here
-        same = known.setdefault(frozenset(here.order), [])
-        if not any(here.agrees(other) for other in same):
-            same.append(here)
-            for name in here.waiting:
-                yield from onward(fire(here, name))
+        same = known.setdefault(done, [])
+        if any(agree(here, other) for other in same):
+            return
+        same.append(here)
+        for guard in waiting(here):
+            if next(fired) > _MOST_RESETS:
+                raise AmbiguousEventError(
+                    f"{len(waiting(start))} guards fire together at t = {t:.9g} s, and "
+                    f"{_MOST_RESETS} resets do not tell whether their order matters: give them a "
+                    "transition of their own"
+                )
+            yield from onward(fire(here, guard), done | {guard})
 
-    known: dict[frozenset[str], list[Firing]] = {}
-    resets = count(1)
-    return onward(Firing((), source, Jump(x), np.zeros(0), left(source, ())))
+    return onward(start, frozenset())
 
 
 def _ambiguous(

@@ -8,17 +8,19 @@ all fields are taken as constant, which is wrong by the square of the time betwe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, combinations
+from itertools import accumulate
+from operator import eq
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import AmbiguousEventError, InputError
-from hybridctl.hybrid.jump import consistent
+from hybridctl.errors import AmbiguousEventError
+from hybridctl.hybrid.jump import MOST_GUARDS, consistent, in_any_order, single_edge
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
@@ -38,7 +40,6 @@ from hybridctl.sensitivity.gains import (
 EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 
 _SAME = 1e-6
-_MOST_GUARDS = 12  # whose 2^n phantom modes are looked at
 _DRIFT = 4.0  # orders may differ by what the fields do in this many times the time between events
 
 
@@ -123,17 +124,23 @@ class Phantoms:
         n 2^(n-1) resets; more than twelve guards are refused. Sides are those with the last guard
         fired last, but for those of the run.
         """
-        names, t = self.guards, self.events[0].time
-        if len(names) > _MOST_GUARDS:
+        n, t = len(self.guards), self.events[0].time
+        if n > MOST_GUARDS:
             raise AmbiguousEventError(
-                f"{len(names)} guards fire together at t = {t:.9g} s, and whether their order "
-                f"matters is looked at for {_MOST_GUARDS} at most"
+                f"{n} guards fire together at t = {t:.9g} s, and whether their order matters is "
+                f"looked at for {MOST_GUARDS} at most"
             )
-        for size in range(1, len(self._all) + 1):
-            for fired in map(frozenset, combinations(sorted(self._all), size)):
-                for last in sorted(fired):
-                    if fired in self.nominal or last != max(fired):
-                        self._compare(fired, last)
+
+        def fire(fired: frozenset[int], last: int) -> frozenset[int]:
+            after = fired | {last}
+            if after in self.nominal or last != max(after):
+                self._compare(after, last)
+            return after
+
+        def left(fired: frozenset[int]) -> list[int]:
+            return sorted(self._all - fired)
+
+        deque(in_any_order(frozenset[int](), left, fire, eq, t), maxlen=0)
 
     def _event(self, fired: frozenset[int]) -> Event:
         """The event that is next in the run after the first ones."""
@@ -213,9 +220,7 @@ class Phantoms:
         before, name = self._at(fired, j), self.guards[j]
         if self._is_done(before, name):
             return before
-        edge = self._system.outgoing(before.mode.key).edge((name,))
-        if edge is None:
-            raise InputError(f"mode {before.mode.key!r} has no edge for guard {name!r} alone")
+        edge = single_edge(self._system, before.mode.key, name)
         key, jump = edge.jump(before.time, before.state, before.input)
         law = None
         if self._waiting(fired | {j}, key):
