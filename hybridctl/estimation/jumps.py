@@ -21,7 +21,12 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array
-from hybridctl.errors import InputError, SimulationError, SystemDefinitionError
+from hybridctl.errors import (
+    AmbiguousEventError,
+    InputError,
+    SimulationError,
+    SystemDefinitionError,
+)
 from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.jump import ends
@@ -30,6 +35,7 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.augmentation import with_guard_offsets
 from hybridctl.sensitivity.gains import JumpGains, guard_derivative
 from hybridctl.sensitivity.moments import through_jump
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.sensitivity.variation import coefficients
 
@@ -65,8 +71,8 @@ def jumped(
 ) -> Jumped:
     """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
 
-    Where an event has no first order (grazing, orders that matter), the Jacobian of its reset
-    stands in; where the rate of its guard is less certain than its sign, the derivatives are those
+    Where the order of contacts matters their impact is one of all (`jump_derivative` "at once");
+    where an event has no first order (grazing), the Jacobian of its reset stands in; where the rate of its guard is less certain than its sign, the derivatives are those
     at the mean of all that have the event, unless it leads them elsewhere; where infinitely many
     events end their guards are taken to be zero. `note` says so.
     """
@@ -153,7 +159,8 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
             return _baseline(system, event, p, "reset_jacobian", noise)._replace(note=note)
         event = falling
     try:
-        return _through(system, event, p, variances)._replace(note=note)
+        found = _through(system, event, p, variances)
+        return found if note is None else found._replace(note=note)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
@@ -170,7 +177,7 @@ def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> 
     event = replace(event, accuracy=None)
     noisy = bool(variances.any())
     if len(event.guards) <= 1 or not noisy:
-        jump = jump_derivative(system, event)
+        jump, note = _derivative(system, event)
         if isinstance(jump, JumpGains):
             found = _linear(jump.state, p)
             if not noisy:
@@ -180,11 +187,22 @@ def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> 
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
     if noisy:
-        jump = jump_derivative(*with_guard_offsets(system, event))
+        jump, note = _derivative(*with_guard_offsets(system, event))
         p = block_diag(p, np.diag(variances))
     shift, after = through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
     n = len(after) - len(variances) * noisy
-    return Jumped(shift[:n], after[:n, :n], None)
+    return Jumped(shift[:n], after[:n, :n], None, note)
+
+
+def _derivative(
+    system: HybridSystem, event: Event
+) -> tuple[JumpGains | PiecewiseLinearJump, str | None]:
+    """The jump of an event, and whether it had to be that of one impact of all its contacts."""
+    try:
+        return jump_derivative(system, event), None
+    except AmbiguousEventError:
+        jump = jump_derivative(system, event, simultaneous="at once")
+        return jump, f"orders of {event.guards} lead apart: they are one impact"
 
 
 def _vague(rates: Rates, p: Array) -> str | None:

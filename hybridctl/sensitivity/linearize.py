@@ -72,7 +72,7 @@ class Linearization:
     gains: of the feedback, one K(t) (nu, ndx) per arc, or None where the input is that of the
     record. nearby: events that are one piecewise affine jump, where the map is asked for a
     deviation; `jumps`, `transitions` and `state_transition` are of deviations that are too small
-    to change their order.
+    to change their order. simultaneous: see `jump_derivative`.
     """
 
     system: HybridSystem
@@ -82,6 +82,7 @@ class Linearization:
     atol: float
     gains: tuple[Gain, ...] | None = None
     nearby: tuple[NearbyEvents, ...] = ()
+    simultaneous: Simultaneous = "in turn"
 
     def __repr__(self) -> str:
         run, kind = self.trajectory, "linear" if self.is_linear else "piecewise linear"
@@ -210,6 +211,7 @@ class Linearization:
         direction: ArrayLike,
         *,
         policy: Policy | InputLaw | None = None,
+        event_window: float | None = None,
         error: float = 0.1,
     ) -> Radius:
         """How large a deviation along a direction (ndx,) may be, in units of it.
@@ -217,12 +219,15 @@ class Linearization:
         Where the map is off by the relative `error` of what it predicts, in the Euclidean norm of
         the tangent space, and where the order of events changes first: see `radius`. Some motions
         from deviated starts are simulated for it. policy: the one that made the run, whose laws
-        have derivatives; by default the recorded input is replayed.
+        have derivatives; by default the recorded input is replayed. event_window: in s, for maps
+        with simultaneous="at once": that of `simulate` within which contacts are one impact. The
+        order changes where their touches get farther apart.
 
         Raises `InputError` for a direction without effect, for a map under feedback without its
-        policy, and where no motion nearby has the events of the run.
+        policy or one "at once" without its window, and where no motion nearby has the events of
+        the run.
         """
-        return radius_of(self, direction, policy, error)
+        return radius_of(self, direction, policy, event_window, error)
 
     def follow(self, dx0: ArrayLike, input_change: InputChange | None = None) -> RunPassage:
         """What becomes of deviations dx0 (ndx,) or (m, ndx), and when they have the events."""
@@ -437,7 +442,9 @@ def linearize(
                 phantoms = Phantoms(system, events, law)
                 phantoms.check()
             nearby.append(NearbyEvents(k, phantoms))
-    return Linearization(system, trajectory, tuple(jumps), rtol, atol, gains, tuple(nearby))
+    return Linearization(
+        system, trajectory, tuple(jumps), rtol, atol, gains, tuple(nearby), simultaneous
+    )
 
 
 @contextmanager

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _TOGETHER = 1e-9  # of the shifts of two events: what rounding leaves of events that stay together
 _SCALES = np.logspace(-14.0, 4.0, 145)
 _DIRECTIONS = 64
+_LEAST = 1e-300  # s per unit: guards that stay together
 
 
 class EventShifts(NamedTuple):
@@ -42,7 +43,8 @@ class OrderChange(NamedTuple):
     """Where the order of events changes first, along a direction.
 
     size: in units of the direction, infinite where it never does. events: indices of the two that
-    meet; -1 is the start of the run, and the number of its events is its end.
+    meet; -1 is the start of the run, and the number of its events is its end. Twice the same one
+    where contacts of one impact touch too far apart to be one.
     """
 
     size: float
@@ -152,6 +154,21 @@ def order_change(lin: Linearization, direction: ArrayLike) -> OrderChange:
             return OrderChange(found, closest(size)[1])
         below = size
     return OrderChange(np.inf, None)
+
+
+def spread_change(lin: Linearization, direction: Array, window: float) -> OrderChange:
+    """Where guards that fire at once get farther apart than a window (s), along direction (ndx,).
+
+    Those of a jump that is one for all its guards: the first has it, when the others are as far
+    from zero as to first order they are then.
+    """
+    found = OrderChange(np.inf, None)
+    for k, (z, jump) in enumerate(zip(lin.along(direction), lin.jumps, strict=False)):
+        if isinstance(jump, PiecewiseLinearJump):
+            rows = [jump.jump(frozenset(), j).time_state for j in range(len(jump.guards))]
+            size = window / max(float(np.ptp(np.array(rows) @ z.end[:, 0])), _LEAST)
+            found = min(found, OrderChange(size, (k, k)), key=lambda change: change.size)
+    return found
 
 
 def least_radius(lin: Linearization) -> float | None:

@@ -6,7 +6,9 @@ With x(r) the end of the motion from :math:`x_0 + r d`, and Dx its exact first d
           \approx \tfrac12 r\, (Dx(r) - Dx(0))\, d,
 
 from linearizations at both ends. Where the order of events changes on the way, the error is that of
-the kink besides, known from the events that meet as one piecewise affine jump.
+the kink besides, known from the events that meet as one piecewise affine jump. What neither knows,
+such as an impact that no longer lets a contact slide, or lifts it, shows in the motion itself from
+a part of the size that was found.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
-from hybridctl.sensitivity.order import OrderChange, order_change
+from hybridctl.sensitivity.order import OrderChange, order_change, spread_change
 
 if TYPE_CHECKING:
     from hybridctl.sensitivity.linearize import Linearization
@@ -38,6 +40,9 @@ _FARTHER = 30.0  # times the last deviation that is tried
 _NEAR = 2.0  # a radius predicted from a deviation within this factor of it
 _NODES = np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])  # of a first guess
 _SCAN = 400
+_TRIED = 0.7  # of a radius: the motion from there is to be as predicted
+_HALVINGS = 8
+_SEEN = 100.0  # times the tolerances: errors that two runs show
 _ASIDE = 1e-6  # of a deviation: how far on an affine piece is asked again for its slope
 
 
@@ -64,6 +69,7 @@ def radius_of(
     lin: Linearization,
     direction: ArrayLike,
     policy: Policy | InputLaw | None,
+    event_window: float | None,
     error: float,
 ) -> Radius:
     """See `Linearization.radius`."""
@@ -75,10 +81,12 @@ def radius_of(
         raise InputError("direction must change the end of the run to first order")
     if lin.gains is not None and policy is None:
         raise InputError("policy must be given: the one under whose feedback the map is")
-    order = order_change(lin, d)
+    window, order = _window(lin, event_window), order_change(lin, d)
+    if window > 0.0:
+        order = min(order, spread_change(lin, d, window), key=lambda change: change.size)
     base, ends = lin, order
     while True:
-        beyond = _Beyond(base, d, policy)
+        beyond = _Beyond(base, d, policy, window)
         second, curvature = beyond.curvature(ends.size, error)
         wider = None if lin.nearby or ends.size >= curvature else beyond.merged(ends)
         if wider is None:
@@ -90,16 +98,39 @@ def radius_of(
         off = base.follow(sizes * d).state - sizes * slope + 0.5 * sizes**2 * second
         wrong = np.linalg.norm(off, axis=1) >= error * sizes[:, 0] * np.linalg.norm(slope)
         size = float(sizes[wrong.argmax(), 0]) if wrong.any() else size
+    size = beyond.measured(size, error)
     return Radius(size, order, curvature, second, error)
+
+
+def _window(lin: Linearization, window: float | None) -> float:
+    """The event window of motions beside the run."""
+    if lin.simultaneous == "in turn":
+        if window is not None:
+            raise InputError(
+                "event_window is for maps with simultaneous='at once': in others contacts touch in "
+                f"turn, got {window}"
+            )
+        return 0.0
+    if window is None:
+        raise InputError("event_window must be given: the one within which contacts are one impact")
+    return number("event_window", window, above=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Beyond:
-    """Motions from deviations along a direction."""
+    """Motions from deviations along a direction, under an event window in s."""
 
     lin: Linearization
     direction: Array
     policy: Policy | InputLaw | None
+    window: float
+
+    @property
+    def _scale(self) -> float:
+        """The deviation that is as large as 1 + |x0|."""
+        run = self.lin.trajectory
+        size = 1.0 + float(np.abs(run.arcs[0](run.start)).max())
+        return size / float(np.linalg.norm(self.direction))
 
     def curvature(self, ordered: float, error: float) -> tuple[Array, float]:
         """The second derivative of the end, and the deviation at which it makes the error.
@@ -107,10 +138,8 @@ class _Beyond:
         ordered: the deviation up to which the map may know what happens.
         """
         run, length = self.lin.trajectory, float(np.linalg.norm(self._slope(0.0)))
-        start = run.arcs[0](run.start)
-        scale = (1.0 + float(np.abs(start).max())) / float(np.linalg.norm(self.direction))
-        most = min(_INSIDE * ordered, _LARGEST * scale)
-        size = min(_FIRST * scale, most)
+        most = min(_INSIDE * ordered, _LARGEST * self._scale)
+        size = min(_FIRST * self._scale, most)
         for _ in range(_STEPS):
             change = self._change(size)
             if change is None:
@@ -156,6 +185,7 @@ class _Beyond:
                 run,
                 policy=self.policy,
                 merge=window * (1.0 + 1e-9),
+                simultaneous=self.lin.simultaneous,
                 rtol=self.lin.rtol,
                 atol=self.lin.atol,
             )
@@ -189,28 +219,64 @@ class _Beyond:
         """(Dx(size) - Dx(0)) d; None where the motion from there has other events."""
         from hybridctl.sensitivity.linearize import linearize
 
-        lin, run = self.lin, self.lin.trajectory
-        arc = run.arcs[0]
-        start = arc.space.normalize(arc.space.integrate(arc(run.start), size * self.direction))
-        policy = Replay(run) if self.policy is None else self.policy
-        rtol, atol = lin.rtol, lin.atol
+        lin, policy, rtol, atol = self.lin, self.policy, self.lin.rtol, self.lin.atol
         try:
-            moved = simulate(
+            moved = self._moved(size)
+            if not _same_events(lin, moved):
+                return None
+            there = linearize(
                 lin.system,
-                arc.mode,
-                start,
-                (run.start, run.end),
-                policy,
-                event_window=0.0,
+                moved,
+                policy=policy,
+                simultaneous=lin.simultaneous,
                 rtol=rtol,
                 atol=atol,
             )
-            if not _same_events(lin, moved):
-                return None
-            there = linearize(lin.system, moved, policy=self.policy, rtol=rtol, atol=atol)
             return there.derivative(self.direction) - self._slope(size)
         except HybridctlError:
             return None
+
+    def _moved(self, size: float) -> HybridTrajectory:
+        """The motion from a deviation of this size."""
+        lin, run = self.lin, self.lin.trajectory
+        arc = run.arcs[0]
+        start = arc.space.integrate(arc(run.start), size * self.direction)
+        return simulate(
+            lin.system,
+            arc.mode,
+            arc.space.normalize(start),
+            (run.start, run.end),
+            Replay(run) if self.policy is None else self.policy,
+            event_window=self.window,
+            rtol=lin.rtol,
+            atol=lin.atol,
+        )
+
+    def measured(self, size: float, error: float) -> float:
+        """The size, or a lesser one from which on motions are off by the error."""
+        right, wrong = 0.0, _TRIED * size
+        if wrong > _LARGEST * self._scale or not self._is_off(wrong, error):
+            return size
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (right + wrong)
+            right, wrong = (right, middle) if self._is_off(middle, error) else (middle, wrong)
+        return wrong
+
+    def _is_off(self, size: float, error: float) -> bool:
+        """Whether a motion is off by the error, by more than tolerances may make it."""
+        lin, last = self.lin, self.lin.trajectory.arcs[-1]
+        end, predicted = last(last.end), lin.follow(size * self.direction).state
+        allowed = error * float(np.linalg.norm(predicted))
+        if allowed <= _SEEN * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max()))):
+            return False
+        try:
+            moved = self._moved(size)
+        except HybridctlError:
+            return True
+        if moved.arcs[-1].space.ndx != last.space.ndx:
+            return True
+        off = last.space.difference(end, moved.final_state) - predicted
+        return bool(np.linalg.norm(off) >= allowed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from hybridctl.sensitivity.orbits import (
     projection,
     velocity,
 )
+from hybridctl.sensitivity.simultaneous import Simultaneous
 from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
 from hybridctl.spaces import Space
 
@@ -37,7 +38,7 @@ _ON = 1e-9
 _HALVINGS = 8
 _LEAVING = 1e-6
 _SAME = 1e-6  # of field and guards, or of 1: by how much they may differ after a period
-_WINDOW, _SHARP = 1e-8, 1e-13  # s: guards that fire within it are one event
+_SHARP = 1e-13  # s: guards that fire within it are one event, where they are told apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,8 @@ def periodic_orbit(
     start: float = 0.0,
     input: Callable[[float], ArrayLike] | None = None,
     symmetry: Symmetry | None = None,
+    event_window: float = 1e-8,
+    simultaneous: Simultaneous = "in turn",
     tolerance: float = 1e-9,
     max_steps: int = 20,
     rtol: float = 1e-11,
@@ -128,9 +131,10 @@ def periodic_orbit(
     that one is taken which lies in its piece's cone, or nearest to it.
     DP has the flow in its kernel, so the equation is regular unless orbits come in families, of
     which the nearest is taken. Steps that do not lessen the residual are halved. The orbit is
-    found where the residual is below tolerance (1 + |x|). Guards that fire within 1e-8 s of each
-    other are one event, which moves the end by as little; where that keeps steps from being taken,
-    they are told apart until the orbit is found.
+    found where the residual is below tolerance (1 + |x|). Guards that fire within `event_window`
+    (s) of each other are one event, which moves the end by as little; where that keeps steps from
+    being taken, they are told apart until the orbit is found. simultaneous: see `jump_derivative`;
+    "at once", for impacts of several contacts that stay one within the window, keeps it throughout.
 
     Raises `InputError` for bad arguments, too few crossings from x0, another mode after the
     return, others that fire with the guard of the section, or a field that depends on time and is
@@ -138,7 +142,9 @@ def periodic_orbit(
     or where it tends to rest; and what `simulate` and `linearize` raise.
     """
     returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
-                       number("start", start), input, symmetry, rtol, atol)  # fmt: skip
+                       number("start", start), input, symmetry, simultaneous, rtol, atol,
+                       number("event_window", event_window, at_least=0.0))  # fmt: skip
+    window = returns.window
     number("tolerance", tolerance, above=0.0)
     count("max_steps", max_steps)
     space = system.mode(mode).space
@@ -152,13 +158,13 @@ def periodic_orbit(
         residuals.append(float(np.abs(off).max()))
         derivative = returns.derivative(current)
         if residuals[-1] <= tolerance * (1.0 + float(np.abs(x).max())):
-            if returns.window != _WINDOW:
-                current = replace(returns, window=_WINDOW).at(x)
+            if returns.window != window:
+                current = replace(returns, window=window).at(x)
                 derivative = returns.derivative(current)
             returns.check_orbit(current.trajectory, tolerance)
             return PeriodicOrbit(current, derivative, tuple(residuals), symmetry)
         found = returns.descend(x, _newton_step(derivative, off, symmetry), residuals[-1])
-        if found is None and returns.window == _WINDOW:
+        if found is None and returns.window > _SHARP and simultaneous == "in turn":
             returns = replace(returns, window=_SHARP)
             found = x, returns.at(x)
         if found is None:
@@ -194,9 +200,10 @@ class _Returns:
     start: float
     input: Callable[[float], ArrayLike] | None
     symmetry: Symmetry | None
+    simultaneous: Simultaneous
     rtol: float
     atol: float
-    window: float = _WINDOW
+    window: float
 
     def __post_init__(self) -> None:
         if isinstance(self.section, str | PoincareSection):
@@ -274,7 +281,12 @@ class _Returns:
             raise InputError(
                 f"the return must lead to the mode {self.mode!r} of x0, but leads to {reached!r}"
             )
-        return linearize(self.system, run, **options)  # type: ignore[arg-type]
+        return linearize(
+            self.system,
+            run,
+            simultaneous=self.simultaneous,
+            **options,  # type: ignore[arg-type]
+        )
 
     def _returns(self) -> Callable[[Event], bool] | None:
         """Whether an event is the one at which the orbit is back at its guard."""

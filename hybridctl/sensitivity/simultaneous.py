@@ -35,6 +35,7 @@ from hybridctl.sensitivity.gains import (
     Side,
     crossing,
     event_sides,
+    guard_derivative,
     jump_gains,
     reset_border,
     unchanged,
@@ -83,6 +84,7 @@ Simultaneous = Literal["in turn", "at once"]
 
 _DIRECTIONS = 128
 _BACK = 1e-7
+_TOGETHER = 1e-8  # s: guards that fire within it may change their order in small deviations
 _UNSEEN = 1e-15  # s per unit: rounding of times of guards that see the input alone
 
 
@@ -108,7 +110,7 @@ def jump_derivative(
     simultaneous: "in turn", guards fire one by one, however small the deviation is; or "at once",
     an impact of several contacts stays one, when the first of them touches, as in `simulate` with
     an `event_window` above what deviations put between them. It has a piece for each guard that
-    may be the first, and a derivative also where orders lead to different states.
+    is at zero and may be the first, and a derivative also where orders lead to different states.
 
     Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
     `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
@@ -157,8 +159,11 @@ def _is_one(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> b
     return edge is not None and edge.reset.at_once
 
 
-def _at_once(system: HybridSystem, event: Event) -> PiecewiseLinearJump:
-    """The jump of guards of which the first to fire has the event of all."""
+def _at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
+    """The jump of guards of which the first to fire has the event of all.
+
+    Guards that are still above zero, as in a run with a wide event window, are not the first.
+    """
     before, after = event_sides(system, event)
     edge = system.outgoing(event.mode_before).edge(event.guards)
     assert edge is not None
@@ -170,12 +175,28 @@ def _at_once(system: HybridSystem, event: Event) -> PiecewiseLinearJump:
             f"of {border.name!r}: only single guards have a derivative there"
         )
     reset = edge.reset.calc_diff(at) if border is None else border.negative
-    return PiecewiseLinearJump(event.guards, partial(_first, system, event, before, after, reset))
+    lags = _lags(before, event.guards)
+    first = tuple(g for g, lag in zip(event.guards, lags, strict=True) if lag <= _TOGETHER)
+    if len(first) == 1:
+        return crossing(system, first[0], before, after, reset)
+    return PiecewiseLinearJump(first, partial(_first, system, first, before, after, reset))
+
+
+def _lags(before: Side, guards: Sequence[str]) -> Array:
+    """After which times (n,) in s guards fall through zero, to first order; the first is at 0."""
+    mode, point = before.mode, (before.time, before.state, before.input)
+    values, found = mode.guards(*point), []
+    for guard in guards:
+        d = guard_derivative(mode, guard, *point)
+        rate = d.time + d.state @ before.field + d.input @ before.input_rate
+        value = values[mode.guard_names.index(guard)]
+        found.append(value / -rate if rate < 0.0 else np.inf)
+    return np.asarray(found) - min(found)
 
 
 def _first(
     system: HybridSystem,
-    event: Event,
+    guards: Sequence[str],
     before: Side,
     after: Side,
     reset: ResetJacobian,
@@ -185,7 +206,7 @@ def _first(
     """The jump of guard j, which has the whole event if it is the first."""
     if fired:
         return unchanged(after.mode.space.ndx, len(before.input))
-    return crossing(system, event.guards[j], before, after, reset)
+    return crossing(system, guards[j], before, after, reset)
 
 
 def _in_turn(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:

@@ -9,8 +9,9 @@ import pytest
 from differences import central
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
 from hybridctl.robots import ball, block, cube
+from scipy.linalg import block_diag
 from scipy.stats import truncnorm
-from sensitivity.test_boundary import ball_on_the_cone
+from sensitivity.test_boundary import ball_on_the_cone, landing_level
 
 import hybridctl as hc
 from hybridctl import symbolic
@@ -22,6 +23,7 @@ from hybridctl.estimation.measurement import base_pose, configuration, encoders,
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
 from hybridctl.sensitivity.gains import jump_gains
+from hybridctl.sensitivity.moments import normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 NONE = np.zeros((2, 2))
@@ -415,6 +417,30 @@ def test_an_event_is_not_less_certain_than_its_sign_for_a_guard_that_turns():
     p = 9.0 * w**2 * np.outer(way, way)
     assert _vague(_rates(system, event), p) is None
     assert _vague(_rates(system, event), np.diag([0.0, 9.0 * w**2])) == "stop"
+
+
+@pytest.mark.parametrize("offsets", [0.0, 1e-6])
+def test_corners_that_land_level_and_whose_order_matters_are_one_impact(offsets):
+    """The high block stops where a corner touches: dx+ = dx + v_x dt with dt as in `test_at_once`,
+    the offset of each corner's ground beside it. Moments of the same points, by hand.
+    """
+    width, slide = 0.1, 0.2
+    system, x0 = landing_level(width, 0.3, 0.5, slide)
+    event = hc.simulate(system, ("open", "open"), x0, (0.0, 0.04), rtol=1e-12, atol=1e-12).events[0]
+    root = 1e-3 * np.random.default_rng(5).normal(size=(6, 6))
+    p = root @ root.T
+    noise = GuardNoise({name: offsets for name in event.guards}) if offsets else None
+    found = jumped(system, event, p, "saltation", guard_noise=noise)
+    assert "one impact" in found.note
+    whole = block_diag(p, offsets * np.eye(2)) if offsets else p
+    points = normal_points(whole, 1024, 0)
+    off = points[:, 6:] if offsets else np.zeros((len(points), 2))
+    corners = points[:, 1:2] + 0.5 * width * np.outer(points[:, 2], [1.0, -1.0]) + off
+    along = points[:, 0] + slide * corners.min(axis=1) / -event.state_before[4]
+    expected = np.zeros((6, 6))
+    expected[0, 0] = along.var()
+    np.testing.assert_allclose(found.covariance, expected, atol=1e-10)
+    np.testing.assert_allclose(found.shift, [along.mean(), *[0.0] * 5], atol=1e-10)
 
 
 def test_the_noise_of_an_event_is_the_same_for_all_strategies():
