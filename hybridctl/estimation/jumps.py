@@ -72,9 +72,10 @@ def jumped(
     """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
 
     Where the order of contacts matters their impact is one of all (`jump_derivative` "at once");
-    where an event has no first order (grazing), the Jacobian of its reset stands in; where the rate of its guard is less certain than its sign, the derivatives are those
-    at the mean of all that have the event, unless it leads them elsewhere; where infinitely many
-    events end their guards are taken to be zero. `note` says so.
+    where an event has no first order (grazing), the Jacobian of its reset stands in; where the rate
+    of its guard is less certain than its sign, the derivatives are those at the mean of all that
+    have the event, unless it leads them elsewhere; where infinitely many events end their guards
+    are taken to be zero. `note` says so.
     """
     if strategy == "saltation":
         result = _salted(system, event, p, guard_noise)
@@ -215,7 +216,7 @@ def _vague(rates: Rates, p: Array) -> str | None:
 
 def _deviation(row: Array, p: Array) -> float:
     """The standard deviation of row z; zero where rounding leaves its variance below zero."""
-    return float(np.sqrt(max(row @ p @ row, 0.0)))
+    return float(np.sqrt(max(float(row @ p @ row), 0.0)))
 
 
 def _falling(system: HybridSystem, event: Event, p: Array, rate: float, row: Array) -> Event | None:

@@ -137,7 +137,7 @@ class _Beyond:
 
         ordered: the deviation up to which the map may know what happens.
         """
-        run, length = self.lin.trajectory, float(np.linalg.norm(self._slope(0.0)))
+        length = float(np.linalg.norm(self._slope(0.0)))
         most = min(_INSIDE * ordered, _LARGEST * self._scale)
         size = min(_FIRST * self._scale, most)
         for _ in range(_STEPS):
