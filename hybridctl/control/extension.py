@@ -206,7 +206,8 @@ def _passed(
         if n:
             below = np.zeros((n, after.shape[1])), np.eye(n)
             after = np.block([[after, jump.input], list(below)])
-        return float(np.sqrt(max(row @ p @ row, 0.0) + (row @ m) ** 2)), after @ m, after @ p @ after.T
+        spread = np.sqrt(max(row @ p @ row, 0.0) + (row @ m) ** 2)
+        return float(spread), after @ m, after @ p @ after.T
     points = m + normal_points(p, _POINTS, seed)
     state, errors = np.split(points, [len(m) - n], axis=1)
     passage = jump.follow(state, errors if n else None)

@@ -10,8 +10,10 @@ planned impulses makes of the velocity before it (see `impacts`),
    \qquad \Lambda^* = \arg\min_{l \le \Lambda \le b} | v^-(t) + M^{-1} J^\top \Lambda - v |_M ,
 
 with feedforward, positions and gains of the arc before the impact until that is under way, by a
-touch or by the clock, and of the arc after it from then on. Free motion before and after the window
-is that of reference spreading.
+touch or by the clock, and of the arc after it from then on. When all touches are known the window
+closes by degrees: a share of the velocity error, from none to all, is that to the arc after the
+impact, so that the input does not jump. Free motion before and after the window is that of
+reference spreading.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ class Interim(Settings):
     """When the interim mode holds, and what it compares.
 
     before: how long before the planned time of an impact it begins, s, if no touch is known
-    earlier. dwell: how long after the last touch it goes on, s. timeout: how long after the planned
-    time, or the first touch if that is later, it waits for touches that are missing, s; with none
-    it does not wait. velocities: which of them are compared, such as those of the joints with
-    motors; the others are not fed back meanwhile. All by default.
+    earlier. dwell: how long after the last touch it takes to close, s. timeout: how long after the
+    planned time, or the first touch if that is later, it waits for touches that are missing, s;
+    with none it does not wait. velocities: which of them are compared, such as those of the joints
+    with motors; the others are not fed back meanwhile. All by default.
 
     Of no width, before, dwell and timeout being zero, it never holds.
     """
@@ -58,18 +60,19 @@ class InterimMoment(NamedTuple):
     """Where a time lies in the window of an impact, and until when what follows from that holds.
 
     event: its number in the reference, None outside of all windows. under_way: whether it has been
-    touched or is due.
+    touched or is due. closing: since when the window closes, s; it is closed at `until`.
     """
 
     event: int | None
     under_way: bool
     until: float
+    closing: float = math.inf
 
 
 def settling(interim: Interim, event: int, done: float, time: float) -> InterimMoment | None:
     """The window of an event that was complete at `done`, None where it is over."""
     end = done + interim.dwell
-    return InterimMoment(event, True, end) if done <= time < end else None
+    return InterimMoment(event, True, end, done) if done <= time < end else None
 
 
 def expecting(
@@ -92,13 +95,17 @@ def expecting(
 
 @dataclass(frozen=True, eq=False)
 class InterimLaw:
-    """The law within the window: mu, q and K along `arc`, velocities explained from `ante` on."""
+    """The law within the window: mu, q and K along `arc`, velocities explained from `ante` on.
+
+    closing: from when until when the window closes, s.
+    """
 
     arc: Arc
     ante: Arc
     gain: GainCurve
     explanation: Explanation
     limits: Array | None
+    closing: tuple[float, float]
 
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
@@ -109,10 +116,18 @@ class InterimLaw:
         nv = space.ndx // 2
         kept = list(self.explanation.velocities)
         change = (x[-nv:] - before[-nv:])[kept]
+        unexplained = self.explanation.explained(change) - change
+        share = self._closed(t)
+        compared = (1.0 - share) * unexplained + share * error[nv:][kept]
         error[nv:] = 0.0
-        error[[nv + i for i in kept]] = self.explanation.explained(change) - change
+        error[[nv + i for i in kept]] = compared
         u: Array = mu + self.gain(t) @ error
         if self.limits is None:
             return u
         cut: Array = np.minimum(np.maximum(u, self.limits[0]), self.limits[1])
         return cut
+
+    def _closed(self, t: float) -> float:
+        """How far the window has closed, from 0 to 1."""
+        start, end = self.closing
+        return min((t - start) / (end - start), 1.0) if t > start else 0.0

@@ -150,7 +150,7 @@ class ReferenceSpreading:
         """
         position, moment = self._where(history)
         if moment.event is not None:
-            return self._between(moment.event, moment.under_way, history.time)
+            return self._between(moment.event, moment, history.time)
         arc, _ = self._piece(position, history.time)
         whole = followed(self.reference, position)
         if history.events and not whole.start <= history.time <= whole.end:
@@ -197,13 +197,14 @@ class ReferenceSpreading:
         moment = expecting(interim, k, due(reference, position), touched, time)
         return position, moment._replace(until=min(moment.until, overdue))
 
-    def _between(self, event: int, under_way: bool, time: float) -> InputLaw:
+    def _between(self, event: int, moment: InterimMoment, time: float) -> InputLaw:
         """The law of the interim mode of an event."""
-        k, explanation = event + under_way, self._explanations[event]
+        k, explanation = event + moment.under_way, self._explanations[event]
         assert explanation is not None
         arc, _ = piece(self.reference.arcs[k], self.reference.changes[k], time)
         ante = self.reference.arcs[event]
-        return InterimLaw(arc, ante, self.gains.arcs[k], explanation, self.limits)
+        closing = moment.closing, moment.until
+        return InterimLaw(arc, ante, self.gains.arcs[k], explanation, self.limits, closing)
 
 
 class ClockTracking:

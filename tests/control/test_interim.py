@@ -1,5 +1,8 @@
 """The interim mode: what impulses explain, when it holds, and what it does to late touches."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from control.samples import ball_on_two_floors, bouncing_ball, landing_ball
@@ -135,7 +138,7 @@ def test_the_window_of_an_event_that_is_due(touched, time, expected):
 
 def test_the_window_goes_on_after_the_last_touch():
     interim = Interim(dwell=0.01)
-    assert settling(interim, 2, 1.0, 1.005) == InterimMoment(2, True, 1.01)
+    assert settling(interim, 2, 1.0, 1.005) == InterimMoment(2, True, 1.01, 1.0)
     assert settling(interim, 2, 1.0, 1.01) is None
     assert settling(interim, 2, 1.0, 0.5) is None  # after a clock that jumped back
     nothing = InterimMoment(None, False, INF)
@@ -268,10 +271,36 @@ def test_on_a_manifold_too_only_what_impulses_do_not_explain_is_fed_back():
     kept, t = [1, 3, 4], 0.05
     explanation = random_impact(rng, 6, 2).explanation(kept)
     gain = rng.normal(size=(6, 12))
-    law = InterimLaw(arc, ante, GainCurve.constant(gain), explanation, None)
     x = space.integrate(arc(t), rng.normal(size=12))
-    error = space.difference(x, arc(t))
+    whole = space.difference(x, arc(t))
     change = (x[7:] - ante(t)[7:])[kept]
-    error[6:] = 0.0
-    error[[7, 9, 10]] = explanation.explained(change) - change
-    np.testing.assert_allclose(law(t, x), gain @ error, atol=1e-12)
+    left = np.zeros(6)
+    left[[1, 3, 4]] = explanation.explained(change) - change
+    unfed = np.isin(np.arange(6), kept, invert=True)
+    whole[6:][unfed] = 0.0
+    for closing, share in (
+        ((math.inf, math.inf), 0.0),
+        ((t - 0.01, t + 0.03), 0.25),
+        ((0.0, t), 1),
+    ):
+        law = InterimLaw(arc, ante, GainCurve.constant(gain), explanation, None, closing)
+        error = np.concatenate([whole[:6], share * whole[6:] + (1 - share) * left])
+        np.testing.assert_allclose(law(t, x), gain @ error, atol=1e-12)
+
+
+def test_the_input_does_not_jump_where_the_window_closes(bounces):
+    """A ball that is 1 m/s too slow after it has been hit: impulses explain that.
+
+    1e-8 s before its end the window leaves 1e-8 / 0.02 of the 12 N to impulses, and at the last
+    touch all of them.
+    """
+    policy = spreading(bounces, before=0.03, dwell=0.02, timeout=0.04)
+    hit = hc.simulate(bounces[0], "air", [1.0, 0.0], (0.0, 0.6)).guard_events[0]
+    touched = History("air", hit.time, hit.state_after, (hit,))
+    x = hit.state_after - [0.0, 1.0]
+    end = policy.next_change(touched)
+    assert end == pytest.approx(hit.time + 0.02)
+    during, after = (policy.law(replace(touched, time=t)) for t in (hit.time, end))
+    t = end - 1e-8
+    np.testing.assert_allclose(during(t, x), after(end, x), atol=2e-5)
+    assert abs(during(hit.time, x) - after(end, x)).max() > 10.0
