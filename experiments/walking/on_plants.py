@@ -97,11 +97,15 @@ def quick(config: Config) -> Config:
 
 
 class Walked(NamedTuple):
-    """A walk: steps before a fall, why it ended early, and processor time over time walked."""
+    """A walk: steps before a fall, why it ended early, the time walked, s.
+
+    costs: processor time of each sample of the controller, filter included, s.
+    """
 
     steps: int
     reason: str
-    share: float
+    duration: float
+    costs: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +153,8 @@ class Bench:
         plant = MujocoPlant(model, _PERIOD if known == "state" else SAMPLE)
         sample = plant.reset(0.5 * gait.period, start)
         torques = self.torques(known, jumps, number, start)
-        steps, last, spent, begun = 0, sample.time, 0.0, process_time()
-        reason = ""
+        steps, last, reason = 0, sample.time, ""
+        costs: list[float] = []
         while steps < c.steps and not reason:
             begun = process_time()
             try:
@@ -158,13 +162,13 @@ class Bench:
             except (SimulationError, GuardViolatedError) as error:
                 reason = type(error).__name__
                 break
-            spent += process_time() - begun
+            costs.append(process_time() - begun)
             sample = plant.step(u)
             since = sample.time - last
             if sample.sensed["contact"][(steps + 1) % 2] and since > _BETWEEN * gait.period:
                 steps, last = steps + 1, sample.time
             reason = fallen(gait, sample, since)
-        return Walked(steps, reason, spent / max(sample.time - 0.5 * gait.period, SAMPLE))
+        return Walked(steps, reason, sample.time - 0.5 * gait.period, np.array(costs))
 
 
 Torques = Callable[[Sample], Array]
@@ -224,14 +228,21 @@ def run(config: Config, console: Console) -> Findings:
 
 def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> dict[str, Any]:
     """All walks of a controller on a contact, as they stand in summary.json."""
+    costs = np.concatenate([walk.costs for walk in walks])
     return {
         "time_constant": constant,
         "known": known,
         "jumps": jumps,
         "steps": [walk.steps for walk in walks],
         "ends": [walk.reason for walk in walks],
-        "processor_share": float(np.mean([walk.share for walk in walks])),
+        "processor_share": float(costs.sum() / max(sum(walk.duration for walk in walks), SAMPLE)),
+        "sample_ms": dict(zip(("median", "99 %", "longest"), _quantiles(costs), strict=True)),
     }
+
+
+def _quantiles(costs: Array) -> list[float]:
+    """Of the processor time of samples, ms; of none they are zero."""
+    return (1e3 * np.quantile(costs if costs.size else np.zeros(1), (0.5, 0.99, 1.0))).tolist()
 
 
 def name(row: dict[str, Any]) -> str:
@@ -241,9 +252,19 @@ def name(row: dict[str, Any]) -> str:
 
 def walk_table(records: list[dict[str, Any]]) -> Table:
     """Steps of all walks."""
-    columns = ["known, jumps, time constant", "steps from each start", "processor share"]
+    columns = [
+        "known, jumps, time constant",
+        "steps from each start",
+        "processor share",
+        "a sample: median, 99 %, longest [ms]",
+    ]
     rows = [
-        (name(r), " ".join(str(n) for n in r["steps"]), f"{r['processor_share']:.2f}")
+        (
+            name(r),
+            " ".join(str(n) for n in r["steps"]),
+            f"{r['processor_share']:.2f}",
+            ", ".join(f"{value:.2g}" for value in r["sample_ms"].values()),
+        )
         for r in records
     ]
     return table("Steps on MuJoCo before a fall", columns, rows)

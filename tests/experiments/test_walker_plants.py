@@ -50,6 +50,9 @@ def test_the_experiment_leaves_its_summary(tmp_path):
     walks = json.loads((folder / "summary.json").read_text())["walks"]
     assert [(w["known"], w["jumps"]) for w in walks] == list(on_plants.CASES)
     assert all(len(w["steps"]) == 1 and np.isfinite(w["processor_share"]) for w in walks)
+    for walk in walks:
+        median, most, longest = walk["sample_ms"].values()
+        assert 0.0 < median <= most <= longest
     assert (folder / "figures/plants.png").stat().st_size > 5000
 
 
