@@ -9,6 +9,7 @@ their own field ([RS] 3.1.2), with an input that goes on by a rule, or as it was
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -206,8 +207,8 @@ def _passed(
         if n:
             below = np.zeros((n, after.shape[1])), np.eye(n)
             after = np.block([[after, jump.input], list(below)])
-        spread = np.sqrt(max(row @ p @ row, 0.0) + (row @ m) ** 2)
-        return float(spread), after @ m, after @ p @ after.T
+        spread = math.sqrt(max(float(row @ p @ row), 0.0) + float(row @ m) ** 2)
+        return spread, after @ m, after @ p @ after.T
     points = m + normal_points(p, _POINTS, seed)
     state, errors = np.split(points, [len(m) - n], axis=1)
     passage = jump.follow(state, errors if n else None)
