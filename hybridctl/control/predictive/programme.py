@@ -28,8 +28,9 @@ from hybridctl.control.predictive.functions import PhaseModel, Rows
 
 # What a unit of slack costs, of the first three for a second.
 SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3}
+_SOON = 2  # intervals, in which the input acts before it is planned anew
 _SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
-_ACCURACY, _ITERATIONS = 1e-5, 60  # of the solver
+_ACCURACY, _GAP, _ITERATIONS = 1e-5, 1e-4, 100  # of the solver
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +159,7 @@ class Programme:
         n, count = self._size, len(self._slack_costs)
         solver = piqp.SparseSolver()
         solver.settings.eps_abs = solver.settings.eps_rel = _ACCURACY
+        solver.settings.eps_duality_gap_abs = solver.settings.eps_duality_gap_rel = _GAP
         solver.settings.max_iter = _ITERATIONS
         none = np.full(count, np.inf)
         solver.setup(
@@ -211,12 +213,13 @@ class Programme:
         self._equal.put(rows, np.full(len(d), self._times[p]), by_time[:, :, None])
 
     def _inside(self, p: int, model: PhaseModel, aim: Aim) -> None:
-        """Limits at the begin of each interval, and at the end of the first of all."""
+        """Limits at the begin of each interval, and at the end of the first ones of all."""
         s = self._sections[p]
         n = len(s.corrections)
         nodes, of = np.arange(n), np.arange(n)
         if p == 0:
-            nodes, of = np.append(nodes, 1), np.append(of, 0)
+            soon = nodes[:_SOON]
+            nodes, of = np.append(nodes, soon + 1), np.append(of, soon)
         u = aim.inputs[nodes] + s.corrections[of]
         found = model.inside(s.states[nodes], u, s.fractions[nodes], aim.disturbance)
         lengths = (s.duration * s.shares)[of]
