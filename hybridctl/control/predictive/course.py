@@ -21,6 +21,7 @@ from hybridctl.sensitivity.symmetry import seen_as
 _MERGED = 0.25  # of an interval: what is left of one is part of the next one
 _BEYOND = 1.2  # of a phase, to which feedforward goes on
 _LAST = 0.985  # of a phase, at which the rest of it begins at the latest
+_SAME = 1e-9  # of a phase, by which fractions differ from rounding
 _SHORTEST = 2e-4  # s, of what is left of a phase
 _WHOLE = (0.4, 1.8)  # of the reference: durations of phases that are to come
 _SPARE = 0.03  # s, that any phase may last longer
@@ -95,7 +96,7 @@ class Plan:
         first, last = s.fractions[0], len(s.corrections) - 1
         rate = (1.0 - first) / s.duration
         fraction = float(first + since * rate)
-        i = min(int(s.fractions.searchsorted(fraction, "right")) - 1, last)
+        i = min(int(s.fractions.searchsorted(fraction + _SAME, "right")) - 1, last)
         return Place(k, fraction, i, (float(s.fractions[i + 1]) - fraction) / rate)
 
 
@@ -285,7 +286,7 @@ class Course:
         fine = np.linspace(0.0, 1.0, self.horizon.intervals[0] + 1)
         off = s.states - self.states(s.phase, s.fractions)
         between = np.array([np.interp(fine, s.fractions, column) for column in off.T]).T
-        of = s.fractions.searchsorted(fine[:-1] + 1e-9, "right") - 1
+        of = s.fractions.searchsorted(fine[:-1] + _SAME, "right") - 1
         states = self.states(s.phase, fine) + between
         return Section(s.phase, fine, states, s.corrections[of], s.duration)
 
