@@ -71,13 +71,14 @@ class Horizon:
 class Place(NamedTuple):
     """Where a plan is at a time: in which section, at what fraction of its phase.
 
-    interval: its number, and left: the time to its end, s.
+    interval: its number, and left: the time to its end, s. rest: the time to the phase's end, s.
     """
 
     section: int
     fraction: float
     interval: int
     left: float
+    rest: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,8 @@ class Plan:
         rate = (1.0 - first) / s.duration
         fraction = float(first + since * rate)
         i = min(int(s.fractions.searchsorted(fraction + _SAME, "right")) - 1, last)
-        return Place(k, fraction, i, (float(s.fractions[i + 1]) - fraction) / rate)
+        left = (float(s.fractions[i + 1]) - fraction) / rate
+        return Place(k, fraction, i, left, (1.0 - fraction) / rate)
 
 
 class Moment(NamedTuple):
@@ -213,9 +215,8 @@ class Course:
         begin = min(max(place.fraction, 0.0), _LAST)
         fractions = _from(s.fractions, begin)
         n = len(fractions) - 1
-        left = s.duration * (1.0 - place.fraction) / (1.0 - float(s.fractions[0]))
         states = np.vstack((at.state, s.states[-n:]))
-        s = Section(s.phase, fractions, states, s.corrections[-n:], max(left, _SHORTEST))
+        s = Section(s.phase, fractions, states, s.corrections[-n:], max(place.rest, _SHORTEST))
         rest = plan.sections[place.section + 1 :]
         fresh = self.sections(at.events, begin)[1 + len(rest) :]
         return Plan(at.time, at.events, at.touched, (s, *rest, *fresh))

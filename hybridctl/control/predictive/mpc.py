@@ -141,12 +141,9 @@ class HybridMpc:
         return max(min(changes), now + _SOONEST)
 
     def _is_due(self, plan: Plan, at: Moment) -> bool:
-        """Whether to plan now: not just at the end of a phase, where the event is about to come."""
-        if at.events > plan.events:
-            return True
-        if self.horizon.delay and at.time < self._again - 1e-9:
-            return False
-        return abs(plan.sections[0].duration - (at.time - plan.time)) > _SOONEST or self._fixed
+        """Whether to plan now: at touchdowns, and after a sample where a plan comes late."""
+        new = at.events > plan.events
+        return new or not self.horizon.delay or at.time >= self._again - 1e-9
 
     def _in_force(self, history: History, events: int) -> tuple[Plan, Moment]:
         """The plan whose input acts now: the last, what was held back, or the motion itself."""
@@ -168,8 +165,14 @@ class HybridMpc:
         return plan, at
 
     def _planned(self, old: Plan, at: Moment) -> Plan:
-        """The plan after some iterations, from the moment after the delay on."""
+        """The plan after some iterations, from the moment after the delay on.
+
+        It is the old one where an event is about to come then.
+        """
         at = self._course.ahead(old, at, self.horizon.delay, self.disturbance)
+        rest = old.place(at.time, at.events, at.touched).rest
+        if abs(rest) <= _SOONEST and not self._fixed:
+            return old
         plan = self._course.carried_on(old, at)
         first = plan.sections[0]
         height = self._course.height(first.phase, at.state)

@@ -30,7 +30,7 @@ from hybridctl.control.predictive.functions import PhaseModel, Rows
 SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3}
 _SOON = 2  # intervals, in which the input acts before it is planned anew
 _SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
-_ACCURACY, _GAP, _ITERATIONS = 1e-5, 1e-4, 100  # of the solver
+_ACCURACY, _ITERATIONS = 1e-5, 100  # of the solver
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +158,8 @@ class Programme:
         """The sections after one iteration, None where the programme has no solution."""
         n, count = self._size, len(self._slack_costs)
         solver = piqp.SparseSolver()
-        solver.settings.eps_abs = solver.settings.eps_rel = _ACCURACY
-        solver.settings.eps_duality_gap_abs = solver.settings.eps_duality_gap_rel = _GAP
+        for name in ("eps_abs", "eps_rel", "eps_duality_gap_abs", "eps_duality_gap_rel"):
+            setattr(solver.settings, name, _ACCURACY)
         solver.settings.max_iter = _ITERATIONS
         none = np.full(count, np.inf)
         solver.setup(
