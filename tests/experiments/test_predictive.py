@@ -143,7 +143,7 @@ def test_a_disturbance_that_changes_nothing_is_not_learnt(gait, fixed):
 def test_it_recovers_from_pushes_that_the_fixed_law_falls_from(gait, make, fixed, impulse, delay):
     """In N s, forwards and backwards, with two touchdowns after them, also where plans come late.
 
-    The programmes of a hard push end at limits of durations, where the gap of duality stays at 1e-7.
+    Programmes after a hard push end at limits of durations: gaps of duality stay at 1e-7 there.
     """
     start = walk.pushed(gait, impulse)
     policy = make(delay=delay)
