@@ -78,15 +78,23 @@ def test_the_folder_is_complete(result):
 
 
 def test_stiffer_ground_tends_to_rigid_ground(result):
-    """States by 1 / stiffness; derivatives, which see how long a touch takes, by its root, and
-    where the feet are coupled not at all."""
+    """States by 1 / stiffness: at a damping ratio by how far it gives under half the weight each.
+    Derivatives, which see how long a touch takes, by its root, where the feet are coupled not at
+    all, and by 1 / stiffness where dampers are in proportion to it."""
     limits = result[1]["rigid limit"]
-    for found in limits.values():
-        assert found["states"][1] == pytest.approx(found["states"][0] / 100.0, rel=0.05)
-    ratio = limits["uncoupled"]["derivatives"][1] / limits["uncoupled"]["derivatives"][0]
-    assert 0.05 < ratio < 0.2
-    soft, stiff = limits["coupled"]["derivatives"]
-    assert stiff > 0.9 * soft > 0.02
+    sag = [0.5 * robot.Parameters().mass * robot.Parameters().gravity / k for k in (1e4, 1e6)]
+    for name in ("coupled", "uncoupled"):
+        np.testing.assert_allclose(limits[name]["states"], sag, rtol=0.01)
+    ratio = {
+        name: {what: errors[1] / errors[0] for what, errors in found.items()}
+        for name, found in limits.items()
+    }
+    assert 0.05 < ratio["uncoupled"]["derivatives"] < 0.2
+    assert ratio["coupled"]["derivatives"] > 0.9
+    assert limits["coupled"]["derivatives"][0] > 0.02
+    for what in ("states", "derivatives"):
+        assert ratio["overdamped"][what] == pytest.approx(0.01, rel=0.1)
+    assert limits["overdamped"]["derivatives"][-1] < 5e-6
 
 
 def test_uncoupled_feet_do_not_feel_each_other():
