@@ -121,7 +121,7 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
     if event.accumulation is None:
         for reset, point in next(ends(system, event.mode_before, event.guards, *at)).resets:
             if reset.differentiable:
-                total = reset.calc_diff(point).state @ total
+                total = np.asarray(reset.calc_diff(point).state @ total)
     return total
 
 

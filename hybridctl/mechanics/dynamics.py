@@ -445,30 +445,32 @@ class ContactDynamics:
             change += 2.0 * s * rates_z
             change[:k, :nv] += s * s * jacobian[:k]
         lower = -(change if phase.identity else change[phase.constrained])
-        even = None if now.even is None else self._even(q, now, rates_z, upper, lower, own)
-        a_z, m_z = linearised(now, upper, lower, lambda y: self._turned(q, now, rates_z, y), even)
+        free = now.kkt.by_mass(upper)
+        wanted = lower - now.kkt.constraint @ free
+        even = None if now.even is None else self._even(q, now, now.even, rates_z, wanted, own)
+        m_z = linearised(now, wanted, lambda y: self._turned(q, now, rates_z, y), even)
+        a_z = free + now.kkt.push @ m_z
         if now.steered:
             a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, change)
         return a_z, m_z, own, d
 
     def _even(
-        self, q: Array, now: Solution, rates_z: Array, upper: Array, lower: Array, own: Array
+        self, q: Array, now: Solution, even: Solution, rates_z: Array, wanted: Array, own: Array
     ) -> Array:
         """The derivative (m, .) of the multipliers of equal weights, beside a solution's own terms.
 
         Both have the same terms, which are linear in accelerations and forces.
         """
-        even = now.even
-        assert even is not None
-        nv, phase, upper, lower = self.robot.nv, now.phase, upper.copy(), lower.copy()
+        nv, phase, wanted = self.robot.nv, now.phase, wanted.copy()
         forces = phase.scattered(even.forces - now.forces, len(self.all.owner))
         d = self.terms.impulse_derivatives(q, even.acceleration - now.acceleration, forces)
-        upper[:, :nv] -= d.momentum
-        lower[:, :nv] -= d.rates[phase.held_rows]
+        moved = now.kkt.constraint @ now.kkt.by_mass(d.momentum)
+        wanted[:, :nv] += moved - d.rates[phase.held_rows]
         if phase.spatial:
             own_even = -even.turning(even.multipliers) @ rates_z
-            upper += now.rows.jacobian.T @ (own_even - own)
-        return linearised(even, upper, lower, lambda y: self._turned(q, even, rates_z, y), None)[1]
+            push = now.rows.jacobian.T @ (own_even - own)
+            wanted -= now.kkt.constraint @ now.kkt.by_mass(push)
+        return linearised(even, wanted, lambda y: self._turned(q, even, rates_z, y), None)
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
         """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""

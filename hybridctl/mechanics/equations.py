@@ -241,19 +241,15 @@ def _sliding(velocity: Array) -> Array | None:
 
 
 def linearised(
-    now: Solution,
-    upper: Array,
-    lower: Array,
-    turned: Callable[[Array], Array],
-    even_z: Array | None,
-) -> tuple[Array, Array]:
-    """Derivatives of acceleration (nv, .) and multipliers (m, .) of a solution.
+    now: Solution, wanted: Array, turned: Callable[[Array], Array], even_z: Array | None
+) -> Array:
+    """Derivatives (m, .) of the multipliers of a solution.
 
-    upper (nv, .) and lower (m, .): those of S u - h - M a + J^T f and of the target - C a, at fixed
-    a and m. turned(y): D(G^T) y (m, .), how the rows that share a load turn. even_z (m, .):
-    derivatives of the multipliers of the solve of equal weights, None where there is none. Borders
-    of friction cones that act go on acting, so that the derivative is one-sided where one is
-    only just touched.
+    wanted (m, .): those of the target - C a at fixed forces, and an acceleration that moves with
+    S u - h - M a + J^T f at fixed a and m. turned(y): D(G^T) y (m, .), how the rows that share a
+    load turn. even_z (m, .): derivatives of the multipliers of the solve of equal weights, None
+    where there is none. Borders of friction cones that act go on acting, so that the derivative is
+    one-sided where one is only just touched.
 
     With G^T y = W^-1 m and the residual r = c - G m redundant multipliers change by
 
@@ -265,26 +261,22 @@ def linearised(
     """
     phase, kkt = now.phase, now.kkt
     if not kkt.redundant:
-        return kkt.solve(upper, lower)
+        return kkt.forces(wanted)
     weights_z = None
     if now.even is not None and even_z is not None:
         weights_z = weights_derivative(phase, now.even.multipliers, even_z)
     if now.least is None:
-        a_z, m_z = kkt.solve(upper, lower)
         change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
         if weights_z is not None:
             change += (now.multipliers / kkt.weights)[:, None] * weights_z
-        moved = kkt.indeterminate() @ change
+        m_z = kkt.forces(wanted) + kkt.indeterminate() @ change
         if contradict(now, CONSISTENT):
-            moved += kkt.least_squares(turned(now.residual))
-        return a_z + kkt.push @ moved, m_z + moved
-    a_z = kkt.by_mass(upper)
-    wanted = lower - now.rows.jacobian[phase.constrained] @ a_z
+            m_z += kkt.least_squares(turned(now.residual))
+        return np.asarray(m_z)
     if contradict(now, CONSISTENT):
         wanted = wanted + now.least.inverse.T @ turned(now.residual)
     of_rows = None if weights_z is None else phase.along_rows(weights_z)
-    m_z = now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
-    return a_z + kkt.push @ m_z, m_z
+    return now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
 
 
 def contradict(now: Solution, tolerance: float = APART) -> bool:

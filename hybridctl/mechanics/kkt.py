@@ -44,7 +44,7 @@ class KKT:
         self, mass: Array, force: Array, constraint: Array, weights: Array | None = None
     ) -> None:
         self._root, _ = dpotrf(mass, lower=1)
-        self._constraint = constraint
+        self.constraint = constraint
         self.push: Array = self.by_mass(force)
         self.response: Array = constraint @ self.push
         self._factors, self._pivots, _ = dgetrf(self.response)
@@ -71,12 +71,14 @@ class KKT:
     def solve(self, upper: Array, lower: Array) -> tuple[Array, Array]:
         """Accelerations and forces for right-hand sides (nv,) and (k,), or with m columns."""
         free = self.by_mass(upper)
-        wanted = lower - self._constraint @ free
-        if self.redundant:
-            force = self._inverse @ wanted
-        else:
-            force = divided(self.response, self._factors, self._pivots, wanted)
+        force = self.forces(lower - self.constraint @ free)
         return free + self.push @ force, force
+
+    def forces(self, wanted: Array) -> Array:
+        """The forces with G lambda = c - C M^-1 b for that right-hand side (k,) or (k, m)."""
+        if self.redundant:
+            return np.asarray(self._inverse @ wanted)
+        return divided(self.response, self._factors, self._pivots, wanted)
 
     def by_mass(self, b: Array) -> Array:
         """M^-1 b."""

@@ -216,7 +216,6 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
     for slide, change in zip(phase.sliding, per_normal, strict=True):
         own[slide.rows] = change * now.multipliers[slide.contact]
     upper = now.rows.jacobian.T @ own - columns.torque(q, v, now.acceleration)
-    lower = np.zeros((len(phase.constrained), columns.count))
 
     def turned(y: Array) -> Array:
         _, z = balanced(now, y)
@@ -226,7 +225,9 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
         return change
 
     even = None if now.even is None else _linearised(columns, q, v, now.even)[1]
-    a_p, m_p = linearised(now, upper, lower, turned, even)
+    free = now.kkt.by_mass(upper)
+    m_p = linearised(now, -now.kkt.constraint @ free, turned, even)
+    a_p = free + now.kkt.push @ m_p
     if now.steered:
         return steered_derivatives(now, a_p, m_p, own, np.zeros_like(own))
     return a_p, m_p, own

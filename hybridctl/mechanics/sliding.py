@@ -106,8 +106,9 @@ def _turn(now: Solution, contacts: tuple[int, ...]) -> _Turn:
         return change
 
     even = None if now.even is None else _turn(now.even, contacts).multipliers
-    lower = np.zeros((len(phase.constrained), count))
-    a_s, m_s = linearised(now, jacobian.T @ forces, lower, turned, even)
+    free = now.kkt.by_mass(jacobian.T @ forces)
+    m_s = linearised(now, -now.kkt.constraint @ free, turned, even)
+    a_s = free + now.kkt.push @ m_s
     slowing = -along.T @ (jacobian @ now.acceleration - now.rows.target)
     slope = across.T @ jacobian @ a_s + np.diag(slowing)
     return _Turn(a_s, m_s, forces, across, slope)
