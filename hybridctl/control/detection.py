@@ -19,7 +19,7 @@ from hybridctl.control.spreading import due, locate
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -186,6 +186,11 @@ class DetectedPolicy:
         """When it knows of another event, or the policy wants to be asked again, s."""
         known, following = self._known(history)
         return min(next_change(self.policy, known), following)
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether events are found by forces at samples, or the policy goes by samples itself."""
+        return self.detection.force is not None or sees_samples(self.policy)
 
     def _known(self, history: History) -> tuple[History, float]:
         detected = self.detection.detected(history, self._due)

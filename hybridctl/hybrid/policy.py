@@ -95,6 +95,16 @@ class DisturbedPolicy:
         """When the policy wants to be asked again, s."""
         return next_change(self.policy, history)
 
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy goes by what was at the samples."""
+        return sees_samples(self.policy)
+
+
+def sees_samples(policy: Policy) -> bool:
+    """Whether a policy goes by past samples, and so wants them as events; false if it is silent."""
+    return bool(getattr(policy, "sees_samples", False))
+
 
 def _sum(one: InputLaw, other: InputLaw, t: float, x: Array) -> Array:
     return one(t, x) + other(t, x)
@@ -105,8 +115,8 @@ class SampledPolicy:
     """Digital control: the input of `law` at the times start + k period, held in between.
 
     law: a function u(t, x), or a policy, whose law at the history of a sample is evaluated there.
-    One with a `next_change` sees samples as events without guards; under all others an arc goes on
-    over samples.
+    An arc goes on over samples, but for a policy whose `sees_samples` is true: it sees them as
+    events without guards.
     period, start: s. A run that begins between two samples begins with one; at an event between
     two samples the input goes on, so all modes must have equally many.
 
@@ -132,7 +142,7 @@ class SampledPolicy:
         if history.events and t != self._sample(self._index(t)):
             return HeldInput(history.events[-1].input_before)
         u = np.array(self._policy.law(history)(t, x))
-        return (lambda t, x: u) if hasattr(self._policy, "next_change") else HeldInput(u)
+        return (lambda t, x: u) if sees_samples(self._policy) else HeldInput(u)
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""

@@ -84,10 +84,9 @@ class Reached:
 
 
 class Watching(Reached):
-    """Has a clock of its own, which may need what was at the samples."""
+    """Goes by what was at the samples."""
 
-    def next_change(self, history):
-        return np.inf
+    sees_samples = True
 
 
 def test_a_clock_that_began_some_periods_ago_goes_on():
@@ -97,8 +96,11 @@ def test_a_clock_that_began_some_periods_ago_goes_on():
 
 
 def test_a_policy_may_be_sampled():
-    """Only one that has a clock sees samples as events."""
-    for policy, expected in ((Reached(), [0.0] * 4), (Watching(), [0.0, 1.0, 2.0, 3.0])):
+    """Only one that goes by samples sees them as events, whoever adds to its input."""
+    disturbed = DisturbedPolicy(Watching(), lambda t, x: np.zeros(1))
+    counted = [0.0, 1.0, 2.0, 3.0]
+    cases = ((Reached(), [0.0] * 4), (Watching(), counted), (disturbed, counted))
+    for policy, expected in cases:
         sampled = hc.SampledPolicy(policy, 0.25)
         run = hc.simulate(cart(), "free", [5.0, 0.0], (0.0, 1.0), sampled)
         inputs = run.input([0.0, 0.25, 0.5, 0.75])[:, 0]
