@@ -85,5 +85,5 @@ class Series:
         return self.rows(np.argsort(self.times, kind="stable")) if self.disorder else self
 
     def rows(self, chosen: Indices | NDArray[np.bool_]) -> Series:
-        """Some of its rows, by their numbers or by a mask."""
+        """The series of some rows, by their numbers or by a mask."""
         return replace(self, times=self.times[chosen], values=self.values[chosen])

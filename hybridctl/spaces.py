@@ -91,15 +91,15 @@ class VectorSpace:
         return -np.eye(self.n), np.eye(self.n)
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """dx itself."""
+        """The rate of the coordinates, which is dx itself."""
         return dx
 
     def transport(self, dx: Array) -> Array:
-        """Zero."""
+        """The transport, which is zero."""
         return np.zeros((self.n, self.n))
 
     def normalize(self, x: Array) -> Array:
-        """x itself."""
+        """The state x itself."""
         return x
 
     def check(self, name: str, x: Array) -> None:

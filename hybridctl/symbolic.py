@@ -125,7 +125,7 @@ def parametric_system(
 def variational(
     modes: Iterable[Mode], transitions: Iterable[Transition]
 ) -> tuple[list[Mode], list[Transition]]:
-    r"""The same system in (x, Phi), with the state transition Phi (n, n) beside the state.
+    r"""The system in (x, Phi), with the state transition Phi (n, n) beside the state.
 
     Columns of Phi stand below x one after the other. They follow :math:`\dot\Phi = D_x f\, \Phi`
     and jump by the saltation matrix, :math:`\Phi^+ = G\, \Phi`, so that first derivatives of this

@@ -81,7 +81,7 @@ class CompiledJump:
 
 
 def compiled_jump(before: Function, i: int, reset: Function) -> CompiledJump | None:
-    """See `CompiledJump`; None for functions of MX that have no expansion to SX."""
+    """The `CompiledJump` of a guard; None for functions of MX that have no expansion to SX."""
     try:
         before, reset = (function.expand() for function in (before, reset))
     except RuntimeError:  # CasADi's, for what has no SX

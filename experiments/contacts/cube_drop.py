@@ -218,7 +218,7 @@ def side_by_side(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def compare(poses: Mapping[str, Array]) -> dict[str, Difference]:
-    """Every pair of motions, by name."""
+    """A comparison of every pair of motions, by name."""
     names = list(poses)
     return {
         f"{one} - {other}": difference(poses[one], poses[other])
@@ -330,7 +330,7 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
 
 
 def pose_table(poses: Mapping[str, Array]) -> Table:
-    """Every motion at the same times, one below the other."""
+    """A table of every motion at the same times, one below the other."""
     motions = [name for name in poses if name != "times"]
     rows = [
         (

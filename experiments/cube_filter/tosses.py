@@ -193,7 +193,7 @@ def impacts(heights: Array, tolerance: float) -> list[int]:
 
 
 def after_impacts(heights: Array, tolerance: float, rows: int) -> Array:
-    """Which rows (n,) are those of an impact or of the `rows` after it."""
+    """The rows (n,) of an impact or of the `rows` after it, as flags."""
     near = np.zeros(len(heights), dtype=bool)
     for k in impacts(heights, tolerance):
         near[k : k + rows + 1] = True

@@ -108,7 +108,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class ExampleResult:
-    """Everything that was found of one example.
+    """What was found of one example.
 
     errors: rows (deviation, largest error of the saltation matrix, of the Jacobian alone).
     pairs: along the direction of positions that the event makes equal, and along the surface.

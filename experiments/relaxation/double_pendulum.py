@@ -84,7 +84,7 @@ def quick(config: Config) -> Config:
 
 
 def accelerations(x: Any) -> Any:
-    """Both joints' rad/s^2 (2,), in the state (theta_1, omega_1, theta_2, omega_2)."""
+    """The joint accelerations (2,), rad/s^2, in the state (theta_1, omega_1, theta_2, omega_2)."""
     a, wa, b, wb = (x[i] for i in range(4))
     s, c = ca.sin(b), ca.cos(b)
     mass = ca.vertcat(

@@ -72,7 +72,7 @@ class _Wave(NamedTuple):
     matrices: Array | None
 
     def part(self, which: Rows) -> _Wave:
-        """Some of the members, by their positions."""
+        """The members at some positions."""
         matrices = None if self.matrices is None else self.matrices[which]
         return _Wave(self.rows[which], self.times[which], self.states[which], matrices)
 

@@ -40,13 +40,13 @@ class StepVerdicts(NamedTuple):
     slope: Array
 
     def part(self, which: Rows) -> StepVerdicts:
-        """Some of the members, by their positions."""
+        """The verdicts of the members at some positions."""
         places = (part[which] for part in self[2:])
         return StepVerdicts(self.odd[which], self.guard[which], *places)
 
 
 class Watch:
-    """Which guards of the members are armed, on their present arc.
+    """The guards of all members, with which of them are armed on the present arc.
 
     tolerances (n,): above which a guard is. window: guards that fire within it fire together, s.
     """

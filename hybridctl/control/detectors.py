@@ -85,7 +85,7 @@ class Channel:
         return found
 
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """There is nothing to forget: nothing is remembered."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ModeFlags:
         return [float(i in closed) for i in range(len(mode))]
 
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """There is nothing to forget: nothing is remembered."""
 
 
 @dataclass(eq=False)
@@ -330,8 +330,8 @@ class Blind:
     """A detector that sees nothing, for laws that go by the clock."""
 
     def step(self, reading: Reading) -> Guards:
-        """Nothing."""
+        """A step finds no events."""
         return ()
 
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """There is nothing to forget: nothing is remembered."""

@@ -101,7 +101,7 @@ class GainSchedule:
         gains: Sequence[ArrayLike],
         phantoms: Mapping[tuple[int, frozenset[str]], ArrayLike] | None = None,
     ) -> GainSchedule:
-        """One constant K (nu, ndx) for each arc, and for phantom arcs."""
+        """The schedule of one constant K (nu, ndx) for each arc, and for phantom arcs."""
         return GainSchedule(
             tuple(GainCurve.constant(gain) for gain in gains),
             {key: GainCurve.constant(gain) for key, gain in (phantoms or {}).items()},

@@ -65,7 +65,7 @@ class Impact:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Which part of a change of some velocities (k,) impulses within bounds explain.
+    """The part of a change of some velocities (k,) that impulses within bounds explain.
 
     response B (k, m): of these velocities to impulses; metric W (k, k), positive definite.
     """

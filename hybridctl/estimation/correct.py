@@ -49,7 +49,7 @@ class Innovation(NamedTuple):
 
     @property
     def dimension(self) -> int:
-        """k."""
+        """The number k of components of the residual."""
         return len(self.residual)
 
 

@@ -92,7 +92,7 @@ def run_filter(
     start: Estimate,
     tick: Callable[[float], None] | None = None,
 ) -> FilterResult:
-    """One filter over a record. Raises `SimulationError` where its numbers break down."""
+    """The result of a filter over a record; `SimulationError` where its numbers break down."""
     reached = start.time
 
     def progress(t: float) -> None:

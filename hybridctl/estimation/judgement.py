@@ -143,7 +143,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The verdict in one sentence."""
         rejected, values = len(self.result.rejected), len(self.result.innovations)
         if self.nis is None:
             return "not to be trusted: no value was accepted"

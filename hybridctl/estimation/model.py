@@ -73,7 +73,7 @@ class Model:
         return d.state, d.time + d.state @ point.field
 
     def sees_input(self, key: ModeKey, t: float, x: Array, u: Array) -> NDArray[np.bool_]:
-        """Which guards of a mode (n,) depend on the input."""
+        """The guards of a mode that depend on the input, as flags (n,)."""
         return np.asarray(self.guard_jacobian(key, t, x, u).input.any(axis=1))
 
     def guard_jacobian(self, key: ModeKey, t: float, x: Array, u: Array) -> GuardJacobian:

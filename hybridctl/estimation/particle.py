@@ -94,7 +94,7 @@ class ParticleSet:
         return np.flatnonzero([key == mode for key in self.modes])
 
     def chosen(self, rows: Indices) -> ParticleSet:
-        """These particles, in this order, with equal weights."""
+        """The particles of these numbers, in this order, with equal weights."""
         return ParticleSet(
             self.time,
             tuple(self.modes[k] for k in rows),

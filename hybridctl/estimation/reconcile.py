@@ -168,7 +168,7 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
 
 
 def risen(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> list[int]:
-    """Which guards of its mode, of those that have fired last, rise at an estimate.
+    """The guards of its mode, of those that have fired last, that rise at an estimate.
 
     They rise from zero: where one is negative, the event is late. Forces are none of them.
     """

@@ -34,7 +34,7 @@ _CLOSE = 1e-14
 
 
 class EventPattern(NamedTuple):
-    """Which guards have fired, in any order, and the mode that this led to."""
+    """The guards that have fired, in any order, and the mode that this led to."""
 
     guards: tuple[str, ...]
     mode: ModeKey

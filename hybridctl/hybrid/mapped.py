@@ -283,12 +283,12 @@ class MappedReset(ResetModel):
 
     @property
     def differentiable(self) -> bool:  # type: ignore[override]
-        """Whether the inner one is."""
+        """Whether the inner reset is."""
         return self.inner.differentiable
 
     @property
     def at_once(self) -> bool:  # type: ignore[override]
-        """Whether the inner one is."""
+        """Whether the inner reset is."""
         return self.inner.at_once
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
@@ -355,7 +355,7 @@ class OtherGuards(Change):
         return self.given.values(point.t, point.x, point.u)
 
     def guard(self, i: int, point: MappedPoint) -> float:
-        """One of them."""
+        """Guard i of those given."""
         return self.given.value(i, point.t, point.x, point.u)
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
@@ -365,5 +365,5 @@ class OtherGuards(Change):
         return self.given.jacobian(point.t, point.x, point.u)
 
     def guards_differentiable(self, inner: bool) -> bool:
-        """Whether they have derivatives."""
+        """Whether the guards have derivatives."""
         return self.given.jacobian is not None

@@ -16,7 +16,7 @@ VERSION = 1
 
 
 def header(log: Log) -> dict[str, Any]:
-    """Everything of a log but stamps and values, for `json.dumps`."""
+    """What a log holds besides stamps and values, for `json.dumps`."""
     return {
         "version": VERSION,
         "origin_ns": log.origin_ns,

@@ -116,7 +116,7 @@ class ContactDynamics:
         self._phases: dict[Modes, ContactPhase] = {}
 
     def expecting(self, modes: frozenset[Modes]) -> ContactDynamics:
-        """These dynamics where, of several solutions of the law, the one in such `modes` is taken.
+        """The same dynamics, which take of several solutions of the law the one in such `modes`.
 
         So a plan is followed through impacts and accelerations that its modes are to follow.
         """
@@ -457,19 +457,16 @@ class ContactDynamics:
     def _even(
         self, q: Array, now: Solution, even: Solution, rates_z: Array, wanted: Array, own: Array
     ) -> Array:
-        """The derivative (m, .) of the multipliers of equal weights, beside a solution's own terms.
-
-        Both have the same terms, which are linear in accelerations and forces.
-        """
+        """The derivative (m, .) of the multipliers of equal weights, by terms linear in these."""
         nv, phase, wanted = self.robot.nv, now.phase, wanted.copy()
         forces = phase.scattered(even.forces - now.forces, len(self.all.owner))
         d = self.terms.impulse_derivatives(q, even.acceleration - now.acceleration, forces)
-        moved = now.kkt.constraint @ now.kkt.by_mass(d.momentum)
-        wanted[:, :nv] += moved - d.rates[phase.held_rows]
+        wanted[:, :nv] += now.kkt.constraint @ now.kkt.by_mass(d.momentum)
+        wanted[:, :nv] -= d.rates[phase.held_rows]
         if phase.spatial:
             own_even = -even.turning(even.multipliers) @ rates_z
-            push = now.rows.jacobian.T @ (own_even - own)
-            wanted -= now.kkt.constraint @ now.kkt.by_mass(push)
+            pushed = now.kkt.by_mass(now.rows.jacobian.T @ (own_even - own))
+            wanted -= now.kkt.constraint @ pushed
         return linearised(even, wanted, lambda y: self._turned(q, even, rates_z, y), None)
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:

@@ -56,7 +56,7 @@ class KKT:
 
     @property
     def determinant(self) -> float:
-        """det G."""
+        """The determinant of G."""
         swaps = int((self._pivots != np.arange(len(self._pivots))).sum())
         return float((-1.0) ** swaps * self._factors.diagonal().prod())
 
@@ -81,7 +81,7 @@ class KKT:
         return divided(self.response, self._factors, self._pivots, wanted)
 
     def by_mass(self, b: Array) -> Array:
-        """M^-1 b."""
+        """The product M^-1 b."""
         x, _ = dpotrs(self._root, b, lower=1)
         return np.asarray(x)
 

@@ -103,7 +103,7 @@ class ModeEquations(NamedTuple):
 
     @property
     def part(self) -> HeldRows:
-        """Which rows the mode holds."""
+        """The rows that the mode holds."""
         return HeldRows(self.tangents, self.constants.friction, self.modes)
 
     def key(self, *parts: Any) -> str:
@@ -190,7 +190,7 @@ def friction_of(contacts: Sequence[Contact]) -> Array:
 
 
 class HeldRows:
-    """Which rows of all contacts a mode holds, and which forces come with them."""
+    """The rows of all contacts that a mode holds, and the forces that come with them."""
 
     def __init__(
         self, tangents: Sequence[Sequence[int]], friction: Array | Expression, modes: Modes

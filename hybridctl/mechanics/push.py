@@ -144,15 +144,15 @@ class Push(Change):
         return FieldJacobian(*self._chained(*super().field_jacobian(point), point.x, point.u))
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
-        """Likewise."""
+        """Derivatives by the state and by motors and sizes."""
         return self._of(super().guard_jacobian(point), point.x, point.u)
 
     def reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
-        """Likewise."""
+        """Derivatives by the state and by motors and sizes."""
         return self._of(inner, at.x, at.u)
 
     def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
-        """Likewise, with the distance."""
+        """The border by the state and by motors and sizes, with its distance."""
         mapped = super().border(inner, at)
         return mapped._replace(distance=self._of(inner.distance, at.x, at.u))
 

@@ -157,7 +157,7 @@ def surely(friction: Friction, slow: list[int]) -> Friction:
 
 
 def staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
-    """Which slow contacts kinetic friction could hold.
+    """The slow contacts that kinetic friction could hold.
 
     now: the solution in which they stick, with forces inside the cones of `surely` if there are.
     """

@@ -95,11 +95,11 @@ class _Flat:
         return np.broadcast_to(self.unit_normal, r.shape)
 
     def curvature(self, r: Array) -> Array:
-        """Zero."""
+        """The curvature, which is zero."""
         return np.zeros((len(r), 3, 3))
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """Zero."""
+        """The curvature, which is zero."""
         return np.zeros((len(r), 3, 3))
 
 
@@ -292,11 +292,11 @@ class Stairs(ByValue):
         return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
 
     def curvature(self, r: Array) -> Array:
-        """Zero."""
+        """The curvature, which is zero."""
         return np.zeros((len(r), 3, 3))
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """Zero."""
+        """The curvature, which is zero."""
         return np.zeros((len(r), 3, 3))
 
 

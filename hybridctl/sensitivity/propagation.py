@@ -56,7 +56,7 @@ class Propagation:
         return map(Propagation, self.state, self.noise, self.cost)
 
     def then(self, later: Propagation) -> Propagation:
-        """This one, and another one after it."""
+        """The propagation of this stretch of time and another one after it."""
         # x_1 = (I + P_1 C_2)^-1 (F_1 x_0 - P_1 F_2' lambda_2) between the two
         whole = np.eye(len(self.noise)) + self.noise @ later.cost
         reached = np.linalg.solve(whole, np.hstack([self.state, self.noise]))

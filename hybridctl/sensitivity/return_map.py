@@ -74,7 +74,7 @@ class PeriodicOrbit:
 
     @property
     def trajectory(self) -> HybridTrajectory:
-        """One period."""
+        """The motion of one period."""
         return self.linearization.trajectory
 
     @property

@@ -167,7 +167,7 @@ class _Search:
         return _Search(ConewiseMap(tuple(pieces)), scale, depth)
 
     def bounds(self) -> tuple[float, float, Ray | None, PiecewiseForm | None]:
-        """Both bounds of the growth, the ray that grows most, and a form."""
+        """The bounds of the growth, the ray that grows most, and a form."""
         ray = self._ray()
         low, seen = 0.0 if ray is None else ray.rate, self._followed[1]
         form, high = self._shrinking(max(low, seen))

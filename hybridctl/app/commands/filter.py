@@ -162,7 +162,7 @@ def recorded_settings(log: Log, model: str) -> dict[str, Any]:
 def filtered(
     case: FilterCase, record: Record, names: Sequence[str], console: Console
 ) -> tuple[tuple[Judgement, ...], dict[str, str]]:
-    """Every filter from the same first estimate, judged; and why others than the first failed."""
+    """Results of all filters from one first estimate, judged; why others than the first failed."""
     start, rest = first_estimate(case.model, case.settings, record)
     times = np.concatenate([series.times for series in rest.channels.values()])
     if not times.size:

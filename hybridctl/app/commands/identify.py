@@ -75,7 +75,7 @@ class ModelAt:
         return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))
 
     def __call__(self, values: Array) -> FilterModel:
-        """The model."""
+        """The model with these parameters."""
         return find_model(self.model).make(self.settings(values))
 
 

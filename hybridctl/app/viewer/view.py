@@ -100,7 +100,7 @@ class View:
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The address at which a browser finds the view."""
         return f"http://127.0.0.1:{self.server.get_port()}"
 
     def seek(self, t: float) -> None:
@@ -140,7 +140,7 @@ class View:
 
     @property
     def is_playing(self) -> bool:
-        """Whether it plays."""
+        """Whether the motion plays."""
         return self._playing.is_set()
 
     def close(self) -> None:

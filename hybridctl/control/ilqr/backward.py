@@ -106,7 +106,7 @@ class Expanded:
 
     @property
     def cost(self) -> float:
-        """J."""
+        """The cost J."""
         return _total(self.weights, self.running, self.final)
 
     def costates(self) -> list[Array]:

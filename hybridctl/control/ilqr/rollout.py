@@ -59,7 +59,7 @@ class Rollout:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """All events."""
+        """The events of all intervals."""
         return tuple(event for piece in self.pieces for event in piece.events)
 
     def trajectory(self) -> HybridTrajectory:

@@ -282,7 +282,7 @@ def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
 
 
 def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
-    """One after the other, of which the first has its last knot where the second begins."""
+    """The curve of two that follow each other, the first up to the knot where the second begins."""
 
     def parts(a: Array, b: Array) -> Array:
         return np.concatenate([a[:-1], b])

@@ -49,7 +49,7 @@ class Section:
 
     @property
     def shares(self) -> Array:
-        """Of the duration, by interval (n,)."""
+        """The shares (n,) that the intervals have of the duration."""
         return np.asarray(np.diff(self.fractions) / (1.0 - self.fractions[0]))
 
     def changed(self, states: Array, corrections: Array, duration: float) -> Section:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
+from scipy.linalg import expm
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
@@ -26,13 +27,11 @@ from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.sensitivity.propagation import LinearStep, radau
 from hybridctl.sensitivity.variation import coefficients
 
 _LATE = 0.05  # of the duration: how long an event is waited for past its planned time
 _PAST = 0.01  # of the duration: how far arcs go on past their events
 _SPLIT = 1e-3  # s: how far apart events may come that are one in a plan
-_FORMULA = radau(2)
 _KNOTS = 4  # of a gain in each interval of collocation
 _OFF = 0.1  # rad or m, and rad/s or m/s tenfold: what is worth the largest planned input
 
@@ -249,16 +248,16 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
     Coarser than `lqr.riccati`, which follows gains to 1e-8: tracking a plan does not need that.
     """
     times = np.unique(np.linspace(arc.breaks, arc.breaks + arc.lengths, _KNOTS + 1))
-    found = [coefficients(mode, t, *arc.state_and_input(t)) for t in times[:-1].tolist()]
-    state, b = np.array([c.state for c in found]), np.array([c.input for c in found])
-    to_input = np.linalg.solve(r, np.swapaxes(b, 1, 2))
-    parts = (state, b @ to_input, np.broadcast_to(q, state.shape))
-    a, reach, cost = (np.repeat(part[:, None], len(_FORMULA.points), axis=1) for part in parts)
+    n, nu = len(q), len(r)
     value, gains = q, []
-    back = LinearStep(a, np.diff(times), _FORMULA).propagation(reach, cost)
-    for step, k in zip(reversed([*back]), reversed(to_input), strict=True):
-        value = step.value(value)
-        gains.append(k @ value)
+    for start, end in zip(times[-2::-1], times[:0:-1], strict=True):
+        h = float(end - start)
+        c = coefficients(mode, float(start), *arc.state_and_input(float(start)))
+        both = expm(h * np.vstack([np.hstack([c.state, c.input]), np.zeros((nu, n + nu))]))
+        phi, gamma = both[:n, :n], both[:n, n:]
+        gain = np.linalg.solve(h * r + gamma.T @ value @ gamma, gamma.T @ value @ phi)
+        value = h * q + phi.T @ value @ (phi - gamma @ gain)
+        gains.append(gain)
     return GainCurve(times[:-1], np.array(gains[::-1]))
 
 

@@ -97,7 +97,7 @@ class _Told(ca.Callback):
         return ca.Sparsity.dense(self._sizes.get(ca.nlpsol_out(i).removeprefix("lam_"), 0), 1)
 
     def eval(self, arg: Sequence[ca.DM]) -> list[ca.DM]:
-        """Tell, and go on."""
+        """The callback tells of an iteration, and lets the search go on."""
         at = {ca.nlpsol_out(i): value for i, value in enumerate(arg)}
         g, (low, high) = np.array(at["g"]).ravel(), self._bounds
         missed = float(np.maximum(low - g, g - high).max(initial=0.0))

@@ -125,11 +125,11 @@ class TransitionWeight:
     begun: ArrayLike | None = None
 
     def start(self, nx: int) -> Array:
-        """D (nx, k)."""
+        """The deviations D (nx, k) at the start that count."""
         return np.eye(nx) if self.begun is None else array("begun", self.begun, (nx, None))
 
     def seeing(self, nx: int) -> Array:
-        """C (m, nx)."""
+        """The matrix C (m, nx) of what counts of the deviation at the end."""
         return np.eye(nx) if self.seen is None else array("seen", self.seen, (None, nx))
 
 

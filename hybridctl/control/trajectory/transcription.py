@@ -105,14 +105,14 @@ class Transcription:
 
     @property
     def column(self) -> Expression:
-        """All variables (n, 1)."""
+        """The variables of all phases (n, 1)."""
         columns = [column for phase in self.variables for column in phase.all]
         columns += [ca.vec(part) for phase in self.deviations for part in phase]
         return ca.vertcat(*columns, self.margin)
 
     @property
     def constraints(self) -> Expression:
-        """All values (m, 1)."""
+        """The values of all constraints (m, 1)."""
         return ca.vertcat(*(ca.vec(block.values) for block in self.blocks))
 
     def hessian(self) -> Any:

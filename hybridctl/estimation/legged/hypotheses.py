@@ -105,7 +105,7 @@ class ContactHypotheses:
 
     @cached_property
     def standing(self) -> NDArray[np.bool_]:
-        """Which feet stand (m, k) by each hypothesis."""
+        """The feet (m, k) that stand by each hypothesis."""
         parts = [p for p in product((True, False), repeat=len(self.base.feet)) if any(p)]
         return np.array(parts)
 

@@ -232,7 +232,7 @@ class Strapdown(ModeModel):
         return result
 
     def guards_at(self, point: Point) -> Array:
-        """No values."""
+        """The values of no guards, (0,)."""
         return np.zeros(0)
 
     def guard_jacobian_at(self, point: Point) -> GuardJacobian:

@@ -42,7 +42,7 @@ class Region(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Both fields at a point of a guard.
+    """The fields of both sides at a point of a guard.
 
     before, behind (n,): of the mode, and of the next one pulled back. speeds: a_1 and a_2, the
     rates of the guard under them.
@@ -54,7 +54,7 @@ class Sides:
 
     @property
     def region(self) -> Region:
-        """Which region the point is in; on its border it is crossed."""
+        """The region that the point is in; on its border it is crossed."""
         first, second = self.speeds
         if first < 0.0 < second:
             return Region.SLIDING
@@ -137,7 +137,7 @@ class OnGuard:
         return differences(lambda y: self.across(t, y, u)[1], x), by_input
 
     def sides(self, t: float, x: Array, u: Array) -> Sides:
-        """Both fields, and a_1 and a_2."""
+        """The fields of both sides, and a_1 and a_2."""
         strip, (constant, w) = self.strip, self.across(t, x, u)
         before, behind = strip.source.field(t, x, u), strip.pulled(t, x, u)[: strip.n]
         return Sides(before, behind, (constant + float(w @ before), constant + float(w @ behind)))
@@ -212,7 +212,7 @@ class Beside:
         return [i for i in range(len(self.guard.guards.names)) if i != self.guard.index]
 
     def guards(self, scales: Array | None = None) -> GuardSet:
-        """All of them; scales: see `GuardSet`."""
+        """The values of all guards; scales: see `GuardSet`."""
         names = [f"{self.guard.name}: {name}" for name in self.names]
         names += [self.guard.guards.names[i] for i in self.others]
         return GuardSet(tuple(names), self.values, self.jacobian, scales)

@@ -153,7 +153,7 @@ class _InStrip:
         return ("back", "through", "held") if self.strip.holds else ("back", "through")
 
     def guards(self) -> GuardSet:
-        """All of them."""
+        """The guards of this motion."""
         beside = Beside(self.strip.guard, self._own, self._values, self._derivatives)
         fine, scales = _ARMED * self.strip.epsilon, self.strip.guard.guards.sizes
         own = [1.0 if name in ("held", "released") else fine for name in self._own]
@@ -180,7 +180,7 @@ class _InStrip:
         return GuardJacobian(time[:count], state[:count], by_u)
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """Where one of them leads."""
+        """The edge behind one of the guards."""
         if len(fired) != 1:
             return None
         strip, (name,) = self.strip, fired

@@ -92,7 +92,7 @@ class Strip:
         return bool(self.push.any())
 
     def depth(self, t: float, y: Array, u: Array) -> float:
-        """-g."""
+        """The depth -g."""
         return -self.guard.value(t, y[: self.n], u)
 
     def entered(self, t: float, y: Array, u: Array) -> Array:
@@ -182,7 +182,7 @@ class Strip:
         return self.holds and self.pushing(t, self.entry(x), u) < 0.0
 
     def entry(self, x: Array) -> Array:
-        """(x, 0)."""
+        """The entry (x, 0)."""
         return np.concatenate([x, np.zeros(self.size - self.n)])
 
     def _image(self, local: Local, y: Array) -> Array:

@@ -65,7 +65,7 @@ class ConeProgramme:
         return ConeSolution(np.array(found.x), np.array(found.z), solved, infeasible)
 
     def update(self, gradient: Array, offset: Array) -> None:
-        """Change q and c."""
+        """The update changes q and c."""
         self._solver.update(q=gradient, b=offset)
 
 

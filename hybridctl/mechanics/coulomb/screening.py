@@ -197,7 +197,7 @@ class StateSets:
         return matrix, np.where(held, -problem.free, 0.0)
 
     def obeys(self) -> tuple[Mask, Array, Array]:
-        """Which sets obey the law roughly at the present directions (n,), forces, rates (n, r)."""
+        """Flags (n,) of sets that obey the law at present directions, forces, rates (n, r)."""
         problem, k = self.problem, len(self.problem.static)
         if not len(self.sets):
             none = np.zeros((0, len(problem.free)))
