@@ -13,6 +13,9 @@ it would be 1 for any other z. [RS] proposes these linearizations (LTTHS 3.2, PT
 The same simulations give difference quotients of the final state: central ones where all events are
 isolated, else one-sided ones of second order, as the derivative has a kink. Beside them stands the
 map with the Jacobians of the resets in place of the saltation matrices.
+
+How large deviations may be, and what the first order then makes of them, is drawn for the first
+case: a run from half of the radius at which it is off by a tenth, [RS] Fig. 3.5.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from hybridctl.app.plots import (
     Line,
     Panel,
     power_law,
+    prediction,
     series,
 )
 from hybridctl.app.report import RunFolder, progress, table
@@ -50,6 +54,7 @@ from hybridctl.sensitivity.variation import InputChange, Variation
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
+SHOWN = 0.5  # of the radius: the deviation that is drawn
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class ValidationResult:
     remainders (directions, sizes): the largest over all samples. derivative_errors, reset_errors
     (steps,): the largest errors of either map against differences, relative to the differences.
     radii: how large the deviations of the state may be, in the directions of the differences.
+    perturbed: the run from half of the first of them, without a change of the input.
     """
 
     case: ValidationCase
@@ -98,6 +104,7 @@ class ValidationResult:
     derivative_errors: Array
     reset_errors: Array
     radii: tuple[Radius, ...]
+    perturbed: HybridTrajectory
 
     def slopes(self, sizes: tuple[float, ...]) -> Array:
         """Fitted slopes (directions,) of log remainder over log epsilon."""
@@ -138,7 +145,7 @@ def run(validated: str, config: Config, folder: RunFolder, console: Console) -> 
             summary,
             printed(validated, summary),
             checks(summary),
-            draw=lambda to: draw(to / "figures/validation.png", validated, config, results),
+            draw=lambda to: draw_all(to / "figures", validated, config, results),
         )
 
     return of_cases(config, folder, console)
@@ -161,8 +168,8 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
 def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -> ValidationResult:
     """Perturb one nominal trajectory in all directions."""
     rng = np.random.default_rng(config.seed)
-    remainders, correct, reset, radii = [], [], [], []
-    reset_only = case.reset_only()
+    remainders, correct, reset, radii = [], [], [], list[Radius]()
+    perturbed, reset_only = case.nominal, case.reset_only()
     for k in range(config.directions):
         direction = draw_direction(rng, case, config.input_size)
         runs = _DirectionRuns(config, case, direction)
@@ -174,6 +181,9 @@ def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -
             correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
             reset.append([_relative(false, d) for d in differences])
             radii.append(case.map.radius(direction.state, policy=case.policy))
+            if k == 0:
+                alone = _DirectionRuns(config, case, Direction(direction.state, None))
+                perturbed = alone[SHOWN * radii[0].size]
         tick((k + 1) / config.directions)
     return ValidationResult(
         case,
@@ -181,6 +191,7 @@ def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -
         np.array(correct).max(axis=0),
         np.array(reset).max(axis=0),
         tuple(radii),
+        perturbed,
     )
 
 
@@ -373,6 +384,16 @@ def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
 
 
 MARKS = ((TRACKING, "o"), (REFERENCE, "s"), (GREEN, "^"), (ORANGE, "d"))
+
+
+def draw_all(
+    folder: Path, experiment: str, config: Config, results: Mapping[str, ValidationResult]
+) -> None:
+    """Remainders and errors, and what the first order makes of a large deviation."""
+    draw(folder / "validation.png", experiment, config, results)
+    name, result = next(iter(results.items()))
+    title = f"{experiment}, {name}: first order at half of the radius at which it is off by a tenth"
+    prediction(result.case.map, result.perturbed, folder / "prediction.png", title=title)
 
 
 def draw(

@@ -106,7 +106,8 @@ def test_the_folder_is_complete(result):
     checks = json.loads((folder / "checks.json").read_text())["checks"]
     assert all(check["holds"] for check in checks)
     assert json.loads((folder / "config.json").read_text())["seed"] == 1
-    assert (folder / "figures/validation.png").stat().st_size > 20000
+    for name in ("validation", "prediction"):
+        assert (folder / f"figures/{name}.png").stat().st_size > 20000
 
 
 def test_the_command_line(tmp_path):
@@ -116,6 +117,10 @@ def test_the_command_line(tmp_path):
     done = runner.invoke(cli, call)
     assert done.exit_code == 0, done.output
     assert "slope farthest from 2" in done.output
+    page = (out / "index.html").read_text()
+    assert "10 % off at" in page
+    assert "order changes at" in page
+    assert "first order at half of the radius" in page
     assert json.loads((out / "config.json").read_text())["seed"] == 3
     shown = runner.invoke(cli, ["validate", "biped", "--settings", "--set", "samples=2"])
     assert json.loads(shown.output)["samples"] == 2

@@ -84,10 +84,10 @@ def prediction(
         moved.append((times, np.array(states)))
     curves.append((SKY, "--", "predicted", moved))
     panels = []
-    for name in shown:
+    for number, name in enumerate(shown):
         k = labels.index(name)
         panels.append(Panel(name, [
-            Line(times, states[:, k], label if part == 0 else None, color, style)
+            Line(times, states[:, k], label if number == part == 0 else None, color, style)
             for color, style, label, parts in curves
             for part, (times, states) in enumerate(parts)
         ]))  # fmt: skip
