@@ -45,8 +45,8 @@ METHODS: dict[str, Method] = {
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
-_STIFF = 2.0  # times the fastest decay: longer explicit steps near the bounds of their stability
-_RELAXED = 5.0  # times a step: a decay as slow as this does not limit it
+_STIFF = 4.0  # times the fastest decay: longer explicit steps near the bounds of their stability
+_RELAXED = 1.0  # times an implicit step: with a decay as slow as this explicit ones are longer
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
 
@@ -219,7 +219,9 @@ class Flow:
 
     def _paced(self, t: float, x: Array) -> Pace:
         mode = self._motion.mode
-        return mode.pace(t, x, self._motion.law(t, x)) if mode.paced else FREE_PACE
+        if not mode.paced:
+            return FREE_PACE
+        return mode.pace_at(self._motion.known(t, x) or mode.calc(t, x, self._motion.law(t, x)))
 
 
 class ExplicitStepper:

@@ -23,11 +23,18 @@ from scipy.optimize import approx_fprime
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, StepSizeError
-from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
-from hybridctl.hybrid.model import ModeModel
-from hybridctl.hybrid.series import FRACTIONS
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
+from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step, failure
 from hybridctl.spaces import VectorSpace
+
+_NEWTON = 1e-2
+"""Of the tolerance of a step: what Newton's iteration may leave of it (Hairer and Wanner: Solving
+Ordinary Differential Equations II, IV.8: from 1e-2 to 1e-1 for the least work)."""
+_FURTHER = 0.2
+"""Of the tolerance: what the polynomial of a step may miss where it is taken further."""
+_FAR = 3.0
+"""Times the next step: where steps may be no longer than this, the last one may be one more."""
 
 
 class ImplicitStepper:
@@ -53,7 +60,7 @@ class ImplicitStepper:
             t_bound=t_end,
             rtol=rtol,
             atol=atol,
-            jac=_jacobian(motion.mode, motion.law),
+            jac=_jacobian(motion),
         )
         first = None if first_step is None else min(first_step, abs(t_end - t))
         self._solver = self._make(t, x, first_step=first)
@@ -67,6 +74,9 @@ class ImplicitStepper:
     def advance(self, longest: float) -> Step:
         """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
         solver = self._solver
+        paced = self._cubic and self._motion.mode.paced
+        if paced and longest < _FAR * solver.h_abs and (step := self._further(longest)):
+            return step
         solver.max_step = longest
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
@@ -80,6 +90,35 @@ class ImplicitStepper:
         start, end = float(solver.t_old), float(solver.t)
         states = solver.dense_output()(start + (end - start) * FRACTIONS).T
         states[-1] = solver.y
+        return self._sampled(start, end, states)
+
+    def _further(self, length: float) -> Step | None:
+        """The polynomial of the last step for `length` further, if it is the solution there, too.
+
+        What it misses of the field, an implicit step of Euler's method from there divides by what
+        is stiff. Towards a pole of the Jacobian, as where sliding comes to a stop, Newton's steps
+        take a part of what is left, however smooth the solution is.
+        """
+        solver = self._solver
+        start, end = float(solver.t), float(solver.t + solver.direction * length)
+        if solver.sol is None or solver.direction * (end - solver.t_bound) > 0.0:
+            return None
+        states = solver.sol(start + (end - start) * FRACTIONS).T
+        states[0], x = solver.y, states[-1]
+        rate = self._rate(end, x)
+        missed = rate - 2.0 / (end - start) * (TO_SLOPES[-1] @ states)
+        if not np.isfinite(missed).all():
+            return None
+        slopes = solver.jac(end, x, rate)
+        error = np.linalg.solve(solver.I / (end - start) - slopes, missed)
+        allowed = solver.atol + solver.rtol * np.abs(x)
+        if not np.linalg.norm(error / allowed) <= _FURTHER * np.sqrt(x.size):
+            return None
+        solver.t_old, solver.t, solver.y, solver.f = start, end, x, rate
+        solver.J, solver.current_jac, solver.LU_real, solver.LU_complex = slopes, True, None, None
+        return self._sampled(start, end, states)
+
+    def _sampled(self, start: float, end: float, states: Array) -> Step:
         motion, after = self._motion, self._motion.guards_at(end, states[-1])
         step = motion.sampled(start, end, states, self._guards, after, self._cubic)
         self._guards = None if step.guards is None else step.guards[-1]
@@ -110,10 +149,13 @@ class ImplicitStepper:
 
 
 def _begun(method: Callable[..., OdeSolver], *at: Any, **settings: Any) -> OdeSolver:
-    """The solver, which divides by its small matrices without scipy's checks of them."""
+    """The solver, which divides by its small matrices without scipy's checks of them.
+
+    Newton's iteration of Radau ends where it adds `_NEWTON` to the error of a step.
+    """
     solver = method(*at, **settings)
     if isinstance(solver, Radau):
-        solver.lu, solver.solve_lu = _factored, _divided
+        solver.lu, solver.solve_lu, solver.newton_tol = _factored, _divided, _NEWTON
     return solver
 
 
@@ -127,14 +169,14 @@ def _divided(factored: tuple[Any, Any], right: Any) -> Any:
     return divide(*factored, right)[0]
 
 
-def _jacobian(mode: ModeModel, law: InputLaw) -> Callable[[float, Array], Array] | None:
+def _jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None:
     """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
-    space = mode.space
+    mode, law, space = motion.mode, motion.law, motion.mode.space
     if not mode.differentiable:
         return None
 
     def of_velocities(t: float, x: Array) -> Array:
-        d = mode.jacobian(t, x, law(t, x))
+        d = mode.field_jacobian_at(motion.known(t, x) or mode.calc(t, x, law(t, x)))
         return d.state if isinstance(law, HeldInput) else d.state + d.input @ gains(t, x)
 
     def gains(t: float, x: Array) -> Array:

@@ -162,11 +162,15 @@ class DrivenMode:
 
     def guards_at(self, t: float, coordinates: Array) -> Array | None:
         """The guards (n,) where the rate was asked for last, if it was here."""
+        point = self.known(t, self.mode.space.normalize(coordinates)) if self.watched else None
+        return None if point is None else point.guards
+
+    def known(self, t: float, x: Array) -> Point | None:
+        """The point at (t, x), if the rate was asked for there last."""
         point = self.point
-        if not (self.keeps and self.watched) or point is None or point.t != t:
+        if not self.keeps or point is None or point.t != t:
             return None
-        same = np.array_equal(point.x, self.mode.space.normalize(coordinates))
-        return point.guards if same else None
+        return point if np.array_equal(point.x, x) else None
 
     def sampled(
         self,
@@ -316,6 +320,7 @@ class ExplicitFormula:
             before = self._guards_of(self._here)
         step = self._motion.sampled(self.time, self._end, states, before, after)
         self.time, self.state, self._here = self._end, self._reached, self._there
+        self._motion.point = self._there
         self._guards = None if step.guards is None else step.guards[-1]
         self._rates[0] = self._rates[tableau.stages]
         return step

@@ -76,3 +76,45 @@ def test_feedback_that_is_stiff_is_in_the_matrix_of_implicit_steps(known):
     options = {"method": "Radau", "rtol": 1e-6, "atol": 1e-6, "max_steps": 200}
     run = hc.simulate(system, "m", [1.0], (0.0, 1.0), policy, **options)
     assert run.final_state[0] == pytest.approx(np.cos(1.0), abs=1e-5)
+
+
+def test_a_slide_that_stops_takes_a_step_for_each_decade_of_its_speed():
+    """Friction turns v across 30 times as fast as it stops it, and a push keeps v2 = r v1.
+
+    v1' = -a v1 / |v|, v2' = -30 a v2 / |v| + c has straight solutions, with c = 29 a r / |(1, r)|:
+    |v| falls linearly. Newton's iteration with the Jacobian before a step, of 1 / |v|, converges
+    over less than half of the way to the stop, in more than three steps a decade.
+    """
+    a, r, fast, stopped = 5.0, 0.3, 30.0, 1e-8
+    length = np.hypot(1.0, r)
+    push = np.array([0.0, (fast - 1.0) * a * r / length])
+    friction = -a * np.diag([1.0, fast])
+
+    def jacobian(t, v, u):
+        s, speed = v / np.linalg.norm(v), np.linalg.norm(v)
+        return FieldJacobian(friction @ (np.eye(2) - np.outer(s, s)) / speed, np.zeros((2, 0)))
+
+    def pace(t, v, u):
+        speed = np.linalg.norm(v)
+        return Pace(0.9 * max(speed, stopped) / a, speed / (fast * a))
+
+    slides = hc.Mode(
+        "slides",
+        hc.VectorSpace(2),
+        lambda t, v, u: friction @ v / np.linalg.norm(v) + push,
+        jacobian=jacobian,
+        pace=pace,
+    )
+    stands = hc.Mode("stands", hc.VectorSpace(2), lambda t, v, u: np.zeros(2))
+    stops = hc.Transition(
+        "slides",
+        hc.Guard("stops", lambda t, v, u: np.linalg.norm(v) - stopped),
+        hc.Reset(lambda t, v, u: np.zeros(2)),
+        "stands",
+    )
+    run = hc.simulate(hc.HybridSystem([slides, stands], [stops]), "slides", [1.0, r], (0.0, 1.0))
+    (event,) = run.events
+    # from 1.04 m/s: the speed falls at a, and errors of a step are some 1e-9
+    assert event.time == pytest.approx((length - stopped) / a, abs=1e-8)
+    speeds = np.linalg.norm([run.arcs[0](t) for t in run.arcs[0].breaks], axis=1)
+    assert (speeds < 1e-2).sum() <= 2 + 6
