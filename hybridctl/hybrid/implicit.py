@@ -28,9 +28,9 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step, failure
 from hybridctl.spaces import VectorSpace
 
-_NEWTON = 1e-2
-"""Of the tolerance of a step: what Newton's iteration may leave of it (Hairer and Wanner: Solving
-Ordinary Differential Equations II, IV.8: from 1e-2 to 1e-1 for the least work)."""
+_NEWTON = 1e-3
+"""Of the tolerance of a step: what Newton's iteration may leave of it. With 1e-2 slides that begin,
+at 1e-8 m/s, no longer know their direction as well as the step says."""
 _FURTHER = 0.2
 """Of the tolerance: what the polynomial of a step may miss where it is taken further."""
 _FAR = 3.0
