@@ -42,7 +42,6 @@ from hybridctl.hybrid.series import (
 )
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tolerances import (
-    BOTTOM,
     BRIEF,
     CREEP,
     HOP,
@@ -55,7 +54,7 @@ from hybridctl.hybrid.tolerances import (
 
 ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
-_DOUBLED = 1e-8  # of an interval: after a change this small Newton's next one is rounding
+_DOUBLED = 1e-8  # of an interval: the square of a change this small is rounding
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
 
 Value = Callable[[float], float]
@@ -364,7 +363,7 @@ FINE_SLOPES = FINE_VALUES @ TO_SLOPES
 
 def _lowest(value: Value, left: float, right: float) -> float:
     """Where `value` is least between left and right, given that it has one minimum there."""
-    options = {"xatol": BOTTOM * (right - left)}
+    options = {"xatol": _DOUBLED * (right - left)}
     return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
 
 

@@ -29,8 +29,6 @@ SPACINGS = 8.0
 """nor better than these spacings of numbers at t."""
 SHORT = 64.0
 """Spacings of numbers at t: an interval in which eight samples are too close to each other."""
-BOTTOM = 1e-8
-"""Of an interval: how well the bottom of a dip is looked for."""
 
 # Guards.
 

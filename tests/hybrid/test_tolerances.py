@@ -1,0 +1,129 @@
+"""Tolerances of guards and of states that are put back, each at its border."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.polynomial.chebyshev import chebval
+
+import hybridctl as hc
+from hybridctl.errors import IntegrationError
+from hybridctl.hybrid.model import Held
+from hybridctl.hybrid.series import FRACTIONS
+from hybridctl.hybrid.step import put_back
+from hybridctl.hybrid.tolerances import CREEP, FARTHEST, HOP, OFF, OUTSIDE, SHORT, TAIL
+
+TOLERANCE = 1e-8  # of guards of scale 1
+
+
+def fired(g, **settings):
+    """When the guard g(s) of a mode fires, s after it is entered; None if it does not in 1 s."""
+    clock = lambda t, x, u: np.ones(1)  # noqa: E731
+    modes = [hc.Mode(key, hc.VectorSpace(1), clock) for key in ("waits", "inside", "left")]
+    edges = [
+        hc.Transition(
+            "waits",
+            hc.Guard("enters", lambda t, x, u: 0.5 - x[0]),
+            hc.Reset(lambda t, x, u: np.zeros(1)),
+            "inside",
+        ),
+        hc.Transition(
+            "inside",
+            hc.Guard("leaves", lambda t, x, u: g(x[0])),
+            hc.Reset(lambda t, x, u: x),
+            "left",
+        ),
+    ]
+    run = hc.simulate(hc.HybridSystem(modes, edges), "waits", [0.0], (0.0, 1.5), **settings)
+    events = run.events[1:]
+    return events[0].time - 0.5 if events else None
+
+
+@pytest.mark.parametrize(("outside", "at"), [(0.99 * OUTSIDE, None), (1.01 * OUTSIDE, 0.0)])
+def test_an_arc_begins_as_far_outside_as_ten_times_what_a_guard_tolerates(outside, at):
+    """Bounces that stay below the tolerance leave some of it; nothing leaves ten times as much."""
+    time = fired(lambda s: -outside * TOLERANCE)
+    assert time == (at if at is None else pytest.approx(at, abs=1e-12))
+
+
+@pytest.mark.parametrize(("creep", "fires"), [(0.9 * CREEP, False), (1.1 * CREEP, True)])
+def test_a_violation_may_grow_by_what_rounding_makes_of_it(creep, fires):
+    """From 5 tolerances outside, which is 5e-8: rounding of a guard of order 1 is 1e-16."""
+    assert (fired(lambda s: -5.0 * TOLERANCE * (1.0 + creep * s)) is not None) == fires
+
+
+@pytest.mark.parametrize(("hop", "at"), [(0.5 * HOP, 0.0), (2.0 * HOP, 6e-4)])
+def test_a_rise_between_samples_counts_from_a_thousandth_of_the_tolerance(hop, at):
+    """g rises by hop and is back at 6e-4 s, before the second sample of the last look of three.
+
+    That is a step of 1/64 s, whose samples are 8e-4 s apart at its start.
+
+    A guard that has not risen has left its mode at the start; one that has, where it falls below
+    where it began.
+    """
+    time = fired(lambda s: TOLERANCE * (-5.0 + hop * s * (6e-4 - s) / 3e-4**2), first_step=1.0)
+    assert time == pytest.approx(at, abs=1e-5)
+
+
+@pytest.mark.parametrize(("depth", "fires"), [(1e-12, True), (-1e-12, False)])
+def test_the_bottom_of_a_dip_is_found_to_rounding_of_the_guard(depth, fires):
+    """A dip of 1e-12 in a guard of order one is 1e-6 s wide; its rounding is 1e-16."""
+    time = fired(lambda s: np.exp(2.0 * (s - 0.3)) - 1.0 - 2.0 * (s - 0.3) - 2.0 * depth)
+    assert (time is not None) == fires
+    if fires:
+        assert time == pytest.approx(0.3 - 1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("tail", "halved"), [(0.9 * TAIL, False), (1.1 * TAIL, True)])
+def test_samples_resolve_a_guard_to_a_ten_thousandth_of_it(tail, halved):
+    """g = 1 - T1 + tail T7 on a step of 1 s, whose eight samples know these numbers exactly."""
+    asked = set()
+
+    def guard(s):
+        asked.add(round(float(s), 12))
+        return chebval(2.0 * s - 1.0, [1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, tail])
+
+    assert fired(guard, first_step=1.0) is None
+    assert (len(asked) > len(FRACTIONS)) == halved
+
+
+def test_eight_samples_of_a_short_interval_are_at_different_times():
+    """Where they are not, guards have no slopes: at 1e9 s numbers are 1.2e-7 s apart."""
+    t = 1e9
+    times = t + SHORT * math.ulp(t) * FRACTIONS
+    assert (np.diff(times) >= 2.0 * math.ulp(t)).all()
+    jump = lambda s: 1.0 if s < 3e-5 else -1.0  # noqa: E731
+    mode = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: np.ones(1))
+    ended = hc.Mode("n", hc.VectorSpace(1), lambda t, x, u: np.ones(1))
+    edge = hc.Transition(
+        "m", hc.Guard("jumps", lambda t, x, u: jump(x[0])), hc.Reset(lambda t, x, u: x), "n"
+    )
+    run = hc.simulate(hc.HybridSystem([mode, ended], [edge]), "m", [0.0], (t, t + 1e-4))
+    assert run.events[0].time - t == pytest.approx(3e-5, abs=8.0 * math.ulp(t))
+
+
+def held(project):
+    """A mode that holds x at zero to 1e-3."""
+    residual = Held(("x",), lambda x: x[:1], np.array([1e-3]), ("m",))
+    field = lambda t, x, u: np.zeros(1)  # noqa: E731
+    return hc.Mode("m", hc.VectorSpace(1), field, project=project, held=residual)
+
+
+@pytest.mark.parametrize(("off", "moved"), [(0.9 * OFF, False), (1.1 * OFF, True)])
+def test_states_are_put_back_from_a_hundred_thousandth_of_what_is_tolerated(off, moved):
+    """Contacts tolerate 1e-5 m, and Newton's method leaves 1e-11 m: ten times less than this."""
+    back = put_back(held(np.zeros_like), 0.0, np.array([off * 1e-3]), 1e-9, 1e-9)
+    assert (back is not None) == moved
+
+
+@pytest.mark.parametrize(("times", "far"), [(0.9, False), (1.1, True)])
+def test_a_state_is_put_back_no_farther_than_its_step_can_be_off(times, far):
+    """Off by 1e-3 with tolerances of 1e-9: it moves by no more than 1e4 times their sum."""
+    x = np.array([1e-3])
+    moved = times * FARTHEST * (1e-9 + 1e-9 * 1e-3 + 1e-3)
+    mode = held(lambda x: x + moved)
+    if far:
+        with pytest.raises(IntegrationError, match="leaves what its mode holds"):
+            put_back(mode, 0.0, x, 1e-9, 1e-9)
+    else:
+        assert put_back(mode, 0.0, x, 1e-9, 1e-9) == pytest.approx(x + moved)
