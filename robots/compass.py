@@ -27,7 +27,6 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.symmetry import Symmetry
@@ -87,11 +86,6 @@ def system(parameters: Parameters | None = None) -> HybridSystem:
 def exchange() -> Symmetry:
     """The symmetry that exchanges the legs."""
     return Symmetry(np.kron(np.eye(2), np.eye(2)[::-1]), mode=_other_leg)
-
-
-def after_touchdown(stance: float, rate: float, swing_rate: float, slope: float) -> Array:
-    """The state (4,) with both feet on the slope, the left leg in front at the angle `stance`."""
-    return np.array([stance, -stance - 2.0 * slope, rate, swing_rate])
 
 
 def _other_leg(key: ModeKey) -> ModeKey:

@@ -387,8 +387,8 @@ class ContactDynamics:
 
     # Derivatives
 
-    def acceleration_derivatives(
-        self, q: Array, v: Array, u: Array, modes: Modes
+    def derivatives_at(
+        self, q: Array, v: Array, u: Array, point: ContactAcceleration
     ) -> AccelerationDerivatives:
         """Derivatives of `acceleration`, from the differentiated equations and constraints.
 
@@ -396,12 +396,6 @@ class ContactDynamics:
         across its direction vanish as it stops or begins to slide. Where it all but stands still
         its direction is that of its acceleration.
         """
-        return self.derivatives_at(q, v, u, self.acceleration(q, v, u, modes))
-
-    def derivatives_at(
-        self, q: Array, v: Array, u: Array, point: ContactAcceleration
-    ) -> AccelerationDerivatives:
-        """The derivatives at a point that is known."""
         c, nv, now = len(self.contacts), len(v), point.solution
         columns, size = 2 * nv + len(u), len(self.all.owner)
         if now is None:

@@ -229,6 +229,23 @@ class Linearization:
         """
         return radius_of(self, direction, policy, event_window, error)
 
+    def again(
+        self,
+        trajectory: HybridTrajectory,
+        policy: Policy | InputLaw | None = None,
+        merge: float | None = None,
+    ) -> Linearization:
+        """The linearization of a trajectory of the same system, with the same settings."""
+        return linearize(
+            self.system,
+            trajectory,
+            policy=policy,
+            merge=merge,
+            simultaneous=self.simultaneous,
+            rtol=self.rtol,
+            atol=self.atol,
+        )
+
     def follow(self, dx0: ArrayLike, input_change: InputChange | None = None) -> RunPassage:
         """What becomes of deviations dx0 (ndx,) or (m, ndx), and when they have the events."""
         z = array("dx0", dx0)

@@ -173,22 +173,12 @@ class _Beyond:
 
     def merged(self, order: OrderChange) -> Linearization | None:
         """The map with events that meet as one jump; None where they cannot be."""
-        from hybridctl.sensitivity.linearize import linearize
-
         run, (first, last) = self.lin.trajectory, order.events or (-1, -1)
         if first < 0 or last == len(run.events):
             return None
         window = run.events[last].time - run.events[first].time
         try:
-            found = linearize(
-                self.lin.system,
-                run,
-                policy=self.policy,
-                merge=window * (1.0 + 1e-9),
-                simultaneous=self.lin.simultaneous,
-                rtol=self.lin.rtol,
-                atol=self.lin.atol,
-            )
+            found = self.lin.again(run, self.policy, window * (1.0 + 1e-9))
         except HybridctlError:
             return None
         together = any(g.first <= first and last <= g.last for g in found.nearby)
@@ -217,21 +207,11 @@ class _Beyond:
 
     def _change(self, size: float) -> Array | None:
         """(Dx(size) - Dx(0)) d; None where the motion from there has other events."""
-        from hybridctl.sensitivity.linearize import linearize
-
-        lin, policy, rtol, atol = self.lin, self.policy, self.lin.rtol, self.lin.atol
         try:
             moved = self._moved(size)
-            if not _same_events(lin, moved):
+            if not _same_events(self.lin, moved):
                 return None
-            there = linearize(
-                lin.system,
-                moved,
-                policy=policy,
-                simultaneous=lin.simultaneous,
-                rtol=rtol,
-                atol=atol,
-            )
+            there = self.lin.again(moved, self.policy)
             return there.derivative(self.direction) - self._slope(size)
         except HybridctlError:
             return None

@@ -24,7 +24,7 @@ def test_acceleration_and_forces(make, modes):
     dynamics = make()
     robot = dynamics.robot
     q, v, u = random_state(dynamics, seed=3)
-    d = dynamics.acceleration_derivatives(q, v, u, modes)
+    d = dynamics.derivatives_at(q, v, u, dynamics.acceleration(q, v, u, modes))
 
     def result(q, v, u):
         r = dynamics.acceleration(q, v, u, modes)
@@ -65,7 +65,7 @@ def test_contacts_that_begin_to_slide(modes, friction, u):
     key = tuple(modes.get(contact.name, "open") for contact in system.contacts)
     q, v = robot.integrate(robot.neutral(), np.array([0.0, 0.0, 0.0, 0.1, 0.5, 0.3])), np.zeros(6)
     u = np.array(u)
-    d = dynamics.acceleration_derivatives(q, v, u, key)
+    d = dynamics.derivatives_at(q, v, u, dynamics.acceleration(q, v, u, key))
     assert d.point.solution.steered
     assert (np.linalg.norm(d.slip_z[0, :, 6:12], axis=1) > 0.0).all()
 

@@ -146,7 +146,10 @@ def test_sticking_forces_have_the_least_norm_with_friction_weighted_by_the_norma
 
 def assert_exact(dynamics, q, v, u, modes):
     """All derivatives of acceleration and forces against differences, in all directions."""
-    robot, d = dynamics.robot, dynamics.acceleration_derivatives(q, v, u, modes)
+    robot, d = (
+        dynamics.robot,
+        dynamics.derivatives_at(q, v, u, dynamics.acceleration(q, v, u, modes)),
+    )
 
     def result(q, v, u):
         now = dynamics.acceleration(q, v, u, modes)
@@ -212,7 +215,7 @@ def test_points_without_any_load_have_no_derivative():
     q, v, u = standing(dynamics, 0.05), np.zeros(6), np.zeros(0)
     assert not dynamics.acceleration(q, v, u, STICK).forces.any()
     with pytest.raises(SimulationError, match="carry no load by which it is shared"):
-        dynamics.acceleration_derivatives(q, v, u, STICK)
+        dynamics.derivatives_at(q, v, u, dynamics.acceleration(q, v, u, STICK))
 
 
 # By parameters: four points of a body on a table that is not flat for them

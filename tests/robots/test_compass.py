@@ -23,7 +23,7 @@ GUESSES = {
 def gait(name: str, **options):
     p, stance, rate, swing_rate, horizon = GUESSES[name]
     horizon *= options.get("crossings", 1)
-    x0 = compass.after_touchdown(stance, rate, swing_rate, p.slope)
+    x0 = np.array([stance, -stance - 2.0 * p.slope, rate, swing_rate])
     options = {"symmetry": compass.exchange()} | TIGHT | options
     return hc.sensitivity.periodic_orbit(
         compass.system(p), compass.START, x0, "touches", horizon=horizon, **options

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
-from scipy.linalg import expm
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
@@ -27,6 +26,7 @@ from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.sensitivity.propagation import LinearStep, radau
 from hybridctl.sensitivity.variation import coefficients
 
 _LATE = 0.05  # of the duration: how long an event is waited for past its planned time
@@ -188,11 +188,11 @@ class MotionPlan:
         return Closing(run, off, problem)
 
     def open_loop(self) -> Feedforwards:
-        """Its inputs alone."""
+        """The policy of the planned inputs alone."""
         return Feedforwards(self.curves)
 
     def tracking(self) -> PlanTracking:
-        """Feedback inside the torque of the task."""
+        """The policy that tracks the plan, inside the torque of the task."""
         return PlanTracking.along(self.motion, self.curves, self.task.torque)
 
     def _passed(self, events: Sequence[Event]) -> list[Event] | None:
@@ -248,16 +248,15 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
     Coarser than `lqr.riccati`, which follows gains to 1e-8: tracking a plan does not need that.
     """
     times = np.unique(np.linspace(arc.breaks, arc.breaks + arc.lengths, _KNOTS + 1))
-    n, nu = len(q), len(r)
+    found = [coefficients(mode, t, *arc.state_and_input(t)) for t in times[:-1].tolist()]
+    state, b = np.array([c.state for c in found]), np.array([c.input for c in found])
+    to_input = np.linalg.solve(r, np.swapaxes(b, 1, 2))
+    steps = LinearStep(state[:, None], np.diff(times), radau(1))
+    back = steps.propagation((b @ to_input)[:, None], np.broadcast_to(q, state.shape)[:, None])
     value, gains = q, []
-    for start, end in zip(times[-2::-1], times[:0:-1], strict=True):
-        h = float(end - start)
-        c = coefficients(mode, float(start), *arc.state_and_input(float(start)))
-        both = expm(h * np.vstack([np.hstack([c.state, c.input]), np.zeros((nu, n + nu))]))
-        phi, gamma = both[:n, :n], both[:n, n:]
-        gain = np.linalg.solve(h * r + gamma.T @ value @ gamma, gamma.T @ value @ phi)
-        value = h * q + phi.T @ value @ (phi - gamma @ gain)
-        gains.append(gain)
+    for step, k in zip(reversed([*back]), reversed(to_input), strict=True):
+        value = step.value(value)
+        gains.append(k @ value)
     return GainCurve(times[:-1], np.array(gains[::-1]))
 
 

@@ -1,19 +1,10 @@
 r"""Sufficient conditions for Coulomb's law to have one solution at most.
 
-Two solutions differ by :math:`\Delta f` and :math:`\Delta w = G \Delta f`. Normal forces are
-complementary to gap rates and friction dissipates the most that its disk allows, therefore
-
-.. math::
-    \Delta f_n \cdot \Delta w_n \le 0, \qquad
-    \Delta f_t \cdot \Delta w_t \le \sum_i \mu_i |\Delta f_{n,i}| |\Delta w_{t,i}|,
-
-and, from the conditions of De Saxce with :math:`s = \mu |w_t|`,
-:math:`\Delta f \cdot G \Delta f \le -\Delta f_n \cdot \Delta s`. What follows from each:
-
-*Contraction* (as for the fixed point of Acary et al. 2011). With y = G^1/2 Delta f the last says
-that y is in the ball about c = -N' Delta s / 2 of radius |c|, N the normal rows of G^-1/2. The
-tangential rows of G^1/2 are orthogonal to c, so that |Delta w_t| <= |G_tt|^1/2 |c|, and Delta s
-vanishes where
+*Contraction* (as for the fixed point of Acary et al. 2011). For two solutions that differ by
+:math:`\Delta f`, the conditions of De Saxce with :math:`s = \mu |w_t|` say
+:math:`\Delta f \cdot G \Delta f \le -\Delta f_n \cdot \Delta s`: y = G^1/2 Delta f is in the ball
+about c = -N' Delta s / 2 of radius |c|, N the normal rows of G^-1/2. The tangential rows of G^1/2
+are orthogonal to c, so that |Delta w_t| <= |G_tt|^1/2 |c|, and Delta s vanishes where
 
 .. math:: \| \mu G_{tt} \mu \| \, \| (G^{-1})_{nn} \| < 4.
 
@@ -21,19 +12,8 @@ With contacts that slide already the matrix A on normal forces and free friction
 with H = (A + A') / 2 the same steps without orthogonality give
 :math:`\| \mu A_t H^{-1} A_t' \mu \| \, \| (H^{-1})_{nn} \| < 1`.
 
-*Weak coupling.* With a and c the norms of Delta f_t in G_tt and Delta f_n in G_nn, rho the largest
-canonical correlation of normal and tangential rows, and theta a size of friction,
-
-.. math::
-    \rho^2 = \| G_{nn}^{-1} G_{nt} G_{tt}^{-1} G_{tn} \|, \qquad
-    \theta^2 = \| \mu G_{nn}^{-1} \mu \| \, \| G_{tt} \|,
-
-the first two say c <= rho a and a^2 <= rho a c + theta c (a + rho c): there is one solution where
-
-.. math:: \rho^2 + \theta \rho (1 + \rho^2) < 1.
-
 Both hold with pseudo-inverses where G is singular but no force without effect has a normal part;
-inverses of G + 1e-10 stand for these, and are large where one has: above 1e6 none holds.
+inverses of G + 1e-10 stand for these, and are large where one has: above 1e6 neither holds.
 
 *One contact.* With mu |G_nt| < G_nn it is closed exactly for b_n < 0. Then tau = f_t / f_n solves
 an affine variational inequality on the disk of radius mu, of matrix G_tt - b_t G_nt' / b_n, so that
@@ -72,9 +52,7 @@ def certainly_unique(problem: CoulombProblem) -> bool:
     slides = any(given is not None and mu > 0.0 for _, _, _, mu, given in problem.contacts)
     if not free and not slides:
         return True  # a convex programme
-    return _contracts(problem, free, owners, slides) or (
-        not slides and _weakly_coupled(problem, free, owners)
-    )
+    return _contracts(problem, free, owners, slides)
 
 
 def _one_contact(problem: CoulombProblem) -> bool:
@@ -116,23 +94,6 @@ def _contracts(problem: CoulombProblem, free: list[int], owners: list[int], slid
     normal_size = _norm(inverse[np.ix_(rubbing, rubbing)])
     limit = (1.0 if slides else 4.0) * _MARGIN
     return normal_size <= _LARGEST and tangential_size * normal_size < limit
-
-
-def _weakly_coupled(problem: CoulombProblem, free: list[int], owners: list[int]) -> bool:
-    """The condition of weak coupling, for tangents with free friction and whose they are."""
-    g, k = problem.delassus, len(problem.contacts)
-    tangential, across = g[np.ix_(free, free)], g[:k, free]
-    normal, inverse = _inverse(g[:k, :k]), _inverse(tangential)
-    if normal is None or inverse is None:
-        return False
-    squared = float(np.abs(np.linalg.eigvals(normal @ across @ inverse @ across.T)).max())
-    rubbing = sorted(set(owners))
-    if _norm(normal[np.ix_(rubbing, rubbing)]) > _LARGEST:
-        return False
-    friction = np.zeros(k)
-    friction[owners] = problem.kinetic[owners]
-    theta = np.sqrt(_norm(friction[:, None] * normal * friction) * _norm(tangential))
-    return bool(squared + theta * np.sqrt(squared) * (1.0 + squared) < _MARGIN)
 
 
 def _norm(matrix: Array) -> float:
