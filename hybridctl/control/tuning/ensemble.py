@@ -3,6 +3,10 @@
 A trial simulates one member of an ensemble. Its outcome depends on the controller, the gains and
 the number of the member alone, so that outcomes can be taken in any order and from any process,
 and be read back from the record of a run that was interrupted.
+
+Members are simulated one by one, in processes: each has a plant of its own. `simulate_batch` would
+not save time either: a sample under a held input takes 22 us a member there, without the law, so
+that the 2 s of the door at 1 kHz cost 44 ms, where a run under the law itself takes 69 ms in all.
 """
 
 from __future__ import annotations
