@@ -76,6 +76,7 @@ def predictive(
     fixed: Policy,
     torque: float,
     horizon: Horizon | None = None,
+    compiled: bool = False,
 ) -> HybridMpc:
     """Predictive control with the weights of the LQR and its value function after a touchdown."""
     planned, uphill = (
@@ -86,7 +87,15 @@ def predictive(
     after = back.T @ lqr.period.values[1].start @ back
     both = weights.state, weights.input
     return HybridMpc(
-        planned, gait.step, both, [after], fixed, horizon=horizon, rise=_RISE, disturbed=uphill
+        planned,
+        gait.step,
+        both,
+        [after],
+        fixed,
+        horizon=horizon,
+        rise=_RISE,
+        disturbed=uphill,
+        compiled=compiled,
     )
 
 

@@ -124,14 +124,19 @@ class Course:
         motion: OptimalTrajectory,
         horizon: Horizon,
         disturbed: Task | None = None,
+        compiled: bool = False,
     ) -> None:
         self.task, self.motion, self.horizon = task, motion, horizon
-        self.models = [PhaseModel(task, k, disturbed) for k in range(len(task.phases))]
+        phases = range(len(task.phases))
+        self.models = [PhaseModel(task, k, disturbed, compiled) for k in phases]
         nx, nu, symmetry = self.models[0].nx, self.models[0].nu, task.symmetry
         self.is_cyclic = symmetry is not None
         self._state = np.eye(nx) if symmetry is None else symmetry.matrix
         self._input = np.eye(nu) if symmetry is None else symmetry.inputs(nu)
-        self._free = np.zeros((nx, 0)) if symmetry is None else symmetry.directions
+        self._back = np.linalg.inv(self._input)
+        free = np.zeros((nx, 0)) if symmetry is None else symmetry.directions
+        self._onto = free @ np.linalg.pinv(free)
+        self._junctions = [self._junction(k) for k in phases]
 
     def phase(self, events: int) -> int:
         """The number of the phase after so many events."""
@@ -153,7 +158,7 @@ class Course:
     def outwards(self, u: Array, events: int) -> Array:
         """Inputs (..., nu) in the coordinates of a phase as those of the system."""
         rounds = events // len(self.models)
-        return np.asarray(u @ np.linalg.matrix_power(np.linalg.inv(self._input), rounds).T)
+        return np.asarray(u @ np.linalg.matrix_power(self._back, rounds).T)
 
     def length(self, phase: int) -> float:
         """The duration of a phase, s."""
@@ -196,6 +201,9 @@ class Course:
 
     def junction(self, phase: int) -> Junction:
         """How states go on after the event that ends a phase, on to the next one's coordinates."""
+        return self._junctions[phase]
+
+    def _junction(self, phase: int) -> Junction:
         following = phase + 1
         matrix = np.eye(len(self._state))
         if following == len(self.models) and self.is_cyclic:
@@ -293,7 +301,7 @@ class Course:
 
     def _along(self, off: Array) -> Array:
         """The part of a deviation along the free directions."""
-        return np.asarray(self._free @ (np.linalg.pinv(self._free) @ off))
+        return np.asarray(self._onto @ off)
 
 
 def _from(fractions: Array, begin: float) -> Array:

@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.compiled import MappedFunction, transposed
+from hybridctl.compiled import MappedFunction, native, transposed
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions
 from hybridctl.control.trajectory.task import Task
 
@@ -49,9 +49,12 @@ class PhaseModel:
     d, all values are affine functions: those of the task, and d times what the other one's differ.
     inside_limits, end_limits: of what `inside` and `end` return, in order; the gaps of open
     contacts come last in the former, and have none. zero: which of the latter vanish, as guards.
+    compiled: whether they are machine code.
     """
 
-    def __init__(self, task: Task, k: int, disturbed: Task | None = None) -> None:
+    def __init__(
+        self, task: Task, k: int, disturbed: Task | None = None, compiled: bool = False
+    ) -> None:
         made = phase_functions(replace(task, torque=np.inf), k)
         x, u = made.field.sx_in()
         self.nx, self.nu = x.numel(), u.numel()
@@ -64,10 +67,10 @@ class PhaseModel:
             pairs = zip(values, _values(other, x, u, share), strict=True)
             values = [ca.cse(value + d * (moved - value)) for value, moved in pairs]
         field, inside, end, jump = values
-        self._field = _mapped("field", field, x, u, d)
-        self._inside = _mapped("inside", inside, x, u, d, share)
-        self._end = _mapped("end", end, x, u, d)
-        self._jump = _mapped("jump", jump, x, u, d)
+        self._field = _mapped("field", compiled, field, x, u, d)
+        self._inside = _mapped("inside", compiled, inside, x, u, d, share)
+        self._end = _mapped("end", compiled, end, x, u, d)
+        self._jump = _mapped("jump", compiled, jump, x, u, d)
 
     def inside(self, x: Array, u: Array, share: Array, d: float = 0.0) -> Rows:
         """Values that have limits wherever in the phase, then gaps of open contacts, m.
@@ -120,9 +123,13 @@ def _column(d: float, x: Array) -> Array:
     return np.full((len(x), 1), d)
 
 
-def _mapped(name: str, value: Any, x: Any, u: Any, d: Any, *others: Any) -> MappedFunction:
+def _mapped(
+    name: str, compiled: bool, value: Any, x: Any, u: Any, d: Any, *others: Any
+) -> MappedFunction:
     """Values (r,) with their derivatives by x, u and d, at many points."""
     r, known = value.numel(), (x, u, d)
     results = [value, *(ca.jacobian(value, each) for each in known)]
     function = transposed(name, [*known, *others], results)
+    if compiled:
+        function = native(function)
     return MappedFunction(function, [(r,), *((r, each.numel()) for each in known)])

@@ -44,13 +44,14 @@ class HybridMpc:
     contacts that stand, or just below a contact that has not met it. disturbed: the task on a
     system that differs from that of `task` by a unit of something unknown, such as a slope of the
     ground. How many units there are, `disturbance`, is estimated from what states are off from
-    predictions; values in between are taken to be linear.
+    predictions; values in between are taken to be linear. compiled: whether its functions are made
+    machine code, once, by the C compiler of this machine.
 
     The input between samples is feedforward. It remembers its plan, so that it belongs to one run
     at a time; for a history that does not go on from the last it begins anew. failures: how many
     programmes had no solution since then.
 
-    Raises `InputError` for arguments that do not fit together.
+    Raises `InputError` for arguments that do not fit together, and where there is no compiler.
     """
 
     failures: int
@@ -74,6 +75,7 @@ class HybridMpc:
         start: float = 0.0,
         rise: ArrayLike | None = None,
         disturbed: Task | None = None,
+        compiled: bool = False,
     ) -> None:
         instance("task", task, Task)
         instance("motion", motion, OptimalTrajectory)
@@ -84,7 +86,7 @@ class HybridMpc:
         if disturbed is not None:
             instance("disturbed", disturbed, Task)
         self._disturbed = disturbed is not None
-        self._course = course = Course(task, motion, self.horizon, disturbed)
+        self._course = course = Course(task, motion, self.horizon, disturbed, compiled)
         nx, nu = course.models[0].nx, course.models[0].nu
         needed = len(task.phases) + (not course.is_cyclic)
         if len(values) != needed:

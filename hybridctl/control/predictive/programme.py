@@ -111,9 +111,9 @@ class Entries:
     def put(self, row: Indices, column: Indices, blocks: Array) -> None:
         """Blocks (m, r, c) whose first entries are at these rows and columns (m,)."""
         _, r, c = blocks.shape
-        rows = np.broadcast_to(row[:, None, None] + np.arange(r)[:, None], blocks.shape)
-        columns = np.broadcast_to(column[:, None, None] + np.arange(c), blocks.shape)
-        self._parts.append((rows.ravel(), columns.ravel(), blocks.ravel()))
+        rows = (row[:, None] + np.arange(r)).ravel().repeat(c)
+        columns = (column[:, None] + np.arange(c)).repeat(r, axis=0).ravel()
+        self._parts.append((rows, columns, blocks.ravel()))
 
     def matrix(self, columns: int) -> csc_matrix:
         """The matrix (rows, columns)."""
