@@ -41,13 +41,12 @@ def dropped(name, tilt, end=END):
     return system, simulated(system, start, end, counter), counter.steps
 
 
-def simulated(system, start, end, counter):
+def simulated(system, start, end, counter, horizon=1e-5):
+    settings = {"on_zeno": "rest", "zeno_horizon": horizon, "max_events": 2000}
     flying = ("open",) * len(system.contacts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BridgeWarning)
-        return hc.simulate(
-            system, flying, start, (0.0, end), on_zeno="rest", max_events=2000, progress=counter
-        )
+        return hc.simulate(system, flying, start, (0.0, end), progress=counter, **settings)
 
 
 def marked(*case):
@@ -115,9 +114,10 @@ QUICK = {
 # Forces of redundant corners, within rounding of having none inside all cones, are beside them by
 # up to 8 % for less.
 INSTANT = 1e-6  # s
-BEYOND = ("talos", 0.05, 0.15, "limp")  # is 1.1e-3 m/s from rest where bounces are left out
-EVERY = product(FALLING, (0.05, 0.1, 0.3, 0.6), (0.0, 0.15), ("limp", "held"))
-FALLS = [fall for fall in EVERY if fall != BEYOND]
+FALLS = list(product(FALLING, (0.05, 0.1, 0.3, 0.6), (0.0, 0.15), ("limp", "held")))
+# Followed event by event, corners of a sole that bounce in turn come to rest when it is said, but
+# with velocities that differ by a third of those left when rest is taken: then it is taken later.
+NEARER = {("talos", 0.05, 0.15, "limp"): 1e-6}
 MADE = {"limp": public.limp, "held": public.robot}
 
 
@@ -132,7 +132,8 @@ def test_a_fall_ends_and_obeys_the_laws(fall):
     name, height, tilt, kind = fall
     robot, contacts = MADE[kind](name), public.contacts(name)
     system = contact_system(robot, contacts, on_several="dissipation")
-    run = simulated(system, public.start(name, height, tilt, tilt), END, StepLimit())
+    start, horizon = public.start(name, height, tilt, tilt), NEARER.get(fall, 1e-5)
+    run = simulated(system, start, END, StepLimit(), horizon)
     assert run.end == END
     found = faults(judged(name, MADE[kind]), system, run, INSTANT)
     assert max(found.pull, found.cone, found.oppose) < 1e-3
