@@ -17,16 +17,14 @@ from hybridctl.series import Series
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
 HUMANOID = """
 urdf: {urdf}
-channels:
-  {{gyroscope: gyroscope, accelerometer: accelerometer, joints: joints, loads: [left, right]}}
-settings:
-  inertial: root_link_imu_frame
-  feet: [{{frame: l_sole, flat: true}}, {{frame: r_sole, flat: true}}]
-  touch_force: 110
-  lift_force: 55
-  standing: 3
-  noise: {{gyroscope: 2.0e-3, accelerometer: 2.0e-2, foot: 4.0e-3, measured: 2.0e-3}}
-heading: -3.1337
+imu: {{frame: root_link_imu_frame}}
+encoders: {{joints: {{deviation: 1.0e-3}}}}
+contacts:
+  left: {{frame: l_sole, flat: true, force: left}}
+  right: {{frame: r_sole, flat: true, force: right}}
+start: {{heading: -3.1337, standing: 3}}
+noise: {{gyroscope: 2.0e-3, accelerometer: 2.0e-2, foot: 4.0e-3, measured: 2.0e-3}}
+settings: {{touch_force: 110, lift_force: 55, settle: 0}}
 mapping:
   channels:
     gyroscope:
@@ -39,13 +37,13 @@ mapping:
 """
 MACHINE = """
 urdf: machine.urdf
-channels: {gyroscope: gyro, accelerometer: accel, joints: joints, loads: [force, null]}
-settings:
-  inertial: imu
-  feet: [{frame: left sole, flat: true}, {frame: right sole}]
-  touch_force: 100
-  lift_force: 50
-  standing: 0.2
+imu: {frame: imu, gyroscope: gyro, accelerometer: accel}
+encoders: {joints: {}}
+contacts:
+  left: {frame: left sole, flat: true, force: force}
+  right: {frame: right sole}
+start: {standing: 0.2, position: [1, 2, 3], deviations: {tilt: 0.02}}
+settings: {touch_force: 100, lift_force: 50}
 """
 
 
@@ -105,17 +103,20 @@ def test_settings_of_the_file_are_changed_from_the_command_line(machine):
     assert configuration["settings"]["standing"] == 0.1
     assert configuration["settings"]["noise"]["foot"] == 1e-3
     summary = json.loads((machine / "out/summary.json").read_text())
-    np.testing.assert_allclose(summary["final"]["position"], 0.0, atol=1e-9)
+    assert configuration["settings"]["start"]["tilt"] == 0.02
+    np.testing.assert_allclose(summary["final"]["position"], [1.0, 2.0, 3.0], atol=1e-9)
+    with np.load(machine / "out/estimates.npz") as found:
+        np.testing.assert_array_equal(found["contact"], np.ones((49, 2)))
     assert "100 % of the forces of 'right sole' missing" in text
 
 
 @pytest.mark.parametrize(
     ("change", "more", "error", "message"),
     [
-        (("urdf:", "#"), [], InputError, "machine.yaml: a legged base needs 'urdf'"),
-        (("inertial: imu", "inertal: imu"), [], UnknownNameError, "did you mean 'inertial'"),
+        (("urdf:", "#"), [], InputError, "machine.yaml: .*urdf"),
+        (("{frame: imu", "{fram: imu"), [], InputError, "robot.imu has no key 'fram'"),
         (("touch_force: 100", "touch_force: 40"), [], InputError, "off must be below on"),
-        (("standing: 0.2", "standing: long"), [], InputError, "standing.*'long'"),
+        (("standing: 0.2", "standing: long"), [], InputError, "start.standing.*'long'"),
         (("", ""), ["--compare"], InputError, "takes neither truth nor compare"),
         (("", ""), ["--set", "gait=trot"], UnknownNameError, "'gait'"),
     ],

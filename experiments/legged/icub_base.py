@@ -33,7 +33,7 @@ from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, table
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, StartDeviations
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.measurements import ANGLES
@@ -57,7 +57,9 @@ def _settings() -> BaseSettings:
         tuple(Foot(frame, flat=True) for frame in FEET),
         touch_force=110.0,
         lift_force=55.0,
+        settle=0.0,
         standing=3.0,
+        start=StartDeviations(accelerometer=5e-2),
         noise=BaseNoise(gyroscope=2e-3, accelerometer=2e-2, foot=4e-3, measured=2e-3),
     )
 

@@ -92,8 +92,11 @@ class LeggedLog:
 
     def weight(self, settings: BaseSettings) -> float:
         """What both feet bear while the robot stands, N."""
-        loads = self.readings(settings.build(self.robot)).loads.values()
-        still = [load.values[load.times <= load.times[0] + settings.standing] for load in loads]
+        estimator = settings.build(self.robot)
+        readings = self.readings(estimator)
+        standing = estimator.stood(estimator.record(readings))
+        loads = readings.loads.values()
+        still = [load.values[load.times <= load.times[0] + standing] for load in loads]
         return float(sum(np.median(values) for values in still))
 
 

@@ -1,21 +1,4 @@
-"""The base of a legged robot from a log: what the robot is, which channels, and its poses.
-
-urdf: icub.urdf                       # beside the file that says so, or an absolute path
-channels:
-  gyroscope: gyroscope                # names of channels, see the mapping of the log
-  accelerometer: accelerometer
-  joints: joints                      # its columns are named like the joints
-  loads: [left, right]                # vertical forces of the feet, in their order; or null
-settings:                             # see `BaseSettings`
-  inertial: root_link_imu_frame
-  feet: [{frame: l_sole, flat: true}, {frame: r_sole, flat: true}]
-  touch_force: 110                    # N, from which on a foot is in contact
-  lift_force: 55                      # N, down to which it stays so
-  noise: {foot: 4.0e-3}               # see `BaseNoise`
-heading: -3.14                        # rad, of the root at the start
-position: [0, 0, 0.6]                 # m
-mapping: {channels: {...}}            # from topics or fields of a log to channels; may be left out
-"""
+"""The base of a legged robot from a log: what the robot is, which channels, and its poses."""
 
 from __future__ import annotations
 
@@ -79,13 +62,15 @@ class BaseModel:
 class BaseRun:
     """What came of a log: the filter's result, and the root after each row of joint angles.
 
-    flags: what speaks against trusting the poses, one sentence each.
+    contacts (n, k): how probable it is of each foot that it stands, at the same rows. flags: what
+    speaks against trusting the poses, one sentence each.
     """
 
     estimator: BaseEstimator
     readings: Readings
     result: FilterResult
     roots: tuple[RootPose, ...]
+    contacts: Array
     flags: tuple[str, ...]
 
     def write(self, folder: str | Path, *, origin_ns: int = 0, mcap: bool = False) -> list[Path]:
@@ -97,6 +82,7 @@ class BaseRun:
             "velocity": np.array([r.velocity for r in self.roots]),
             "deviation": np.sqrt([np.diag(r.covariance) for r in self.roots]),
             "covariance": np.array([r.covariance for r in self.roots]),
+            "contact": self.contacts,
         }
         parts = [f"{what}_{axis}" for what in ("turn", "position", "velocity") for axis in "xyz"]
         axes = list("xyz")
@@ -105,6 +91,7 @@ class BaseRun:
             "orientation": ["qx", "qy", "qz", "qw"],
             "velocity": axes,
             "deviation": parts,
+            "contact": list(self.estimator.base.feet),
         }
         return write_estimates(
             folder,
@@ -118,7 +105,7 @@ class BaseRun:
 
 
 def filter_base(log: Log, model: BaseModel, folder: str | os.PathLike[str] = ".") -> BaseRun:
-    """The base of a robot along a log, which begins with the robot standing still.
+    """The base of a robot along a log.
 
     folder: where a relative path of the URDF begins. Raises `FileFormatError` for a file that is no
     URDF, `UnknownNameError` for frames, joints and channels that are not there.
@@ -128,13 +115,14 @@ def filter_base(log: Log, model: BaseModel, folder: str | os.PathLike[str] = "."
     first = estimator.start(readings, heading=model.heading, position=model.position)
     record = estimator.record(readings)
     result = estimator.run_record(record, first)
-    roots = []
+    roots, contacts = [], []
     for step in result.steps:
         u = record.input(step.time)
         if step.channel == ANGLES and u is not None:
             roots.append(estimator.root(step.estimate, u[:3]))
+            contacts.append(estimator.contacts(step.mixture))
     flags = estimator.flags(readings, result)
-    return BaseRun(estimator, readings, result, tuple(roots), flags)
+    return BaseRun(estimator, readings, result, tuple(roots), np.array(contacts), flags)
 
 
 def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:

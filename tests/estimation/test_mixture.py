@@ -80,6 +80,23 @@ def test_the_likeliest_alone_is_far_off_there_and_stays_available():
     assert alone.covariance is state.hypotheses[0].estimate.covariance
 
 
+@pytest.mark.slow
+def test_a_belief_that_straddles_a_bounce_knows_how_wrong_it_is():
+    """Of 150 balls: a right covariance has a mean NEES of 2, whatever the shape of the belief.
+
+    The band is four standard errors of what was drawn, which has heavier tails than chi-squared.
+    """
+    s, rng = 2e-3, np.random.default_rng(4)
+    truth = bounced(START + s * rng.normal(size=(150, 2)), IMPACT, RESTITUTION)
+    squares = []
+    for x in truth:
+        found = straddling(s, x[0] + s * rng.normal()).mixture
+        squares.append((x - found.mean) @ np.linalg.solve(found.covariance, x - found.mean))
+    error = np.std(squares) / np.sqrt(len(squares))
+    assert error < 0.4
+    assert abs(np.mean(squares) - 2.0) < 4.0 * error
+
+
 @pytest.mark.parametrize("offset", [-0.5, 0.3, 1.0])
 def test_the_likelihood_of_a_value_is_that_of_all_hypotheses(offset):
     errors = []

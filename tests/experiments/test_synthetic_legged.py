@@ -8,8 +8,10 @@ from oracles import walking_robots as synthetic
 from scipy.spatial.transform import Rotation
 
 from hybridctl.estimation.judgement import band, nees
-from hybridctl.estimation.legged.hypotheses import ContactEvidence, timed
+from hybridctl.estimation.legged.estimator import WALKING
+from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.measurements import ANGLES
+from hybridctl.estimation.legged.readings import step_time
 from hybridctl.estimation.legged.rotation import matrix
 from hybridctl.estimation.record import Series
 
@@ -82,14 +84,15 @@ def test_they_know_how_wrong_they_are_over_forty_runs(name):
 
 @pytest.mark.parametrize("evidence", [None, ContactEvidence()])
 def test_a_robot_that_walks_already_needs_no_standing_and_no_thresholds(evidence):
-    """Defaults but for the sensors' noise: thresholds by weight, steps as short as forces say.
+    """Defaults but for the sensors' noise and biases: thresholds by weight, steps by forces.
 
     Its velocity, unknown at first, is known to 3 cm/s after 0.2 s: that is what 1 mrad of the
     encoders make of 0.3 m in so many samples, and of biases that nobody knows.
     """
     made = synthetic.settings("solo12")
-    settings = replace(made, touch_force=None, lift_force=None, start=None, standing=0.0)
-    settings = replace(settings, uniform_clock=False, evidence=evidence)
+    settings = replace(made, touch_force=None, lift_force=None, standing=0.0)
+    begin = replace(WALKING, gyroscope=0.02, accelerometer=0.1)
+    settings = replace(settings, uniform_clock=False, evidence=evidence, start=begin)
     estimator = settings.build(synthetic.robot("solo12"))
     log = synthetic.log(estimator, "solo12", GAIT, 2.0, RATE, 3)
     half = 0.5 * 9.81 * synthetic.robot("solo12").mass  # two feet bear the robot at a time
@@ -116,9 +119,8 @@ def test_steps_are_as_long_as_forces_say():
     """A trot of 0.5 s: feet stand 0.3 s and swing 0.2 s, known to a sample at either end."""
     estimator = synthetic.estimator_of("solo12")
     log = synthetic.log(estimator, "solo12", GAIT, 2.0, RATE, 0)
-    loads = log.readings.loads.values()
-    found = timed(ContactEvidence(), estimator.contact, loads)
-    assert 0.2 - 2.0 / RATE <= found.step <= 0.3 + 2.0 / RATE
-    assert (found.window, found.rate) == (found.step / 20.0, 1.0 / found.step)
-    assert timed(ContactEvidence(step=0.7), estimator.contact, loads).step == 0.7
-    assert timed(ContactEvidence(), estimator.contact, []).step == 1.0
+    found = step_time(estimator.contact, log.readings.loads.values())
+    assert 0.2 - 2.0 / RATE <= found <= 0.3 + 2.0 / RATE
+    assert step_time(estimator.contact, []) is None
+    evidence = ContactEvidence(step=found)
+    assert (evidence.window, evidence.rate) == (found / 20.0, 1.0 / found)

@@ -87,6 +87,8 @@ def settings(name: str) -> BaseSettings:
         tuple(Foot(foot) for foot in Machine.of(name).feet),
         touch_force=60.0,
         lift_force=40.0,
+        settle=0.0,
+        standing=2.0,
         noise=noise,
         start=start,
     )
@@ -273,7 +275,7 @@ def squared_error(estimator: BaseEstimator, estimate: Estimate, found: Log) -> t
 
 def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
     """The truth at the start with an error of the covariance that the settings claim."""
-    rng, s = np.random.default_rng(seed), estimator.settings.deviations
+    rng, s = np.random.default_rng(seed), estimator.deviations(estimator.record(found.readings))
     key = (OPEN,) * len(estimator.base.feet)
     space = estimator.base.space(key)
     spread = np.repeat([s.tilt, s.position, s.velocity, s.gyroscope, s.accelerometer], 3)

@@ -1,6 +1,19 @@
 """What `hybridctl filter` does with a legged robot: the pose of its base along a log.
 
-The model is a YAML file with `settings` and `channels`, see `logs.legged`.
+The model is a robot in YAML that has an inertial sensor, `imu`::
+
+    urdf: icub.urdf                   # beside this file, or an absolute path
+    imu: {frame: root_link_imu_frame} # channels `gyroscope` and `accelerometer`, unless named here
+    encoders:                         # one channel, its columns named like the joints
+      joints: {deviation: 1e-3}
+    contacts:                         # feet; force: the channel of a vertical one
+      left: {frame: l_sole, flat: true, force: left}
+      right: {frame: r_sole, flat: true, force: right}
+    start:                            # may be left out
+      {position: [0, 0, 0.6], heading: -3.14, standing: 3, deviations: {tilt: 0.01}}
+    noise: {foot: 4.0e-3}             # see `BaseNoise`; may be left out
+    settings: {touch_force: 110}      # others of `BaseSettings`; may be left out
+    mapping: {channels: {...}}        # from topics or fields of a log to channels; may be left out
 """
 
 from __future__ import annotations
@@ -8,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
@@ -21,13 +35,83 @@ from hybridctl.app.plots.filters import result_bands
 from hybridctl.app.report import RunFolder, build_configuration, say, table
 from hybridctl.errors import InputError
 from hybridctl.estimation.judgement import Judgement, judge
-from hybridctl.files import read_yaml
+from hybridctl.estimation.legged.system import BaseNoise
+from hybridctl.files import read_yaml, typed
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs import examine, read_log
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
 
-_OWN = ("settings", "channels")  # keys that a model of another kind does not have
 _SIGMAS = 2.0
+
+
+class ImuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The inertial sensor: its frame, and the channels of its rates and forces."""
+
+    frame: str
+    gyroscope: str = "gyroscope"
+    accelerometer: str = "accelerometer"
+
+
+class AnglesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The standard deviation of joint angles, rad."""
+
+    deviation: float = BaseNoise.encoder
+
+
+class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A foot, and the channel of its vertical force."""
+
+    frame: str
+    flat: bool = False
+    force: str | None = None
+
+
+class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a log begins, see `BaseModel` and `BaseSettings`."""
+
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    heading: float = 0.0
+    standing: float | None = None
+    deviations: dict[str, Any] | None = None
+
+
+class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    urdf: str
+    imu: ImuEntry
+    encoders: Annotated[dict[str, AnglesEntry], msgspec.Meta(min_length=1, max_length=1)]
+    contacts: Annotated[dict[str, FootEntry], msgspec.Meta(min_length=1)]
+    start: StartEntry = StartEntry()
+    noise: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    mapping: Any = None
+
+    def model(self, changed: Mapping[str, Any]) -> BaseModel:
+        """What it says, with settings that replace those of the file."""
+        ((joints, angles),) = self.encoders.items()
+        feet = list(self.contacts.values())
+        values: dict[str, Any] = {
+            "urdf": self.urdf,
+            "channels": {
+                "gyroscope": self.imu.gyroscope,
+                "accelerometer": self.imu.accelerometer,
+                "joints": joints,
+                "loads": [foot.force for foot in feet],
+            },
+            "settings": {
+                "inertial": self.imu.frame,
+                "feet": [{"frame": foot.frame, "flat": foot.flat} for foot in feet],
+                "standing": self.start.standing,
+                "start": self.start.deviations,
+                "noise": {"encoder": angles.deviation, **self.noise},
+                **self.settings,
+                **changed,
+            },
+            "heading": self.start.heading,
+            "position": list(self.start.position),
+        }
+        return build_configuration(BaseModel, values)
 
 
 @dataclass(frozen=True)
@@ -44,7 +128,7 @@ def is_base_file(model: str) -> bool:
     if Path(model).suffix not in (".yaml", ".yml"):
         return False
     content = read_yaml(model, "model")
-    return isinstance(content, Mapping) and any(key in content for key in _OWN)
+    return isinstance(content, Mapping) and "imu" in content
 
 
 def load_base(path: str | Path, changed: Mapping[str, Any]) -> BaseFile:
@@ -52,16 +136,10 @@ def load_base(path: str | Path, changed: Mapping[str, Any]) -> BaseFile:
 
     Raises `InputError` that names the file, the key, its value, and what would be right.
     """
-    content = dict(read_yaml(path, "model"))
     try:
-        for key in ("urdf", *_OWN):
-            if not content.get(key):
-                raise InputError(f"a legged base needs {key!r}, got {sorted(content)}")
-        mapping = content.pop("mapping", None)
-        if isinstance(content["settings"], Mapping):
-            content["settings"] = {**content["settings"], **changed}
-        model = build_configuration(BaseModel, content)
-        return BaseFile(model, Path(path), None if mapping is None else LogMapping.parse(mapping))
+        entry = typed(BaseEntry, read_yaml(path, "model"), "robot")
+        mapping = None if entry.mapping is None else LogMapping.parse(entry.mapping)
+        return BaseFile(entry.model(changed), Path(path), mapping)
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -7,7 +7,7 @@ poses = [estimator.root(step.estimate) for step in result.steps]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,18 +17,24 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, array, flag, instance, member, number, vector
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
+from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.hypotheses import (
     STEP,
     ContactEvidence,
     ContactHypotheses,
     foot_motion,
-    timed,
 )
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
-from hybridctl.estimation.legged.readings import Hysteresis, Readings, signal_name, stretches
+from hybridctl.estimation.legged.readings import (
+    Hysteresis,
+    Readings,
+    signal_name,
+    step_time,
+    stood,
+    stretches,
+)
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import POSITION, VELOCITY
 from hybridctl.estimation.legged.system import (
@@ -41,7 +47,7 @@ from hybridctl.estimation.legged.system import (
     touches,
 )
 from hybridctl.estimation.noise import EventNoise, Noise
-from hybridctl.estimation.record import Record
+from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.robot import Robot
@@ -61,14 +67,15 @@ class StartDeviations(Settings):
     position: NotNegative = 1e-3
     velocity: NotNegative = 1e-2
     gyroscope: NotNegative = 1e-3
-    accelerometer: NotNegative = 5e-2
+    accelerometer: NotNegative = 3e-2
 
 
-WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=0.02, accelerometer=0.1)
+WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=5e-3)
 _SETTLED = 0.5  # s of walking, over which the mean force points up
 _SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift
 _SHORT = 0.2  # of the time of a step: a contact that is shorter is chatter
 _CHATTER = 0.2  # share of contacts
+_SETTLE = 0.2, 0.05  # of the time of a step, and s at most: how long feet give way
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,12 @@ class BaseSettings:
     `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
-    uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
-    robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
-    walks already, whose tilt is the mean of half a second, and whose biases are zero. start: None
-    for `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
+    settle: s that a foot which has come down may move yet, before its contact counts; None for a
+    fifth of the time of a step, by forces, 50 ms at most. uniform_clock: replace stamps by those of
+    an even clock. standing: s from the start that the robot stands still, over which biases of the
+    gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the mean of half a
+    second, and whose biases are zero; None for what its joints say (see `stood`). start: None for
+    `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
     angles pass, None takes all.
     """
 
@@ -96,8 +105,9 @@ class BaseSettings:
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
+    settle: float | None = None
     uniform_clock: bool = True
-    standing: float = 2.0
+    standing: float | None = None
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
     start: StartDeviations | None = None
@@ -105,7 +115,9 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         flag("uniform_clock", self.uniform_clock)
-        number("standing", self.standing, at_least=0.0)
+        for name in ("settle", "standing"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), at_least=0.0)
         self.contact(1.0)
         instance("noise", self.noise, BaseNoise)
         if self.start is not None:
@@ -115,16 +127,6 @@ class BaseSettings:
         down = vector("gravity", self.gravity, 3)
         if down[0] or down[1] or not down[2] < 0.0:
             raise InputError(f"gravity must point down along z, got {self.gravity}")
-
-    @property
-    def walking(self) -> bool:
-        """Whether the robot walks from the start."""
-        return self.standing == 0.0
-
-    @property
-    def deviations(self) -> StartDeviations:
-        """The standard deviations at the start."""
-        return self.start or (WALKING if self.walking else StartDeviations())
 
     def contact(self, weight: float) -> Hysteresis:
         """The thresholds, of a robot whose weight in N is that of the settings, or else this."""
@@ -195,21 +197,40 @@ class BaseEstimator:
         return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
 
     def readings(self, given: Readings) -> Readings:
-        """The readings with the clock of the settings."""
-        return given.uniform() if self.settings.uniform_clock else given
+        """The readings with the clock of the settings, and contacts that begin as these say."""
+        settings, even = self.settings, given.uniform() if self.settings.uniform_clock else given
+        whole, wait = even.filled(settings.weight), settings.settle
+        if wait is None:
+            share, most = _SETTLE
+            wait = min(share * (step_time(self.contact, whole.loads.values()) or 0.0), most)
+        return whole.settled(self.contact, wait) if wait else whole
 
     def record(self, given: Readings) -> Record:
         """The record of readings; for hypotheses with all forces and motions of feet."""
         s, readings = self.settings, self.readings(given)
-        record = readings.record(self.base, self.contact, weight=s.weight, ground=s.ground)
+        record = readings.record(self.base, self.contact, ground=s.ground)
         if s.evidence is None:
             return record
         angles = record.channels[ANGLES].sorted()
-        forces = readings.forces(s.weight) if s.evidence.forces else {}
-        evidence = timed(s.evidence, self.contact, forces.values())
+        forces = readings.loads if s.evidence.forces else {}
+        evidence = self._timed(s.evidence, forces.values())
         channels = foot_motion(self.base.kinematics, angles, evidence.window)
         channels |= {signal_name(foot): load for foot, load in forces.items()}
         return replace(record, channels={**channels, ANGLES: angles})
+
+    def _timed(self, evidence: ContactEvidence, loads: Iterable[Series]) -> ContactEvidence:
+        """Evidence with the time of a step, by forces if it has none, 1 s where these say none."""
+        step = evidence.step or step_time(self.contact, loads) or STEP
+        return replace(evidence, step=step)
+
+    def stood(self, record: Record) -> float:
+        """How long the robot stands still at the start of a record, s; 0 for one that walks."""
+        told = self.settings.standing
+        return stood(record.channels[ANGLES]) if told is None else told
+
+    def deviations(self, record: Record) -> StartDeviations:
+        """The standard deviations at the start of a record."""
+        return self.settings.start or (StartDeviations() if self.stood(record) else WALKING)
 
     def start(
         self,
@@ -232,10 +253,10 @@ class BaseEstimator:
         record = self.record(given)
         assert record.inputs is not None
         times, u = record.inputs.times, record.inputs.values
-        walking = self.settings.walking
-        still = times <= times[0] + (_SETTLED if walking else self.settings.standing)
+        standstill = self.stood(record)
+        still = times <= times[0] + (standstill or _SETTLED)
         rate, force = u[still, :3].mean(axis=0), u[still, 3:6].mean(axis=0)
-        s, weight = self.settings.deviations, self.settings.weight
+        s = self.deviations(record)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._root()
         if orientation is None:
@@ -244,7 +265,7 @@ class BaseEstimator:
             given_turn = vector("orientation", orientation, 4)
             x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
         x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
-        x[10:13] = 0.0 if walking else rate
+        x[10:13] = rate if standstill else 0.0
         key = (OPEN,) * len(self.base.feet)
         spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
         spread += np.repeat([s.gyroscope, s.accelerometer], 3).tolist()
@@ -253,7 +274,7 @@ class BaseEstimator:
         p = (own * np.square(spread)) @ own.T
         estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
-            known = readings.standing(self.contact, weight=weight)
+            known = readings.standing(self.contact)
             standing = [foot for foot in self.base.feet if known.get(foot, True)]
         for foot in standing:
             estimate = self.touched(estimate, foot, u[0])
@@ -282,9 +303,9 @@ class BaseEstimator:
                 initial = self.touched(initial, foot, u)
         names = [signal_name(foot) for foot in self.base.feet]
         loads = [record.channels[name] for name in names if name in record.channels]
-        known = timed(evidence, self.contact, loads)
+        known = self._timed(evidence, loads)
         hypotheses = ContactHypotheses(self.base, self.filter, self.contact, known)
-        return hypotheses.run(record, initial, sure=not self.settings.walking)
+        return hypotheses.run(record, initial, sure=bool(self.stood(record)))
 
     def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
         """How often each foot touched down, and lifted off."""
@@ -296,6 +317,16 @@ class BaseEstimator:
             foot: (int(downs), int(ups))
             for foot, (downs, ups) in zip(self.base.feet, counts, strict=True)
         }
+
+    def contacts(self, belief: Mixture) -> Array:
+        """How probable it is that each foot stands, (k,)."""
+        modes = belief.probabilities.items()
+        return np.array(
+            [
+                sum(p for mode, p in modes if foot in self.base.standing(mode))
+                for foot in self.base.feet
+            ]
+        )
 
     def flags(self, given: Readings, result: FilterResult) -> tuple[str, ...]:
         """What in readings, or in what was made of them, speaks against trusting the estimates."""
@@ -313,9 +344,10 @@ class BaseEstimator:
                 found.append(f"{100.0 * missing:.0f} % of the forces of {foot!r} missing")
         if result.rejected:
             found.append(f"{len(result.rejected)} rows of angles rejected")
-        evidence = self.settings.evidence or ContactEvidence()
-        known = timed(evidence, self.contact, self.readings(given).forces(None).values())
-        found += self._suspicious(result, _SHORT * (known.step or STEP))
+        loads = self.readings(given).loads.values()
+        step = self._timed(self.settings.evidence or ContactEvidence(), loads).step
+        assert step is not None
+        found += self._suspicious(result, _SHORT * step)
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
     def _suspicious(self, result: FilterResult, least: float) -> list[str]:

@@ -21,7 +21,7 @@ merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -57,7 +57,7 @@ class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
     still, moving: standard deviations of the velocity of feet that stand and swing, m/s. step: s
-    that a foot stands or swings, as a rule, None for what forces say (see `timed`). span: s over
+    that a foot stands or swings, as a rule, None for what forces say, see `step_time`. span: s over
     which the velocity is a mean, None for a twentieth of a step. switches: of a foot, 1/s, None for
     one in a step. swing: noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether
     those that are measured count.
@@ -261,24 +261,6 @@ class _HypothesesRun:
         x, dx = kept(own.base, own.all_feet, mode)
         e = self.estimate
         return replace(e, mode=mode, mean=e.mean[x], covariance=e.covariance[np.ix_(dx, dx)])
-
-
-def timed(
-    evidence: ContactEvidence, contact: Hysteresis, loads: Iterable[Series]
-) -> ContactEvidence:
-    """Evidence with the time of a step: if it has none, the median by forces (n, 1) of feet.
-
-    That is of the times between changes of contact by thresholds; 1 s where there are none.
-    """
-    if evidence.step is not None:
-        return evidence
-    lasted = []
-    for load in loads:
-        series = load.sorted()
-        changed = np.flatnonzero(np.diff(contact.states(series.values[:, -1]).astype(int)))
-        lasted.append(np.diff(series.times[changed]))
-    every = np.concatenate(lasted) if lasted else np.zeros(0)
-    return replace(evidence, step=float(np.median(every)) if len(every) else STEP)
 
 
 def motion_name(foot: str) -> str:

@@ -21,7 +21,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import LegKinematics
-from hybridctl.estimation.legged.readings import Readings, held, stretches
+from hybridctl.estimation.legged.readings import Readings, held, stood, stretches
 from hybridctl.estimation.legged.rotation import quaternion, vector
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
@@ -36,9 +36,9 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
     The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
     standard deviation of the samples, as the root mean square of the three axes.
     """
-    number("standing", settings.standing, above=0.0)
-    series = readings.uniform().inertial
-    still = series.times <= series.times[0] + settings.standing
+    series, told = readings.uniform().inertial, settings.standing
+    standing = number("standing", stood(readings.angles) if told is None else told, above=0.0)
+    still = series.times <= series.times[0] + standing
     samples = series.values[still]
     period = float(np.ptp(series.times[still])) / (len(samples) - 1)
     spread = np.sqrt(np.nanvar(samples, axis=0) * period)
@@ -54,7 +54,8 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
     """
     estimator, timed = settings.build(robot), readings.uniform()
     kinematics, angles = estimator.base.kinematics, timed.angles
-    begun = angles.times[0] + settings.standing
+    told = settings.standing
+    begun = angles.times[0] + (stood(angles) if told is None else told)
     moved = turned = spent = 0.0
     for pair in combinations(timed.loads, 2):
         loads = [held(timed.loads[foot], angles.times)[:, 0] for foot in pair]

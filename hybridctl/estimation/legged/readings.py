@@ -12,12 +12,15 @@ upwards until there are no more than `off`. A probability says how surely,
           w = \tfrac14 (on - off),
 
 as evidence beside how the foot moves, see `hypotheses`.
+
+A foot that comes down on ground that gives way, or slips first, moves for a while yet under a force
+that is large at once. `Readings.settled` lets its contact count from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +32,8 @@ from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.record import Record, Series
 
 _LARGEST = np.log(1e6)  # of log odds, because forces have outliers
+_STILL = 0.02  # rad, by which joints move of a robot that stands still
+_STANDS = 0.2, 2.0  # s: a shorter time is no standing, and biases need no longer one
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ def completed(forces: Array, weight: float) -> Array:
     return result
 
 
+_ROUNDING = 1e-9  # s, of stamps
 _GAP = 3.0  # median periods, from which on samples are missing between two
 
 
@@ -139,19 +145,13 @@ class Readings:
         return self.each(timed)
 
     def record(
-        self,
-        base: LeggedBase,
-        contact: Hysteresis,
-        *,
-        weight: float | None = None,
-        ground: float | None = None,
+        self, base: LeggedBase, contact: Hysteresis, *, ground: float | None = None
     ) -> Record:
         """The record for the filter of a `BaseEstimator`.
 
-        weight: in N, by which the force of one foot is filled in where it is missing (see
-        `completed`). ground: height of level ground in m, compared at each touchdown. Raises
-        `UnknownNameError` for a foot that the robot does not have, `InputError` for angles of
-        another number of joints.
+        ground: height of level ground in m, compared at each touchdown. Raises `UnknownNameError`
+        for a foot that the robot does not have, `InputError` for angles of another number of
+        joints.
         """
         for name in self.loads:
             member("load of", name, base.feet)
@@ -161,12 +161,12 @@ class Readings:
                 f"angles must have {len(joints)} columns, those of the joints {joints}, got "
                 f"{self.angles.values.shape[1]}"
             )
-        loads = self.forces(weight)
         inputs = self._inputs()
         later = self.angles.times > inputs.times[0]
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
         touching = [np.zeros(0)]
-        for name, load in loads.items():
+        for name, given in self.loads.items():
+            load = given.sorted()
             states = contact.states(load.values[:, 0])
             rows = np.flatnonzero(np.diff(states)) + 1
             channels[signal_name(name)] = Series(load.times[rows], load.values[rows])
@@ -176,21 +176,42 @@ class Readings:
             channels[GROUND] = Series(times, np.full((len(times), 1), number("ground", ground)))
         return Record(channels, inputs)
 
-    def standing(self, contact: Hysteresis, *, weight: float | None = None) -> dict[str, bool]:
+    def standing(self, contact: Hysteresis) -> dict[str, bool]:
         """Whether each foot that has a force is in contact at the first row."""
-        loads = self.forces(weight)
-        return {name: bool(contact.states(s.values[:, 0])[0]) for name, s in loads.items()}
+        return {
+            name: bool(contact.states(load.sorted().values[:, 0])[0])
+            for name, load in self.loads.items()
+        }
 
-    def forces(self, weight: float | None) -> dict[str, Series]:
-        """Forces in order, with one that is missing filled in where they share their stamps."""
+    def filled(self, weight: float | None) -> Readings:
+        """The readings with forces in order.
+
+        Where they share their stamps, and the weight is known, that of one foot that is missing is
+        filled in, see `completed`.
+        """
         loads = {name: load.sorted() for name, load in self.loads.items()}
         times = [load.times for load in loads.values()]
         shared = all(len(t) == len(times[0]) and (t == times[0]).all() for t in times)
-        if weight is None or len(loads) < 2 or not shared:
-            return loads
-        forces = np.column_stack([load.values for load in loads.values()])
-        filled = completed(forces, number("weight", weight, above=0.0))
-        return {name: Series(times[0], filled[:, k]) for k, name in enumerate(loads)}
+        if weight is not None and len(loads) > 1 and shared:
+            forces = np.column_stack([load.values for load in loads.values()])
+            whole = completed(forces, number("weight", weight, above=0.0))
+            loads = {name: Series(times[0], whole[:, k]) for k, name in enumerate(loads)}
+        return replace(self, loads=loads)
+
+    def settled(self, contact: Hysteresis, wait: float) -> Readings:
+        """The readings with forces that let contacts begin `wait` s later than they do.
+
+        Those of a contact that stands at the first row stay as they are.
+        """
+        loads = {}
+        for name, load in self.loads.items():
+            values = load.values.copy()
+            for first, last in stretches(contact.states(values[:, 0])):
+                rows = np.arange(first, last + 1 if first else first)
+                early = rows[load.times[rows] < load.times[first] + wait - _ROUNDING]
+                values[early] = np.minimum(values[early], contact.off)
+            loads[name] = Series(load.times, values)
+        return replace(self, loads=loads)
 
     def _inputs(self) -> Series:
         """Rows of the input, see `system`."""
@@ -201,6 +222,26 @@ class Readings:
         means = inertial.values.copy()
         means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
         return Series(times, np.hstack([means, gaps[:, None], held(angles, times)]))
+
+
+def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
+    """The time in s that a foot stands or swings by forces (n, 1), the median; None without any."""
+    lasted = [np.zeros(0)]
+    for load in loads:
+        series = load.sorted()
+        changed = np.flatnonzero(np.diff(contact.states(series.values[:, 0]).astype(int)))
+        lasted.append(np.diff(series.times[changed]))
+    every = np.concatenate(lasted)
+    return float(np.median(every)) if len(every) else None
+
+
+def stood(angles: Series) -> float:
+    """How long a robot stands still at the start by its joint angles, s; 0 for one that walks."""
+    known = angles.sorted()
+    away = np.abs(known.values - known.values[0]).max(axis=1) > _STILL
+    end = known.times[int(away.argmax()) if away.any() else -1] - known.times[0]
+    least, most = _STANDS
+    return 0.0 if end < least else min(float(end), most)
 
 
 def signal_name(foot: str) -> str:

@@ -47,11 +47,11 @@ class BaseNoise(Settings):
     missing; the change is taken to be white, as wide as the gap.
     """
 
-    gyroscope: NotNegative = 5e-3
-    accelerometer: NotNegative = 5e-2
+    gyroscope: NotNegative = 1e-3
+    accelerometer: NotNegative = 2e-2
     gyroscope_walk: NotNegative = 1e-4
     accelerometer_walk: NotNegative = 1e-3
-    foot: NotNegative = 5e-3
+    foot: NotNegative = 2.5e-3
     foot_turn: NotNegative = 0.15
     encoder: Positive = 1e-3
     measured: Positive = 1e-3

@@ -20,7 +20,7 @@ from hybridctl.estimation.smoother import smooth
 from hybridctl.mechanics.robot import Robot
 
 FEET = (Foot("left sole", flat=True), Foot("right sole"))
-SETTINGS = BaseSettings("imu", FEET, touch_force=100.0, lift_force=50.0, standing=0.5)
+SETTINGS = BaseSettings("imu", FEET, touch_force=100.0, lift_force=50.0, settle=0.0, standing=0.5)
 ANGLES = np.array([0.1, -0.2, 0.4, -0.1, -0.1, 0.3])
 TILT, HEADING = (0.05, -0.1), 0.7
 RATE = np.array([0.01, -0.02, 0.03])

@@ -5,7 +5,13 @@ import pytest
 from estimation.legged.machine import machine
 
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.estimation.legged.readings import Hysteresis, Readings, held, uniform_stamps
+from hybridctl.estimation.legged.readings import (
+    Hysteresis,
+    Readings,
+    held,
+    stood,
+    uniform_stamps,
+)
 from hybridctl.estimation.record import Series
 
 CONTACT = Hysteresis(100.0, 50.0)
@@ -70,12 +76,35 @@ def test_a_missing_force_is_filled_in_where_the_weight_is_known():
         "left sole": Series(times, [150.0, 150.0, np.nan, np.nan]),
         "right sole": Series(times, [150.0, 150.0, 290.0, 150.0]),
     }
-    record = readings(times, loads).record(base, CONTACT, weight=300.0)
+    record = readings(times, loads).filled(300.0).record(base, CONTACT)
     found = record.channels["load left sole"]
     np.testing.assert_allclose(found.times, [0.2, 0.3])
     np.testing.assert_allclose(found.values[:, 0], [10.0, 150.0])
     empty = readings(times, loads).record(base, CONTACT)
     assert not len(empty.channels["load left sole"].times)
+
+
+def test_contacts_count_once_the_ground_has_given_way():
+    """That at the first row has begun before it, and one that is shorter than the wait is none."""
+    times = 0.1 * np.arange(12)
+    down = np.array([1, 1, 0, 0, 1, 1, 1, 1, 0, 1, 1, 0])
+    given = readings(times, {"left sole": Series(times, 200.0 * down)})
+    found = given.settled(CONTACT, 0.2).loads["left sole"].values[:, 0]
+    later = np.array([1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(CONTACT.states(found), later == 1)
+    np.testing.assert_array_equal(found[later == 1], 200.0)
+    np.testing.assert_array_equal(
+        given.settled(CONTACT, 0.0).loads["left sole"].values[:, 0], 200.0 * down
+    )
+
+
+def test_a_robot_stands_until_a_joint_moves():
+    """For 2 s at most; one whose joints move within 0.2 s walks already."""
+    times, rng = 0.01 * np.arange(500), np.random.default_rng(0)
+    noise = 1e-3 * rng.normal(size=(500, 3))
+    for begin, expected in ((0.1, 0.0), (0.8, 0.8), (9.0, 2.0)):
+        moved = np.where(times >= begin - 1e-9, 0.1, 0.0)[:, None] * [0.0, 1.0, 0.0]
+        assert stood(Series(times, noise + moved)) == pytest.approx(expected)
 
 
 def test_rows_in_any_order_are_the_same_record():
