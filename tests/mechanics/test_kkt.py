@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.mechanics.kkt import KKT
+from hybridctl.mechanics.tolerances import RANK, REGULAR_RESPONSE
 
 ROWS = np.array([[1.0, 0.5, 0.25], [0.0, 0.0, 0.0], [0.3, 1.0, 0.2]])
 
@@ -29,3 +30,15 @@ def test_contacts_at_an_angle_are_independent(angle):
     acceleration, _ = system.solve(np.ones(2), np.zeros(2))
     # two directions at this angle leave no motion, to rounding over the square of the angle
     assert acceleration == pytest.approx(np.zeros(2), abs=1e-15 / angle**2)
+
+
+@pytest.mark.parametrize(("ratio", "redundant"), [(0.9 * RANK, True), (1.1 * RANK, False)])
+def test_contacts_are_redundant_up_to_a_response_that_no_two_distinct_ones_have(ratio, redundant):
+    """G = diag(1, ratio), whose inverse condition is the ratio itself.
+
+    Rounding leaves 1e-16 times the condition of M, at most 1e-14 for robots; distinct contacts
+    have left 1e-6: the border is in between, and so is that of determinants, above it.
+    """
+    rows = np.diag([1.0, np.sqrt(ratio)])
+    assert KKT(np.eye(2), rows.T, rows).redundant == redundant
+    assert 1e-14 < RANK < REGULAR_RESPONSE < 1e-6
