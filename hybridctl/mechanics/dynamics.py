@@ -454,7 +454,8 @@ class ContactDynamics:
         """The derivative (m, .) of the multipliers of equal weights, by terms linear in these."""
         nv, phase, wanted = self.robot.nv, now.phase, wanted.copy()
         forces = phase.scattered(even.forces - now.forces, len(self.all.owner))
-        d = self.terms.impulse_derivatives(q, even.acceleration - now.acceleration, forces)
+        change = even.acceleration - now.acceleration  # none but where contacts slide
+        d = self.terms.impulse_derivatives(q, change if phase.sliding else 0.0 * change, forces)
         wanted[:, :nv] += now.kkt.constraint @ now.kkt.by_mass(d.momentum)
         wanted[:, :nv] -= d.rates[phase.held_rows]
         if phase.spatial:

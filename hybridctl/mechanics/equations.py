@@ -281,12 +281,12 @@ def linearised(
 
 def contradict(now: Solution, tolerance: float = APART) -> bool:
     """Whether redundant constraints miss by more than this share of the terms in them."""
-    if not now.kkt.redundant:
+    rows, missed = now.rows, float(np.abs(now.residual).max())
+    if not now.kkt.redundant or missed <= tolerance * float(np.abs(rows.target).max()):
         return False
-    rows = now.rows
     free = np.abs(now.kkt.by_mass(rows.drive))
     scale = float((np.abs(rows.jacobian) @ free + np.abs(rows.target)).max())
-    return bool(np.abs(now.residual).max() > tolerance * scale)
+    return missed > tolerance * scale
 
 
 def balanced(now: Solution, y: Array) -> tuple[Array, Array]:

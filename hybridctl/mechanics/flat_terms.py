@@ -23,7 +23,6 @@ from hybridctl.mechanics.geometry import PointsOnPlanes
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.multibody_terms import ImpulseDerivatives, TermDerivatives, TermValues
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.sweeps import SweepDerivatives
 
 
 class FlatTerms:
@@ -82,7 +81,7 @@ class FlatTerms:
         wrench, spin, mask = self._wrenches(points), now.columns[3:], self._mask
         velocity_q, slip = now.acceleration_v - now.columns_rate, across_v @ spin
         equations, accelerations, rates = (np.empty((n, 2 * nv)) for n in (nv, *2 * (len(mask),)))
-        np.subtract(now.bias_q, self._turning(now, points, forces), out=equations[:, :nv])
+        np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
         equations[:, nv:] = now.bias_v
         if self._robot.resists:
             each = np.arange(nv)
@@ -97,12 +96,16 @@ class FlatTerms:
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
+        if not z.any():
+            columns, *places = self._weightless.axes(q)
+            turned = self._turning(columns, self._points(*places), forces)
+            return ImpulseDerivatives(-turned, np.zeros_like(self._mask))
         now = self._weightless.slopes(q, None, z)
         points = self._points(now.rotations, now.positions)
         velocity = _at(now.accelerations[self._joints], points)
         across = (self._turn @ velocity.ravel()).reshape(-1, 3)
         rates = self._wrenches(points) @ now.acceleration_q + across @ now.columns[3:]
-        momentum = now.bias_q - self._turning(now, points, forces)
+        momentum = now.bias_q - self._turning(now.columns, points, forces)
         return ImpulseDerivatives(momentum, rates * self._mask)
 
     def _points(self, rotations: Array, positions: Array) -> Array:
@@ -116,14 +119,14 @@ class FlatTerms:
         moments = (self._turn @ points.ravel()).reshape(-1, 3)
         return np.concatenate((self._directions, moments), axis=1)
 
-    def _turning(self, now: SweepDerivatives, points: Array, forces: Array) -> Array:
+    def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
         """D_q (J' f) at fixed forces (r,)."""
         pull = skew((forces @ self._along).reshape(-1, 3))
         each = np.concatenate((pull, skew(points) @ pull), axis=1)
         total = (self._of_joint @ each.reshape(len(pull), 18)).reshape(-1, 6, 3)
-        nv = now.columns.shape[1]
-        moving = (self._moved * now.columns).reshape(-1, nv)
-        k = moving.T @ (self._moved * (total @ now.columns[3:])).reshape(-1, nv)
+        nv = columns.shape[1]
+        moving = (self._moved * columns).reshape(-1, nv)
+        k = moving.T @ (self._moved * (total @ columns[3:])).reshape(-1, nv)
         return np.asarray(np.where(self._before, k, k.T))
 
 

@@ -89,5 +89,10 @@ class Sweeps(threading.local):
             np.array(self._accelerations),
         )
 
+    def axes(self, q: Array) -> tuple[Array, Array, Array]:
+        """Columns (6, nv) of all axes, rotations and positions of the bodies."""
+        pin.computeJointJacobians(self._model, self._data, q)
+        return self._data.J, *self._places()
+
     def _places(self) -> tuple[Array, Array]:
         return np.array(self._rotations), np.array(self._positions)
