@@ -21,7 +21,13 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from hybridctl.experiments.walking import figures, shares, tables
 from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, design
-from hybridctl.experiments.walking.filtered import STRATEGIES, Sensing, walk_on_estimates
+from hybridctl.experiments.walking.filtered import (
+    STRATEGIES,
+    Filtered,
+    Sensing,
+    pushed_on_estimates,
+    walk_on_estimates,
+)
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
 from hybridctl.experiments.walking.limits import (
     KINDS,
@@ -64,7 +70,9 @@ class Config(Settings):
     of them for the predictive controller, which takes twenty times as long. speeds: of further
     gaits, m/s. levels: of noise of the sensors, where a filter is in the loop, and driven: what it
     takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each of `filtered_steps`,
-    with each filter, with gains for this weight of torques: noise asks for less. workers:
+    with each filter, with gains for this weight of torques: noise asks for less; and as many of the
+    predictive controller on the salted filter's estimates, from random starts after a push,
+    `filtered_push`, N s. workers:
     processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
     """
 
@@ -93,6 +101,7 @@ class Config(Settings):
     filtered: Count = 5
     filtered_steps: Count = 20
     filtered_weight: Positive = 0.1
+    filtered_push: Positive = 30.0
     workers: Annotated[int, Bounds(at_least=0)] = 1
     dask: str | None = None
 
@@ -205,12 +214,20 @@ def everything(
         gaits = searched(config, gait, workers, begin("speeds"))
         found = compared(config, folder, gait, workers, begin("controllers"))
         estimated = on_estimates(config, gait, workers, begin("estimates"))
+        after_push = in_order(
+            workers, partial(_pushed, config, gait), range(config.filtered), begin("pushed")
+        )
     summary = {
         "gaits": {f"{record['speed']:g}": record for record in gaits},
         "shares": traded,
         "limits": {each.controller: each.record()["limits"] for each in found},
         "controllers": {each.controller: each.record() for each in found},
         "on_estimates": estimated,
+        "predictive_on_estimates": {
+            "push forward": config.filtered_push,
+            "steps_walked": [each.walk.steps for each in after_push],
+            "errors": [each.error for each in after_push],
+        },
     }
 
     def draw(folder: RunFolder) -> None:
@@ -339,6 +356,15 @@ def _on_estimates(
         "errors": [each.error for each in found],
         "falls": [each.walk.reason for each in found],
     }
+
+
+def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:
+    lqr = design(gait, Weights(*config.weights))
+    tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
+    sensing = Sensing(max(config.levels), "saltation", config.driven[0])
+    return pushed_on_estimates(
+        tracks, lqr, config.torque, sensing, seed, config.filtered_push, config.scatter
+    )
 
 
 def in_order(

@@ -3,7 +3,8 @@
 The encoders give the angles of hips and knees, the inertial sensor the inclination of the torso and
 its rate. The filter knows the walker, the held torques, and nothing of touchdowns but what these
 measurements say. Torques are held between samples, inside the friction cone and the limits as far
-as the estimate shows them. Gains and filter are the same for both of its kinds but for the jump of
+as the estimate shows them. A policy may act instead, which is told of the touchdowns that the
+estimate shows. Gains and filter are the same for both of its kinds but for the jump of
 the covariance at touchdowns: the saltation matrix, or the Jacobian of the reset. A filter that
 cannot go on ends the walk like a fall.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, standing
-from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, walk
+from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, pushed, scattered, walk
 from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
@@ -24,10 +25,14 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement, coordinates
-from hybridctl.hybrid.policy import SampledPolicy
+from hybridctl.hybrid.laws import InputLaw, no_input
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.policy import History, Policy, SampledPolicy, next_change
+from hybridctl.hybrid.trajectory import Event
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
 SAMPLE = 0.004  # s
+_SAME = 1e-9  # s, by which times differ from rounding
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
 
 
@@ -76,9 +81,10 @@ class Sensing:
 class EstimateFeedback:
     """Torques u(t, x) from what sensors say of x: a function with a memory, for times in order.
 
-    start: in mid-step, which its filter knows up to its noise. torque: the greatest, N m. errors:
-    by how much the estimate was off at each sample, the way apart; norms of coordinates and
-    velocities.
+    start: in mid-step, which its filter knows up to its noise. torque: the greatest, N m. policy:
+    what acts instead of the gains. unknown (14,): a standard deviation of the start along one
+    direction, of which the filter is told besides. errors: by how much the estimate was off at each
+    sample, the way apart; norms of coordinates and velocities.
     """
 
     def __init__(
@@ -89,6 +95,8 @@ class EstimateFeedback:
         sensing: Sensing,
         seed: int,
         start: Array,
+        policy: Policy | None = None,
+        unknown: Array | None = None,
     ) -> None:
         self.errors: list[float] = []
         gait, limits = tracks.gait, torque * np.array([-np.ones(4), np.ones(4)])
@@ -101,10 +109,16 @@ class EstimateFeedback:
         self._sensing, self._random = sensing, np.random.default_rng(seed)
         self._filter = sensing.filter(tracks)
         known = 1e-6 * sensing.level**2 * np.eye(14)
+        if unknown is not None:
+            known += np.outer(unknown, unknown)
         first = Estimate(five_link.LEFT_STANCE, 0.5 * gait.period, start, known)
         self._state = self._filter.start(first)
         self._input: Array | None = None
-        self._touchdowns = 0  # that the filter believes in
+        self._policy = policy
+        self._law: InputLaw = no_input(4)
+        self._again = -np.inf
+        self._mode: ModeKey | None = None  # at which the policy was asked
+        self._touchdowns: list[Event] = []  # that the filter believes in
 
     def __call__(self, t: float, x: Array) -> Array:
         """The torques (4,) from t on; asked again at the same time, they are the same."""
@@ -119,13 +133,39 @@ class EstimateFeedback:
         estimate = self._state.estimate
         self.errors.append(float(np.linalg.norm((estimate.mean - x)[1:])))
         on_foot = estimate.mode in STANCES
-        if on_foot and estimate.mode != STANCES[self._touchdowns % 2]:
-            self._touchdowns += -1 if undone else 1
-        u = self._laws[min(self._touchdowns, len(self._laws) - 1)](t, estimate.mean)
+        if on_foot and estimate.mode != STANCES[len(self._touchdowns) % 2]:
+            if undone and self._touchdowns:
+                self._touchdowns.pop()
+            else:
+                self._touchdowns.append(_touchdown(len(self._touchdowns), estimate))
+        if self._policy is not None:
+            self._input = self._asked(self._policy, estimate)
+            return self._input
+        u = self._laws[min(len(self._touchdowns), len(self._laws) - 1)](t, estimate.mean)
         if on_foot:
             u = self._cone(estimate.mode, estimate.mean, u)
         self._input = u
         return u
+
+    def _asked(self, policy: Policy, estimate: Estimate) -> Array:
+        """What the policy's law gives, which is asked for in each mode, and when it wants to be."""
+        history = History(
+            estimate.mode, estimate.time, np.array(estimate.mean), tuple(self._touchdowns)
+        )
+        if estimate.mode != self._mode or estimate.time >= self._again:
+            self._mode, self._law = estimate.mode, policy.law(history)
+            self._again = next_change(policy, history) - _SAME
+        return self._law(estimate.time, history.state)
+
+
+def _touchdown(k: int, estimate: Estimate) -> Event:
+    """Touchdown k, of the foot that stands now, as far as an estimate tells."""
+    x, nothing = np.array(estimate.mean), np.zeros(4)
+    before, after = STANCES[k % 2], STANCES[(k + 1) % 2]
+    guards = ("right closes" if k % 2 == 0 else "left closes",)
+    return Event(
+        k, estimate.time, before, after, guards, x, x, nothing, nothing, nothing, np.zeros(0)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +180,36 @@ def walk_on_estimates(
     tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
 ) -> Filtered:
     """A walk of one step fewer than the reference has, from mid-step on the orbit."""
-    feedback = EstimateFeedback(tracks, lqr, torque, sensing, seed, tracks.gait.middle)
+    start = tracks.gait.middle
+    return _filtered(tracks, EstimateFeedback(tracks, lqr, torque, sensing, seed, start), start)
+
+
+def pushed_on_estimates(
+    tracks: Tracks,
+    lqr: PeriodicLqr,
+    torque: float,
+    sensing: Sensing,
+    seed: int,
+    impulse: float,
+    scatter: tuple[float, float],
+) -> Filtered:
+    """A walk of the predictive controller on estimates, from a random start that is pushed.
+
+    impulse: in N s. The filter knows the start before the push, and how pushes of this size move
+    states, as a standard deviation, but not that there is one.
+    """
+    gait = tracks.gait
+    random = np.random.default_rng([seed, 1])
+    before = scattered(gait, random, scatter)
+    start = pushed(gait, impulse, before)
+    policy = tracks.policy("predictive", lqr, torque)
+    feedback = EstimateFeedback(
+        tracks, lqr, torque, sensing, seed, before, policy, unknown=start - before
+    )
+    return _filtered(tracks, feedback, start)
+
+
+def _filtered(tracks: Tracks, feedback: EstimateFeedback, start: Array) -> Filtered:
     policy = SampledPolicy(feedback, SAMPLE, 0.5 * tracks.gait.period)
-    found = walk(tracks.gait, policy, tracks.gait.middle, tracks.steps - 1)
+    found = walk(tracks.gait, policy, start, tracks.steps - 1)
     return Filtered(found, float(np.sqrt(np.mean(np.square(feedback.errors)))))

@@ -306,6 +306,9 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path, full):
         assert set(stored["limits"]["predictive"]) == set(config.kinds)
         kept = (folder / biped_walk.RECORD).read_text().splitlines()
         assert len(kept) == 1 + len(controllers.NAMES) * (1 + len(config.kinds))
+        after_push = stored["predictive_on_estimates"]
+        assert after_push["steps_walked"] == [config.filtered_steps]
+        assert max(after_push["errors"]) < 0.1
     for name in names:
         assert (folder / "figures" / name).stat().st_size > 10000
 
