@@ -46,9 +46,7 @@ METHODS: dict[str, Method] = {
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its largest factor
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
 _STABLE = 4.5  # times the fastest decay: where the error of longer explicit steps grows, nearly
-_STIFF = (
-    2.0  # times the fastest decay: longer steps may be kept short by stability, to a factor of 2
-)
+_STIFF = 2.0  # times the same: stability may keep steps this short, where it is off by two
 _RELAXED = 1.0  # times an implicit step: with a decay as slow as this explicit ones are longer
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
