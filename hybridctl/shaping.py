@@ -16,25 +16,37 @@ left and right eigenvectors w, v of :math:`S\Phi` a multiplier changes by
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eig
 
 from hybridctl.checks import Array
+from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.conewise import conewise
+from hybridctl.sensitivity.growth import (
+    GrowthDerivatives,
+    eigenvalue_derivatives,
+    growth_derivatives,
+)
+from hybridctl.sensitivity.orbits import trivial_directions
 from hybridctl.sensitivity.parameters import parameter_sensitivity
+from hybridctl.sensitivity.pieces import EVENT_ACCURACY
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.return_map import PeriodicOrbit
+from hybridctl.sensitivity.stability import stability
 from hybridctl.sensitivity.symmetry import carried
-from hybridctl.symbolic import Mode, Transition, parametric_system, variational
+from hybridctl.symbolic import Joint, Mode, Transition, parametric_system, variational
 
 _LATE = 1e-3  # of the period: within this the event at its end comes again
+_TOGETHER = 1e-6  # of 1 + their size: how far starts of different orders may be apart
+_CARRIED = 1e-5  # of the field: how exactly an autonomous period maps it to itself
 _RANK = 1e-9  # of the largest singular value: families of orbits move by the least that closes them
 
 
@@ -89,6 +101,138 @@ def orbit_derivatives(
     Raises what `symbolic.variational` and `parameter_sensitivity` raise, and `InputError` for
     orbits with kinks.
     """
+    if not orbit.return_map.is_linear:
+        raise InputError("orbit must have no kinks: `bound_derivatives` serves those")
+    names, period = _period(modes, transitions, parameters, orbit, input, rtol, atol)
+    multipliers = orbit.multipliers.others
+    return OrbitDerivatives(
+        names,
+        period.start,
+        period.duration,
+        period.monodromy,
+        period.transition,
+        multipliers,
+        np.array(
+            [eigenvalue_derivatives(period.monodromy, period.transition, k) for k in multipliers],
+            dtype=np.complex128,
+        ).reshape(len(multipliers), len(names)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class OrbitBounds:
+    """How the bounds of an orbit's growth change with the parameters `names`; see `growth`."""
+
+    names: tuple[str, ...]
+    growth: GrowthDerivatives
+
+
+def bound_derivatives(
+    modes: Iterable[Mode],
+    transitions: Iterable[Transition | Joint],
+    parameters: Mapping[str, tuple[Any, float]],
+    orbit: PeriodicOrbit,
+    *,
+    input: Callable[[float], ArrayLike] | None = None,
+    rtol: float = 1e-10,
+    atol: float = 1e-10,
+) -> OrbitBounds:
+    """How the bounds of `stability` change with parameters that keep simultaneous guards together.
+
+    Arguments are those of `orbit_derivatives`. Each piece of the return map is that of one order,
+    in which guards fire one after the other: joint transitions are left out.
+
+    Raises `InputError` for a parameter that parts the guards, as the orbit that it leads to has
+    one piece, and what `orbit_derivatives` and `growth_derivatives` raise.
+    """
+    parts, ways = list(modes), list(transitions)
+    found, names = stability(orbit), tuple(parameters)
+    periods = [
+        _period(parts, chosen, parameters, orbit, input, rtol, atol)[1]
+        for chosen in _orders(ways, orbit)
+    ]
+    starts = np.array([np.vstack([p.start, p.duration]) for p in periods])
+    apart = np.abs(starts - starts[0]).max(axis=(0, 1))
+    if apart.max() > _TOGETHER * (1.0 + np.abs(starts).max()):
+        name = names[int(apart.argmax())]
+        raise InputError(f"parameter {name!r} parts guards that fire together on the orbit")
+    basis, flow = found.basis, _flow(orbit)
+    changes = []
+    for piece in found.return_map.pieces:
+        off = [np.abs(basis.T @ p.monodromy @ basis - piece.matrix).max() for p in periods]
+        period = periods[int(np.argmin(off))]
+        change = basis.T @ period.transition @ basis
+        if flow is not None:
+            turn = basis.T @ period.transition @ flow
+            turn = np.linalg.solve(np.eye(len(piece.matrix)) - piece.matrix, turn.T).T
+            left = flow @ period.monodromy @ basis / (flow @ flow)
+            change -= turn[:, :, None] * left
+        changes.append(change)
+    return OrbitBounds(names, growth_derivatives(found, changes))
+
+
+def _flow(orbit: PeriodicOrbit) -> Array | None:
+    """The field at the start of an autonomous orbit, the one direction that is trivial then."""
+    lin = orbit.linearization
+    pieces = conewise(lin).pieces
+    known, held, _ = trivial_directions(lin, [piece.matrix for piece in pieces], None)
+    if len(held) or orbit.symmetry is not None:
+        raise InputError("orbit must close without a symmetry, in a mode that holds nothing")
+    return known.get("flow")
+
+
+def _orders(
+    ways: list[Transition | Joint], orbit: PeriodicOrbit
+) -> Iterator[list[Transition | Joint]]:
+    """The transitions of each order of the guards that fire together on an orbit."""
+    kinked = [
+        (event, jump.pieces(accuracy=EVENT_ACCURACY))
+        for event, jump in zip(orbit.trajectory.events, orbit.linearization.jumps, strict=True)
+        if isinstance(jump, PiecewiseLinearJump)
+    ]
+    for pieces in itertools.product(*(found for _, found in kinked)):
+        chosen = ways
+        for (event, _), piece in zip(kinked, pieces, strict=True):
+            key = event.mode_before
+            for j in piece.order:
+                name = event.guards[j]
+                chosen = [
+                    way
+                    for way in chosen
+                    if way.source != key
+                    or (
+                        isinstance(way, Transition)
+                        and (way.name == name or way.name not in event.guards)
+                    )
+                ]
+                key = next(w.target for w in chosen if w.source == key and _named(w, name))
+        yield chosen
+
+
+def _named(way: Transition | Joint, name: str) -> bool:
+    return isinstance(way, Transition) and way.name == name
+
+
+@dataclass(frozen=True, eq=False)
+class _Period:
+    """A period's state transition (n, n), S times, and its changes; those of start and duration."""
+
+    start: Array
+    duration: Array
+    monodromy: Array
+    transition: Array
+
+
+def _period(
+    modes: Iterable[Mode],
+    transitions: Iterable[Transition | Joint],
+    parameters: Mapping[str, tuple[Any, float]],
+    orbit: PeriodicOrbit,
+    input: Callable[[float], ArrayLike] | None,
+    rtol: float,
+    atol: float,
+) -> tuple[tuple[str, ...], _Period]:
+    """The parameters' names, and how the period of an orbit changes with them."""
     system, by = parametric_system(*variational(list(modes), list(transitions)), parameters)
     start, n = orbit.state, len(orbit.state)
     law = None if input is None else (lambda t, x: np.asarray(input(t), dtype=np.float64))
@@ -99,9 +243,12 @@ def orbit_derivatives(
     count, symmetry = len(by.names), orbit.symmetry
     final = run.arcs[-1]
     flow = np.asarray(system.mode(final.mode).field(run.end, *final.state_and_input(run.end)))
-    matrix = carried(symmetry, orbit.linearization.state_transition)
-    autonomous = orbit.multipliers.along_flow is not None
-    f = carried(symmetry, flow[:n]) * autonomous
+    matrix = carried(symmetry, run.final_state[n:].reshape(n, n).T)
+    field = flow[:n]
+    autonomous = np.abs(matrix @ field - field).max() <= _CARRIED * np.abs(field).max(initial=0.0)
+    if orbit.return_map.is_linear:
+        autonomous = orbit.multipliers.along_flow is not None
+    f = carried(symmetry, field) * autonomous
     closing = np.column_stack([matrix - np.eye(n), f])
     moved = -carried(symmetry, whole[:n, -count:])
     if symmetry is not None:
@@ -111,16 +258,8 @@ def orbit_derivatives(
     change += np.outer(flow[n:], found[n]) * autonomous
     shaped = change.T.reshape(count, n, n).transpose(0, 2, 1)  # columns of Phi one by one
     transition = np.stack([carried(symmetry, part) for part in shaped])
-    multipliers = orbit.multipliers.others
-    return OrbitDerivatives(
-        by.names,
-        np.asarray(found[:n], dtype=np.float64),
-        found[n] * autonomous,
-        matrix,
-        transition,
-        multipliers,
-        _eigenvalue_derivatives(matrix, transition, multipliers),
-    )
+    start_change = np.asarray(found[:n], dtype=np.float64)
+    return by.names, _Period(start_change, found[n] * autonomous, matrix, transition)
 
 
 def _again(
@@ -136,21 +275,9 @@ def _again(
     last, left = orbit.arcs[-1], itertools.count(1)
     at_event = last.start == last.end
     end = orbit.end + _LATE * (orbit.end - orbit.start) * at_event
-    stop = (lambda event: next(left) == len(orbit.events)) if at_event else None
+    passed = sum(len(event.guards) for event in orbit.events)
+    stop = (lambda event: next(left) == passed) if at_event else None
     return simulate(
         system, orbit.arcs[0].mode, x0, (orbit.start, end), law,
-        terminal=stop, rtol=rtol, atol=atol,
+        terminal=stop, event_window=0.0, rtol=rtol, atol=atol,
     )  # fmt: skip
-
-
-def _eigenvalue_derivatives(
-    matrix: Array, changes: Array, wanted: NDArray[np.complex128]
-) -> NDArray[np.complex128]:
-    """The derivatives (k, np) of the eigenvalues that are nearest to the wanted ones."""
-    values, left, right = eig(matrix, left=True)
-    found = []
-    for value in wanted:
-        k = int(np.abs(values - value).argmin())
-        w, v = left[:, k].conj(), right[:, k]
-        found.append((w @ changes @ v) / (w @ v))
-    return np.array(found, dtype=np.complex128).reshape(len(wanted), len(changes))

@@ -123,7 +123,7 @@ def parametric_system(
 
 
 def variational(
-    modes: Iterable[Mode], transitions: Iterable[Transition]
+    modes: Iterable[Mode], transitions: Iterable[Transition | Joint]
 ) -> tuple[list[Mode], list[Transition]]:
     r"""The system in (x, Phi), with the state transition Phi (n, n) beside the state.
 

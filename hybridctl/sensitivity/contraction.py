@@ -19,17 +19,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import clarabel
 import numpy as np
 from scipy import sparse
 
 from hybridctl.checks import Array
+from hybridctl.errors import SimulationError
 from hybridctl.sensitivity.conewise import ConewiseMap
 from hybridctl.sensitivity.pieces import inside
 
 _SLACK = 1e-6  # relative: by how much more than asked for a form that is found may grow
 _CLEAR = 1e-6  # of the size of V: least growth that counts
+_SHARP = 1e-12  # accuracy of a programme whose multipliers count
+_FLAT = 1e-2  # of its mean eigenvalue: how small a form of least rate may be somewhere
 _SOLVED = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
 
 
@@ -84,6 +88,19 @@ def _cell(cones: Sequence[Array], x: Array) -> int:
     return int(np.argmax([(cone @ x).min(initial=np.inf) for cone in cones]))
 
 
+class Margin(NamedTuple):
+    """A margin, and its derivatives.
+
+    by_rate: by the rate. by_matrix (n, n): by the first piece of each move. by_cone (r, n): by the
+    rows of length 1 of the cone of each cell, and then of each move.
+    """
+
+    value: float
+    by_rate: float
+    by_matrix: list[Array]
+    by_cone: list[Array]
+
+
 class FormSearch:
     """The programmes for forms on the cells of the directions that take the routes `cells`.
 
@@ -95,10 +112,10 @@ class FormSearch:
         self._n = len(cells[0].matrices[0])
         self._basis = _symmetric(self._n)
         index = {cell.pieces: c for c, cell in enumerate(cells)}
+        self.cells, self.moves = cells, [m for m in moves if m.pieces[1:] in index]
         self._moves = [
             (index[m.pieces[:-1]], index[m.pieces[1:]], m.matrices[1], _products(_rows(m.cone)))
-            for m in moves
-            if m.pieces[1:] in index
+            for m in self.moves
         ]
 
     def shrinking(self, rate: float) -> PiecewiseForm | None:
@@ -124,6 +141,41 @@ class FormSearch:
             return None
         z[margin] *= 0.5
         return self._form(z, rate) if programme.holds(z) else None
+
+    def margin(self, rate: float) -> Margin:
+        """The margin by which forms of trace 1 grow by less than `rate` a step: see `growth`."""
+        size, eye = len(self._basis), np.eye(self._n)
+        programme = _SemidefiniteProgramme(len(self.cones) * size)
+        less = (programme.variable(), -eye[None])
+        floor = -_FLAT / (self._n * len(self.cones)) * eye
+        weights = [
+            programme.require(floor, [self._seen(c, eye)], _products(cone))
+            for c, cone in enumerate(self.cones)
+        ]
+        for c, after, matrix, products in self._moves:
+            terms = [self._seen(c, eye, rate**2), self._seen(after, matrix, -1.0), less]
+            weights.append(programme.require(0.0 * eye, terms, products))
+        traces = np.array(list(self._traces().values()))
+        for sign in (1.0, -1.0):
+            programme.require(-sign * np.eye(1), [(0, sign * traces[:, None, None])])
+        found = programme.solve_both(programme.cost({less[0]: -1.0}), _SHARP)
+        if found is None:
+            raise SimulationError(f"no margin was found for forms that grow by {rate} a step")
+        z, multipliers = found
+        forms = self._form(z, rate).forms
+        cones = [*self.cones, *(_rows(move.cone) for move in self.moves)]
+        parts = zip(cones, weights, multipliers, strict=False)
+        by_cone = [2.0 * _weighted(len(cone), z, first) @ cone @ y for cone, first, y in parts]
+        by_move = multipliers[len(self.cells) : -2]
+        by_rate = sum(
+            2.0 * rate * float(np.sum(y * forms[c]))
+            for (c, *_), y in zip(self._moves, by_move, strict=True)
+        )
+        by_matrix = [
+            -2.0 * forms[after] @ matrix @ y
+            for (_, after, matrix, _), y in zip(self._moves, by_move, strict=True)
+        ]
+        return Margin(float(z[less[0]]), by_rate, by_matrix, [-rows for rows in by_cone])
 
     def _shrinking(self, rate: float, floor: float) -> _SemidefiniteProgramme:
         programme, eye = _SemidefiniteProgramme(len(self.cones) * len(self._basis)), np.eye(self._n)
@@ -163,13 +215,18 @@ class _SemidefiniteProgramme:
 
     def require(
         self, constant: Array, terms: list[tuple[int, Array]], products: Array | None = None
-    ) -> None:
-        """constant + sum of terms (each matrices (k, n, n) for k unknowns) - products' sum >= 0."""
+    ) -> int:
+        """constant + sum of terms (each matrices (k, n, n) for k unknowns) - products' sum >= 0.
+
+        Returns the index of the first product's weight.
+        """
+        first = self.size
         if products is not None and len(products):
-            first = self.variable(len(products))
+            self.variable(len(products))
             self._weights.extend(range(first, self.size))
             terms = [*terms, (first, -products)]
         self._inequalities.append((constant, terms))
+        return first
 
     def cost(self, entries: Mapping[int, float], weights: float = 0.0) -> Array:
         """The cost (size,) with these entries, and that of each weight."""
@@ -192,6 +249,11 @@ class _SemidefiniteProgramme:
 
     def solve(self, cost: Array) -> Array | None:
         """The unknowns, None where the solver finds none."""
+        found = self.solve_both(cost)
+        return None if found is None else found[0]
+
+    def solve_both(self, cost: Array, accuracy: float = 1e-8) -> tuple[Array, list[Array]] | None:
+        """The unknowns, and the multiplier (n, n) of each inequality."""
         rows, right, cones = [], [], []
         for constant, terms in self._inequalities:
             block = np.zeros((len(_packed(constant)), self.size))
@@ -206,6 +268,7 @@ class _SemidefiniteProgramme:
         settings = clarabel.DefaultSettings()
         settings.verbose = False
         settings.max_threads = 1
+        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = accuracy
         solver = clarabel.DefaultSolver(
             sparse.csc_matrix((self.size, self.size)),
             cost,
@@ -215,7 +278,21 @@ class _SemidefiniteProgramme:
             settings,
         )
         solution = solver.solve()
-        return np.array(solution.x) if solution.status in _SOLVED else None
+        if solution.status not in _SOLVED:
+            return None
+        sizes = [len(constant) for constant, _ in self._inequalities]
+        parts = np.split(np.array(solution.z), np.cumsum([n * (n + 1) // 2 for n in sizes]))
+        return np.array(solution.x), [
+            np.tensordot(part, _symmetric(n), 1) for part, n in zip(parts, sizes, strict=False)
+        ]
+
+
+def _weighted(rows: int, z: Array, first: int) -> Array:
+    """The symmetric weights (r, r) of the products of rows of a cone."""
+    weights = np.zeros((rows, rows))
+    for k, (a, b) in enumerate(combinations(range(rows), 2)):
+        weights[a, b] = weights[b, a] = z[first + k]
+    return weights
 
 
 def _symmetric(n: int) -> Array:

@@ -157,14 +157,7 @@ class _Search:
     @staticmethod
     def of(map: ConewiseMap, depth: int) -> _Search:
         """The search for a map in coordinates of any size."""
-        size = np.sum([np.abs(piece.matrix) for piece in map.pieces], axis=0)
-        scale = matrix_balance(size, permute=False, separate=True)[1][0]
-        pieces = []
-        for matrix, cone in map.pieces:
-            rows = cone * scale
-            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-            pieces.append(LinearPiece(matrix * scale / scale[:, None], rows))
-        return _Search(ConewiseMap(tuple(pieces)), scale, depth)
+        return _Search(*balanced(map), depth)
 
     def bounds(self) -> tuple[float, float, Ray | None, PiecewiseForm | None]:
         """The bounds of the growth, the ray that grows most, and a form."""
@@ -266,6 +259,18 @@ class _Search:
                 if found is not None:
                     return found
         return None
+
+
+def balanced(map: ConewiseMap) -> tuple[ConewiseMap, Array]:
+    """The map in coordinates x / scale in which its pieces are balanced, and the scale (n,)."""
+    size = np.sum([np.abs(piece.matrix) for piece in map.pieces], axis=0)
+    scale = matrix_balance(size, permute=False, separate=True)[1][0]
+    pieces = []
+    for matrix, cone in map.pieces:
+        rows = cone * scale
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        pieces.append(LinearPiece(matrix * scale / scale[:, None], rows))
+    return ConewiseMap(tuple(pieces)), scale
 
 
 def _verdict(low: float, high: float) -> Verdict:
