@@ -110,7 +110,10 @@ class ImplicitStepper:
         if not np.isfinite(missed).all():
             return None
         slopes = solver.jac(end, x, rate)
-        error = np.linalg.solve(solver.I / (end - start) - slopes, missed)
+        try:
+            error = np.linalg.solve(solver.I / (end - start) - slopes, missed)
+        except np.linalg.LinAlgError:
+            return None
         allowed = solver.atol + solver.rtol * np.abs(x)
         if not np.linalg.norm(error / allowed) <= _FURTHER * np.sqrt(x.size):
             return None
