@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -205,12 +206,16 @@ def _orders(
                         and (way.name == name or way.name not in event.guards)
                     )
                 ]
-                key = next(w.target for w in chosen if w.source == key and _named(w, name))
+                key = _target(chosen, key, name)
         yield chosen
 
 
-def _named(way: Transition | Joint, name: str) -> bool:
-    return isinstance(way, Transition) and way.name == name
+def _target(ways: list[Transition | Joint], source: ModeKey, name: str) -> ModeKey:
+    """The mode to which a guard leads alone."""
+    for way in ways:
+        if isinstance(way, Transition) and (way.source, way.name) == (source, name):
+            return way.target
+    raise InputError(f"transitions must have one of guard {name!r} alone from mode {source!r}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ def radius_of(
     event_window: float | None,
     error: float,
 ) -> Radius:
-    """The radius of an event, see `Linearization.radius`."""
+    """How far a linearization may be believed, see `Linearization.radius`."""
     run = lin.trajectory
     d = vector("direction", direction, run.arcs[0].space.ndx)
     error = number("error", error, above=0.0, at_most=1.0)

@@ -282,6 +282,7 @@ def test_on_a_manifold_too_only_what_impulses_do_not_explain_is_fed_back():
         ((math.inf, math.inf), 0.0),
         ((t - 0.01, t + 0.03), 0.25),
         ((0.0, t), 1),
+        ((0.0, 0.5 * t), 1),
     ):
         law = InterimLaw(arc, ante, GainCurve.constant(gain), explanation, None, closing)
         error = np.concatenate([whole[:6], share * whole[6:] + (1 - share) * left])

@@ -9,9 +9,9 @@ from sensitivity import puck
 from sensitivity.test_stability import kinked, random_map, thrown_puck
 
 from hybridctl.errors import InputError
-from hybridctl.sensitivity.growth import growth_derivatives
+from hybridctl.sensitivity.growth import _form, growth_derivatives
 from hybridctl.sensitivity.return_map import periodic_orbit
-from hybridctl.sensitivity.stability import judge, stability
+from hybridctl.sensitivity.stability import balanced, judge, stability
 from hybridctl.shaping import bound_derivatives
 from hybridctl.symbolic import Joint, Mode, Transition, parametric_system
 
@@ -138,6 +138,29 @@ def test_a_parameter_that_parts_the_guards_is_refused():
     values = {"wall": 0.0}
     with pytest.raises(InputError, match="parameter 'wall' parts guards"):
         bound_derivatives(*thrown(values)[:3], found_anew(values))
+
+
+def test_transitions_that_lack_a_guard_of_the_orbit_are_refused():
+    values = {"hard": 1.0}
+    modes, ways, parameters, _ = thrown(values)
+    second = puck.WALLS[1]
+    kept = [
+        way for way in ways if isinstance(way, Joint) or (way.source, way.name) != ((1, 0), second)
+    ]
+    with pytest.raises(InputError, match=rf"guard '{second}' alone from mode \(1, 0\)"):
+        bound_derivatives(modes, kept, parameters, found_anew(values))
+
+
+@pytest.mark.parametrize("factor", [0.2, 5.0])
+def test_the_rate_is_found_from_far_beside_it(factor):
+    """Roots of the margin are known to 1e-8 of the rate."""
+    found = judge(random_map(3, 2))
+    map, _ = balanced(found.return_map)
+    still = [np.zeros((1, 2, 2))] * len(map.pieces)
+    near, far = (
+        _form(map, still, len(found.form.cones), found.growth[1] * f)[0] for f in (1.0, factor)
+    )
+    assert far == pytest.approx(near, rel=1e-6)
 
 
 def test_changes_that_do_not_fit_are_refused():
